@@ -50,7 +50,8 @@ def heatmap(
     """Makes a private heatmap: the number of users in each cell of a map.
 
     Args:
-        input: pattern of Parquet files with columns user_id, latitude and longitude (degrees), local or gs://; or a
+        input: pattern of files with columns user_id, latitude and longitude (degrees), local or gs://: Parquet, CSV or
+            NDJSON; or a folder, a table (delta:FOLDER, iceberg:CATALOG.TABLE), or a list of these; or a
             pandas data frame or pyarrow table with these columns. A table lies in a private temporary folder while the
             job runs, so runners in a cloud cannot read it.
         region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N".
@@ -420,9 +421,10 @@ def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -
 
 
 @contextlib.contextmanager
-def _files_of(input: Logs) -> Iterator[Folder | None]:
-    """A pattern of files as it is; of a table one file that only this user may read, gone in the end."""
-    if input is None or isinstance(input, str | os.PathLike):
+def _files_of(input: Logs) -> Iterator[Any]:
+    """Patterns of files as they are; of a table one file that only this user may read, gone in the end."""
+    several = input if isinstance(input, list | tuple) and input else [input]
+    if input is None or all(isinstance(one, str | os.PathLike) for one in several):
         yield input
         return
     from sfumato.pipelines.folders import private_folder  # Beam takes seconds to import, and planning needs none
@@ -439,7 +441,7 @@ def _table_of(input: Any) -> pa.Table:
         return input
     if not (hasattr(input, "columns") and type(input).__module__.partition(".")[0] in ("pandas", "geopandas")):
         raise RequestError(
-            "input: must be a pattern of Parquet files, a pandas data frame or a pyarrow table, got "
+            "input: must be files, a pattern or several, a pandas data frame or a pyarrow table, got "
             f"{type(input).__name__}"
         )
     try:

@@ -38,7 +38,7 @@ def dry_run_text(request: ReleaseRequest, forecast: Forecast) -> str:
     """What a request would read, charge and publish, in lines for a terminal."""
     files = forecast.files
     number = f"{len(files):,} file{'s'[: len(files) != 1]}"
-    reads = [request.input, f"{number}, {_size(sum(file.size for file in files))}"]
+    reads = [", ".join(request.input), f"{number}, {_size(sum(file.size for file in files))}"]
     reads.append(f"columns {', '.join(forecast.columns)}")
     if request.min_users:
         reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")

@@ -1,18 +1,36 @@
-"""A job's input files before any record is read: names, sizes, footers, digests."""
+"""A job's input before any record is read: files, folders and tables, their sizes, footers and digests."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
+from urllib.parse import unquote
+
+from apache_beam.io.filesystem import FileMetadata
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.files import content_digest, file_version
-from sfumato.transforms.locations.read import LogFile, count_rows, inspect_file
+from sfumato.schemas.log_layout import E7, CellColumn, LogLayout, PartitionFilter
+from sfumato.schemas.requests.publish_request import PublishRequest
+from sfumato.schemas.requests.request_base import Request
+from sfumato.transforms.files import content_digest, file_version, is_remote, join
+from sfumato.transforms.inputs.delta_table import delta_files
+from sfumato.transforms.inputs.iceberg_table import iceberg_files
+from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import count_rows, format_by_name, inspect_log
 from sfumato.transforms.storage import matching
+
+ICEBERG = "iceberg:"
+# What a table's name begins with, and the function that lists its data files.
+TABLES: Mapping[str, Callable[[str], list[LogFile]]] = MappingProxyType({
+    "delta:": delta_files,
+    ICEBERG: iceberg_files,
+})  # fmt: skip
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
@@ -24,12 +42,14 @@ class InputFile:
         size: in bytes.
         changed: time of the last change, in seconds since 1970; 0 if unknown.
         version: see `file_version`.
+        log: the file as a pipeline reads it: the pipeline refuses another version.
     """
 
     path: str
     size: int
     changed: float
     version: str
+    log: LogFile
 
     @cached_property
     def digest(self) -> str:
@@ -38,45 +58,143 @@ class InputFile:
 
     @cached_property
     def rows(self) -> int:
-        """Number of rows, by its footer."""
-        return count_rows(self.path)
-
-    @property
-    def log(self) -> LogFile:
-        """The file as a pipeline reads it: the pipeline refuses another version."""
-        return LogFile(self.path, self.version)
+        """Number of rows, by its footer; an estimate of formats without one, and 0 only if there is none."""
+        return count_rows(self.log)
 
 
-def match_files(pattern: str) -> list[InputFile]:
-    """Every file that matches, sorted by path. Raises RequestError if there is none."""
-    try:
-        matches = matching(pattern)
-    except RequestError as error:
-        raise RequestError(f"input: {error}") from None
-    for match in matches:
-        if os.path.isdir(match.path):
-            raise RequestError(f"input: {match.path} is a folder; give '{match.path}/*.parquet'")
-    if not matches:
-        raise RequestError(f"input: no file matches {pattern!r}")
-    with ThreadPoolExecutor(16) as pool:
-        try:
-            versions = list(pool.map(file_version, [match.path for match in matches]))
-        except OSError as error:
-            raise RequestError(f"input: {error}") from None
-    files = [
-        InputFile(match.path, match.size_in_bytes, match.last_updated_in_seconds or 0.0, version)
-        for match, version in zip(matches, versions, strict=True)
-    ]
+def layout_of(request: Request) -> LogLayout:
+    """What a request says of its logs. Raises RequestError."""
+    given = request.given(type(request).model_fields)
+    layout = LogLayout(
+        given.get("input_format"), e7=given.get("coordinates") == E7, geometry=given.get("geometry_column")
+    )
+    for axis in ("latitude", "longitude"):
+        if (name := getattr(request, f"{axis}_column", None)) is not None:
+            layout = replace(layout, **{axis: name})
+    if (cells := given.get("cell_column")) is not None:
+        layout = replace(layout, cells=CellColumn.parse(cells, given["cell_index"]))
+    return layout
+
+
+def filters_of(request: PublishRequest) -> list[PartitionFilter]:
+    """The filters of a request's partitions."""
+    return [PartitionFilter.parse(text) for text in request.where or ()]
+
+
+def match_files(
+    patterns: str | Sequence[str], layout: LogLayout | None = None, where: Sequence[PartitionFilter] = ()
+) -> list[InputFile]:
+    """Every file that one of the patterns, folders or tables names, once, sorted by path.
+
+    Args:
+        patterns: one or several. Of a folder all files of known formats count, in its folders too, but for those whose
+            name or whose folder's name begins with `_` or `.`.
+        layout: what the run says of its logs.
+        where: filters of the partitions to read.
+
+    Raises:
+        RequestError: a pattern names no file, or the filters leave none.
+    """
+    found: dict[str, InputFile] = {}
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        for file in _matches(pattern, layout or LogLayout()):
+            found.setdefault(file.path, file)
+    files = [file for file in found.values() if _is_kept(file.log, where)]
+    if not files:
+        raise RequestError(f"where: no file is in a folder {' and '.join(map(str, where))}")
     return sorted(files, key=lambda file: file.path)
 
 
+def _is_kept(log: LogFile, where: Sequence[PartitionFilter]) -> bool:
+    values = dict(log.partition)
+    for one in where:
+        if one.name not in values:
+            raise RequestError(f"where: {log.path} is in no folder {one.name}=...")
+    return all((value := values[one.name]) is not None and one.keeps(value) for one in where)
+
+
+def _matches(pattern: str, layout: LogLayout) -> list[InputFile]:
+    table = next((prefix for prefix in TABLES if pattern.startswith(prefix)), None)
+    try:
+        if table is not None:
+            logs = TABLES[table](pattern.removeprefix(table))
+            found = [match for log in logs for match in matching(log.path, limit=1)]
+            if len(found) < len(logs) or not logs:
+                raise RequestError(f"{pattern} has no data, or its files are gone")
+            logs = [replace(log, layout=replace(layout, format="parquet")) for log in logs]
+        else:
+            found = _files(pattern, layout.format)
+            logs = [LogFile(match.path, layout=layout, partition=partition_of(match.path)) for match in found]
+        with ThreadPoolExecutor(16) as pool:
+            versions = list(pool.map(file_version, [log.path for log in logs]))
+    except (OSError, RequestError) as error:
+        raise RequestError(f"input: {error}") from None
+    return [
+        InputFile(
+            log.path,
+            match.size_in_bytes,
+            match.last_updated_in_seconds or 0.0,
+            version,
+            replace(log, version=version),
+        )
+        for log, match, version in zip(logs, found, versions, strict=True)
+    ]
+
+
+def _files(pattern: str, form: str | None) -> list[FileMetadata]:
+    """The files of a pattern or a folder. Raises RequestError if there is none."""
+    found = matching(pattern)
+    is_folder = os.path.isdir(pattern)
+    if not found and is_remote(pattern) and not set(pattern) & set("*?["):
+        is_folder = True
+    if is_folder:
+        return _files_below(pattern, form)
+    for match in found:
+        if os.path.isdir(match.path):
+            raise RequestError(f"{match.path} is a folder; give '{match.path}/*.parquet', or the folder alone")
+    if not found:
+        raise RequestError(f"no file matches {pattern!r}")
+    return found
+
+
+def _files_below(folder: str, form: str | None) -> list[FileMetadata]:
+    """The files in a folder and its folders that are logs by their names."""
+    found = {
+        match.path.removeprefix(folder).replace(os.sep, "/").strip("/"): match for match in matching(join(folder, "**"))
+    }
+    if any(path.startswith("_delta_log/") for path in found):
+        raise RequestError(
+            f"{folder} is a Delta table, whose files are not all of its latest version; give delta:{folder}"
+        )
+    if any(path.startswith("metadata/") and path.endswith(".metadata.json") for path in found):
+        raise RequestError(
+            f"{folder} is an Iceberg table, whose files are not all of its latest version; give iceberg:CATALOG.TABLE"
+        )
+    logs = [
+        match
+        for path, match in found.items()
+        if not any(part.startswith(("_", ".")) for part in path.split("/")) and (form or format_by_name(path))
+    ]
+    if not logs:
+        raise RequestError(f"the folder {folder!r} holds no file of a known format; name the files, or give a pattern")
+    return logs
+
+
+def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:
+    """The columns that folders `name=value` state, as Hive and Spark write them."""
+    folders = [part.partition("=") for part in path.replace(os.sep, "/").split("/")[:-1]]
+    return tuple(
+        (unquote(name), None if value == _NO_VALUE else unquote(value)) for name, equals, value in folders if equals
+    )
+
+
 def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str, str]]:
-    """The total number of rows, and the type of each column's values, from the files' footers.
+    """The total number of rows, and the type of each column's values, from the files' footers or first rows.
 
     Raises RequestError if a file lacks a column, or has a column of another type than the first file.
     """
     with ThreadPoolExecutor(16) as pool:
-        footers = list(pool.map(lambda file: inspect_file(file.path, source), files))
+        footers = list(pool.map(lambda file: inspect_log(file.log, source), files))
     column_types = footers[0].column_types
     for file, footer in zip(files, footers, strict=True):
         for column, column_type in footer.column_types.items():
@@ -89,7 +207,7 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
 
 
 def with_rows(files: Sequence[InputFile]) -> list[InputFile]:
-    """The files that are not empty, by their footers. Raises DataError if a footer cannot be read."""
+    """The files that are not empty. Raises DataError if a file cannot be read."""
     with ThreadPoolExecutor(16) as pool:
         return [file for file, rows in zip(files, pool.map(lambda file: file.rows, files), strict=True) if rows]
 

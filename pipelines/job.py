@@ -26,7 +26,16 @@ from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import identify
 from sfumato.pipelines.dry_run import Forecast, dry_run_text
 from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files, with_rows
+from sfumato.pipelines.inputs import (
+    ICEBERG,
+    InputFile,
+    content_digests,
+    filters_of,
+    inspect,
+    layout_of,
+    match_files,
+    with_rows,
+)
 from sfumato.pipelines.progress import log_metrics, show_progress
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
@@ -38,7 +47,7 @@ from sfumato.schemas.release import MANIFEST_FORMAT, PAGE_FILE
 from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
 from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.files import is_remote
-from sfumato.transforms.locations.read import LogFile
+from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
@@ -200,7 +209,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     if resumed is None:
         check_output(request.output, request.overwrite, job.FORMAT)
     _ = job.geography  # a file that cannot be used is a bad request
-    files = match_files(request.input)
+    files = match_files(request.input, layout_of(request), filters_of(request))
     if isinstance(request, ReleaseRequest) and request.dry_run:
         charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
         forecast = Forecast(job.columns().names(), files, job.cost(), charge, trust_lines(job), job.plan_text())
@@ -407,8 +416,9 @@ def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) 
     if not settings.in_cloud:
         return
     ledger = None if job.accounting is None else job.accounting.ledger
-    places = {name: getattr(job.request, name) for name in ("input", "output", "key_file")}
-    for name, path in {**places, "timeline": job.timeline, "ledger": ledger}.items():
+    places = [(name, getattr(job.request, name)) for name in ("output", "key_file")]
+    inputs = [("input", pattern) for pattern in job.request.input if not pattern.startswith(ICEBERG)]
+    for name, path in [*inputs, *places, ("timeline", job.timeline), ("ledger", ledger)]:
         if path is not None and not is_remote(path):
             raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 

@@ -20,15 +20,16 @@ import pyarrow.compute as pc
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from sfumato.pipelines.inputs import InputFile, inspect, match_files
+from sfumato.pipelines.inputs import InputFile, inspect, layout_of, match_files
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.range_queries import TuneRequest
 from sfumato.transforms.checks import check_number
+from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
-from sfumato.transforms.locations.read import open_parquet
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
@@ -71,7 +72,7 @@ def run(request: TuneRequest) -> int:
     begun, labels = time.monotonic(), list[Label]()
     for number, (pattern, region) in enumerate(zip(request.public, regions, strict=True)):
         generator = default_rng([request.seed, number])
-        data = read_public(pattern, region, columns, generator)
+        data = read_public(pattern, region, columns, generator, layout_of(request))
         for size_range in sizes:
             size_range.check(data.field)
         found = labels_of(data, sizes, request.epsilons, users, others, generator)
@@ -108,12 +109,18 @@ def labels_of(
     return labels
 
 
-def read_public(pattern: str, region: Region | None, columns: LocationColumns, generator: Generator) -> PublicData:
+def read_public(
+    pattern: str,
+    region: Region | None,
+    columns: LocationColumns,
+    generator: Generator,
+    layout: LogLayout | None = None,
+) -> PublicData:
     """Reads a public data set: one record of each user, drawn at random among those in the region.
 
     Raises RequestError for missing files or columns, DataError if no record is in the region.
     """
-    files = match_files(pattern)
+    files = match_files(pattern, layout)
     inspect(files, columns)
     grid = Grid(_middle(files, columns) if region is None else region, BASE_DEPTH)
     encoded = [encode_locations(batch, columns, grid, _KEY) for batch in _batches(files, columns)]
@@ -127,11 +134,7 @@ def read_public(pattern: str, region: Region | None, columns: LocationColumns, g
 
 
 def _batches(files: Sequence[InputFile], columns: LocationColumns) -> list[pa.RecordBatch]:
-    names = [columns.user_id, columns.latitude, columns.longitude]
-    batches = []
-    for log in files:
-        with open_parquet(log.path) as file:
-            batches += list(file.iter_batches(columns=names))
+    batches = [batch for file in files for part in slice_file(file.log) for batch in read_batches(part, columns)]
     if not any(batch.num_rows for batch in batches):
         raise DataError(f"public: {files[0].path} holds no rows")
     return batches

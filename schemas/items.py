@@ -44,6 +44,9 @@ class ItemColumns:
     def names(self) -> list[str]:
         return [self.user_id, self.column]
 
+    def text_types(self) -> dict[str, pa.DataType]:
+        return {self.column: pa.float64() if self.kinds == NUMBERS else pa.string(), self.user_id: pa.string()}
+
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         users = check_user_id(schema, self.user_id, path)
         return {self.user_id: users, self.column: column_kind(schema, self.column, "column", self.kinds, path)}

@@ -28,6 +28,7 @@ DROP_REASONS = (
 """Why a row of a log is dropped."""
 
 MAX_CATEGORIES = 16
+TIME_TYPE = pa.timestamp("us", "UTC")  # of times that a file holds as text
 _BOOLEAN = ("false", "true")
 
 
@@ -35,6 +36,10 @@ class Columns(Protocol):
     """The columns that a job reads."""
 
     def names(self) -> list[str]: ...
+
+    def text_types(self) -> dict[str, pa.DataType]:
+        """The types as which the columns are read from files that hold text alone, such as CSV."""
+        ...
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         """Checks the columns of one file.
@@ -178,6 +183,14 @@ class LocationColumns:
         """The columns to read without the coordinates, each once."""
         more = (self.weight, self.time, self.auxiliary.column if self.auxiliary else None)
         return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
+
+    def text_types(self) -> dict[str, pa.DataType]:
+        types = {name: pa.float64() for name in (self.latitude, self.longitude, self.weight) if name is not None}
+        if self.time is not None:
+            types[self.time] = TIME_TYPE
+        if self.auxiliary is not None:
+            types[self.auxiliary.column] = pa.bool_() if self.auxiliary.is_boolean else pa.string()
+        return types | {self.user_id: pa.string()}
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         kind = check_user_id(schema, self.user_id, path)

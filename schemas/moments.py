@@ -126,6 +126,12 @@ class ValueColumns:
         names = (self.user_id, self.column, self.group, self.latitude, self.longitude)
         return list(dict.fromkeys(name for name in names if name is not None))
 
+    def text_types(self) -> dict[str, pa.DataType]:
+        numbers = (self.column, self.latitude, self.longitude)
+        texts = (self.user_id, self.group)
+        types = {name: pa.float64() for name in numbers if name is not None}
+        return types | {name: pa.string() for name in texts if name is not None}
+
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         column_types = {}
         if self.user_id is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.log_layout import E7, CellColumn
 from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, option
 
 DEFAULT_MAX_DWELL = 3600.0
@@ -39,6 +40,44 @@ class PlaceColumns(Request):
 
     latitude_column: str = option("latitude", "column of the latitude, in degrees", COLUMNS, metavar="NAME")
     longitude_column: str = option("longitude", "column of the longitude, in degrees", COLUMNS, metavar="NAME")
+    coordinates: Literal["degrees", "e7"] | None = option(
+        None, "e7: latitude and longitude are integers, degrees times 10^7 (default: degrees)", COLUMNS
+    )
+    geometry_column: str | None = option(
+        None,
+        "column of points in place of latitude and longitude: WKB, WKT, or GeoParquet's own; WGS 84",
+        COLUMNS,
+        metavar="NAME",
+    )
+    cell_column: str | None = option(
+        None,
+        "column of map cells in place of latitude and longitude: a record is at its cell's centre, so a map should "
+        "not be finer than they are",
+        COLUMNS,
+        metavar="NAME",
+    )
+    cell_index: str | None = option(
+        None,
+        "what the cells are, with --cell_column: h3:RESOLUTION, or quadkey:LENGTH",
+        COLUMNS,
+        metavar="INDEX:N",
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        forms = [name for name in ("geometry_column", "cell_column") if getattr(self, name) is not None]
+        if len(forms) + (self.coordinates == E7) > 1:
+            given = ", ".join([*forms, *(["coordinates"] if self.coordinates == E7 else [])])
+            raise RequestError(f"{given}: each says where a record is; give one of them")
+        if (self.cell_column is None) != (self.cell_index is None):
+            raise RequestError("cell_column, cell_index: give both, as --cell_column cell --cell_index h3:9")
+        if self.cell_column is not None:
+            CellColumn.parse(self.cell_column, str(self.cell_index))
+        if forms:
+            for axis in ("latitude_column", "longitude_column"):
+                if axis in self.model_fields_set:
+                    raise RequestError(f"{axis}: --{forms[0]} takes its place; give one of them")
+        return self
 
 
 class LogColumns(PlaceColumns, UserColumn):

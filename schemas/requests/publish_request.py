@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
@@ -10,8 +11,20 @@ from pydantic import AfterValidator, PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
+from sfumato.schemas.log_layout import PartitionFilter
 from sfumato.schemas.rectangle import Region
-from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, MAP, OUTPUT, PRIVACY, RUN, Request, option
+from sfumato.schemas.requests.request_base import (
+    INPUT,
+    KEY,
+    LEDGER,
+    MAP,
+    OUTPUT,
+    PRIVACY,
+    RUN,
+    Request,
+    Several,
+    option,
+)
 from sfumato.schemas.views import tile_host
 
 
@@ -46,14 +59,36 @@ def check_release_id(release_id: str) -> str:
     return release_id
 
 
+def _inputs(value: Any) -> tuple[str, ...]:
+    """Patterns from text that separates them by commas, from a path, or from several of both."""
+    several = [value] if isinstance(value, str | os.PathLike) or not isinstance(value, Sequence) else value
+    if not all(isinstance(one, str | os.PathLike) for one in several):
+        raise RequestError(f"input: must be files, a pattern or several, got {shown(value)}")
+    patterns = [part.strip() for one in several for part in str(os.fspath(one)).split(",")]
+    if not patterns or not all(patterns):
+        raise RequestError("input: a pattern of files is empty")
+    return tuple(patterns)
+
+
+def _where(value: Any) -> str:
+    return str(PartitionFilter.parse(str(value)))
+
+
+InputOption = Annotated[tuple[str, ...], PlainValidator(_inputs)]
+WhereOption = Annotated[str, PlainValidator(_where)]
 RegionOption = Annotated[Region, PlainValidator(region_of)]
 PeriodOption = Annotated[Period, PlainValidator(_period)]
 BudgetOption = Annotated[tuple[Limit, ...], PlainValidator(_limits)]
 ReleaseId = Annotated[str, AfterValidator(check_release_id)]
 DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]
+INPUT_HELP = (
+    "logs: files (Parquet, CSV, NDJSON), patterns or folders, local or gs://, or tables: delta:FOLDER, "
+    "iceberg:CATALOG.TABLE; several are separated by spaces or commas"
+)
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"
 MAX_BAD_FRACTION = 0.1
+_SHAPING = ("input_format", "where")  # beside what each job adds: which records are read, and how
 MAX_BAD_FRACTION_HELP = "refuse where a larger share of the users has no usable record, by noisy counts"
 
 
@@ -84,9 +119,26 @@ class RunnerOptions(LogOptions):
 class PublishRequest(RunnerOptions):
     """A job that reads location logs and publishes a folder."""
 
-    input: str = option(..., "Parquet files, local or gs://", INPUT, common=True, metavar="PATTERN")
+    input: InputOption = option(
+        ...,
+        INPUT_HELP,
+        INPUT,
+        common=True,
+        metavar="PATTERN",
+        style="several",
+    )
     output: str = option(..., "folder for the result, local or gs://", INPUT, common=True, metavar="FOLDER")
     overwrite: bool = option(False, "replace what is at the output", INPUT, common=True)
+    input_format: Literal["parquet", "csv", "ndjson"] | None = option(
+        None, "format of the files (default: by their names, and Parquet where these do not say)", INPUT
+    )
+    where: Several[WhereOption] | None = option(
+        None,
+        "read only the folders, or partitions of a Delta table, with this value, or with one from LOW to HIGH, as "
+        "date=2026-11-01:2026-11-07",
+        INPUT,
+        metavar="NAME=VALUE,...",
+    )
     release_id: ReleaseId | None = option(None, "name of the result; default: a random one", KEY, metavar="ID")
     key_file: str | None = option(
         None,
@@ -113,7 +165,7 @@ class PublishRequest(RunnerOptions):
 
         All that a job adds to those of every result do, and of these the limits of the admission.
         """
-        return self._added_to(PublishRequest)
+        return self._added_to(PublishRequest, *_SHAPING)
 
     def _added_to(self, base: type[Request], *more: str) -> dict[str, Any]:
         names = [name for name in type(self).model_fields if name not in base.model_fields or name in more]
@@ -178,7 +230,7 @@ class ReleaseRequest(PublishRequest):
 
     def shaping(self) -> dict[str, Any]:
         """See PublishRequest.shaping."""
-        return self._added_to(ReleaseRequest, "min_users", "max_bad_fraction")
+        return self._added_to(ReleaseRequest, "min_users", "max_bad_fraction", *_SHAPING)
 
     @model_validator(mode="after")
     def _accounted(self) -> Self:

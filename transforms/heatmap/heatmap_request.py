@@ -72,7 +72,7 @@ class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseR
 
     JOB: ClassVar[str] = "heatmap"
     COMMAND: ClassVar[str] = "heatmap"
-    ABOUT: ClassVar[str] = "Publishes a differentially private heatmap of Parquet location logs."
+    ABOUT: ClassVar[str] = "Publishes a differentially private heatmap of location logs."
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output map"
 
     method: str = option(

@@ -42,8 +42,10 @@ from sfumato.transforms.histogram.user_sample import (
     merge,
     threshold_rounds,
 )
+from sfumato.transforms.inputs.log_file import FileSlice
+from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import NULL_USER
-from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
+from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.logs import SAMPLED_USERS
@@ -242,7 +244,7 @@ class CountedRounds:
 
 
 class CountRounds(beam.PTransform):
-    """Paths of Parquet files -> one CountedRounds: raw counts, for a step that protects them.
+    """Paths of logs -> one CountedRounds: raw counts, for a step that protects them.
 
     Args:
         items: encodes batches.
@@ -325,7 +327,7 @@ class CountRounds(beam.PTransform):
 
 
 class CountSamples(CountRounds):
-    """Paths of Parquet files -> one CountedRounds of sampled users, for a step that thresholds them.
+    """Paths of logs -> one CountedRounds of sampled users, for a step that thresholds them.
 
     Args:
         items: encodes batches.
@@ -357,7 +359,7 @@ class CountSamples(CountRounds):
 
 
 class CountItems(CountRounds):
-    """Paths of Parquet files -> one CountedRounds of all users' bounded contributions, for a step that adds noise.
+    """Paths of logs -> one CountedRounds of all users' bounded contributions, for a step that adds noise.
 
     The counts are exact: they may be used only with noise added.
 
@@ -389,7 +391,7 @@ class CountItems(CountRounds):
 
 
 class TrieHeavyHitters(beam.PTransform):
-    """Paths of Parquet files -> one Trie of published prefixes with counts (TrieHH++, paper 004, Section 4.1).
+    """Paths of logs -> one Trie of published prefixes with counts (TrieHH++, paper 004, Section 4.1).
 
     One level is a plain histogram. top: how many items of the last level to keep; None keeps all. For the other
     arguments see CountSamples.
@@ -420,7 +422,7 @@ class TrieHeavyHitters(beam.PTransform):
 
 
 class NoisyItems(beam.PTransform):
-    """Paths of Parquet files -> one NoisyLevels: counts of items with a trusted curator's noise.
+    """Paths of logs -> one NoisyLevels: counts of items with a trusted curator's noise.
 
     plan: budget, bound and noise of every round. top: see `noisy_levels`. For the other arguments see CountItems.
     """
@@ -449,7 +451,7 @@ class NoisyItems(beam.PTransform):
 
 
 class InteractiveQuantiles(beam.PTransform):
-    """Paths of Parquet files -> one Search: quantiles by binary search with one round a bit (paper 004, Section 4.2).
+    """Paths of logs -> one Search: quantiles by binary search with one round a bit (paper 004, Section 4.2).
 
     items: the numbers and their range; its bits are the rounds. shares: of users below each quantile, in 0..1. For the
     other arguments see CountSamples.

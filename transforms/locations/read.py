@@ -1,23 +1,20 @@
-"""Reads Parquet logs in slices of row groups. Every job reads its logs here; `ReadLocations` encodes locations."""
+"""Counts the rows of logs as they are read, slice by slice. `ReadLocations` reads and encodes locations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
-import pyarrow.parquet as pq
 from apache_beam import typehints
 
-from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import DROP_REASONS, Columns, LocationColumns
+from sfumato.schemas.errors import DataError
+from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import beam_patch  # noqa: F401
-from sfumato.transforms.files import file_version, is_remote, open_file
+from sfumato.transforms.inputs.log_file import FileSlice
+from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
@@ -33,8 +30,6 @@ from sfumato.transforms.metrics import (
 )
 from sfumato.transforms.privacy.keys import RunKey
 
-_SLICE_ROWS = 4_000_000
-_BATCH_ROWS = 1 << 20
 ROW_COUNTS = "row_counts"  # tag of the output with row counts
 _HINT = "check the columns"
 _HINTS = {  # by reason of DROP_REASONS
@@ -45,35 +40,6 @@ _HINTS = {  # by reason of DROP_REASONS
     "negative_value": "give --signed shift:OFFSET or --signed split",
     "no_prefix_code": "integers must be 0 or more and have no more digits than --depth",
 }
-
-
-@dataclass(frozen=True)
-class LogFile:
-    """A Parquet file to read.
-
-    Attributes:
-        path: local or remote.
-        version: of `file_version` at the start of the run; None if unknown.
-        name: identifies the file in jobs that identify users by file and row; None for the path.
-    """
-
-    path: str
-    version: str | None = None
-    name: str | None = None
-
-
-@dataclass(frozen=True)
-class FileSlice:
-    """Some row groups of a Parquet file. is_last: whether this is the last slice of the file."""
-
-    file: LogFile
-    row_groups: tuple[int, ...]
-    is_last: bool
-
-    @property
-    def path(self) -> str:
-        """The file's path."""
-        return self.file.path
 
 
 @dataclass(frozen=True)
@@ -151,88 +117,9 @@ class RowCounts:
             )
 
 
-@contextmanager
-def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
-    """Opens a Parquet file, local or remote. Raises DataError with the path if it cannot be read as Parquet."""
-    try:
-        # Arrow reads local files without Python's lock. Remote files need Beam's file systems.
-        with (
-            open_file(path) if is_remote(path) else pa.OSFile(path) as source,
-            pq.ParquetFile(source, page_checksum_verification=True) as file,
-        ):
-            yield file
-    except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error
-
-
 def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
     """Adds up row counts; a function for `beam.CombineGlobally`."""
     return sum(counts, start=RowCounts())
-
-
-@dataclass(frozen=True)
-class FileMetadata:
-    """A file's footer: the number of rows, and the type of each column's values (see Columns.check)."""
-
-    rows: int
-    column_types: dict[str, str]
-
-
-def inspect_file(path: str, columns: Columns) -> FileMetadata:
-    """Reads a file's footer. Raises RequestError if a column is missing or has a wrong type."""
-    with open_parquet(path) as file:
-        return FileMetadata(file.metadata.num_rows, columns.check(file.schema_arrow, path))
-
-
-def count_rows(path: str) -> int:
-    """The rows of a file, from its footer. Raises DataError."""
-    with open_parquet(path) as file:
-        return int(file.metadata.num_rows)
-
-
-@contextmanager
-def open_log(log: LogFile) -> Iterator[pq.ParquetFile]:
-    """Opens a file. Raises DataError if its version differs from `log.version` before or after the block."""
-    _check_version(log)
-    with open_parquet(log.path) as file:
-        yield file
-    _check_version(log)
-
-
-def _check_version(log: LogFile) -> None:
-    if log.version is not None and file_version(log.path) != log.version:
-        raise DataError(f"{log.path}: changed while the job was running; nothing is charged or published, run it again")
-
-
-def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
-    """Cuts a file into slices of about four million rows, between row groups."""
-    log = LogFile(source) if isinstance(source, str) else source
-    with open_log(log) as file:
-        groups: list[int] = []
-        rows = 0
-        for number in range(file.num_row_groups):
-            if rows >= _SLICE_ROWS:
-                yield FileSlice(log, tuple(groups), is_last=False)
-                groups, rows = [], 0
-            groups.append(number)
-            rows += file.metadata.row_group(number).num_rows
-        yield FileSlice(log, tuple(groups), is_last=True)
-
-
-def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Yields the columns of a slice in batches of at most a million rows. A thread decodes the next batch meanwhile."""
-    with open_log(part.file) as file, ThreadPoolExecutor(1) as thread:
-        try:
-            columns.check(file.schema_arrow, part.path)
-        except RequestError as error:
-            raise DataError(str(error)) from error
-        batches = file.iter_batches(_BATCH_ROWS, row_groups=list(part.row_groups), columns=columns.names())
-        upcoming = thread.submit(next, batches, None)
-        while (batch := upcoming.result()) is not None:
-            upcoming = thread.submit(next, batches, None)
-            yield batch
 
 
 @typehints.with_input_types(FileSlice)
@@ -257,7 +144,7 @@ class _EncodeSliceFn(beam.DoFn):
 
 
 class ReadLocations(beam.PTransform):
-    """Paths of Parquet files, or LogFiles -> two PCollections: (user group, chunk) of `split_by_user_group`; RowCounts.
+    """Paths of logs, or LogFiles -> two PCollections: (user group, chunk) of `split_by_user_group`; RowCounts.
 
     When the pipeline runs it raises DataError with the path of a file that is damaged, has changed or lacks a column.
     """

@@ -8,7 +8,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import typehints
 
-from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
+from sfumato.transforms.inputs.log_file import FileSlice
+from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import count_unusable, split_unusable
 from sfumato.transforms.logs import COUNTED_USERS
@@ -37,7 +39,7 @@ class _EncodeSliceFn(beam.DoFn):
                 encoded = self._values.encode(batch, self._key)
             if encoded.users is None:
                 # Identifies the block for the random draws: unique, and the same when Beam retries.
-                name = f"{part.file.name or part.path}:{part.row_groups[0]}:{counts.rows}"
+                name = f"{part.file.name or part.path}:{part.stream}{part.first}:{counts.rows}"
                 for block in row_blocks(encoded, name, self._key):
                     yield 0, pack(block, self._spill)
             else:
@@ -74,7 +76,7 @@ def _rows_as_users(rows: RowCounts) -> UserCounts:
 def read_user_values(
     paths: beam.PCollection, values: Values, key: RunKey, spill: Spill, admit: Admit
 ) -> tuple[beam.PCollection, beam.PCollection]:
-    """Paths of Parquet files -> (stored blocks with one client a user, NoisyUserCounts once the run is admitted).
+    """Paths of logs -> (stored blocks with one client a user, NoisyUserCounts once the run is admitted).
 
     Without a column of user ids, each row is a user.
 

@@ -10,8 +10,10 @@ from pydantic import create_model, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.log_columns import LogColumns
 from sfumato.schemas.requests.publish_request import (
+    INPUT_HELP,
     REGION_HELP,
     REGION_METAVAR,
+    InputOption,
     MapGeography,
     RegionOption,
     ReleaseRequest,
@@ -37,12 +39,10 @@ class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
 
     JOB: ClassVar[str] = "ranges"
     COMMAND: ClassVar[str] = "ranges build"
-    ABOUT: ClassVar[str] = (
-        "Publishes a private model of Parquet location logs that answers how many users are in any square."
-    )
+    ABOUT: ClassVar[str] = "Publishes a private model of location logs that answers how many users are in any square."
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output model"
 
-    input: str = option("", "Parquet files, local or gs:// (required)", INPUT, common=True, metavar="PATTERN")
+    input: InputOption = option((), f"{INPUT_HELP} (required)", INPUT, common=True, metavar="PATTERN", style="several")
     region: RegionOption | None = option(None, f"{REGION_HELP} (required)", MAP, common=True, metavar=REGION_METAVAR)
     method: str = option(
         "auto", f"how ranges are answered: {_METHODS} (a heatmap's tree)", METHOD, common=True, metavar="NAME"

@@ -22,7 +22,7 @@ from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.locations import read
+from sfumato.transforms.inputs import parquet_log
 from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.moments import push_bits, value_encoding
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
@@ -258,8 +258,8 @@ def test_the_job_tells_what_clients_tell_one_by_one(
 def test_rows_that_are_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None) -> None:
     """Files of several slices, each of several batches, each of several blocks."""
     pattern = write_files(logs(1000, 1), tmp_path / "logs", 3, row_group_size=70)
-    monkeypatch.setattr(read, "_SLICE_ROWS", 140)
-    monkeypatch.setattr(read, "_BATCH_ROWS", 97)
+    monkeypatch.setattr(parquet_log, "SLICE_ROWS", 140)
+    monkeypatch.setattr(parquet_log, "BATCH_ROWS", 97)
     monkeypatch.setattr(value_encoding, "BLOCK_CLIENTS", 40)
     push = transform("signed", SPLIT, grouping, by_row=True, statistics=SPREAD)
     crowd = crowd_of_rows(pattern, push, slice_groups=2, batch_rows=97)

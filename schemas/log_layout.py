@@ -1,0 +1,108 @@
+"""How a log is laid out: its format, what holds the places, and which partitions are read."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from sfumato.schemas.errors import RequestError
+
+E7 = "e7"
+MAX_H3, MAX_QUADKEY = 15, 30
+_EARTH_METRES = 40_075_016.686  # the equator, as Web Mercator has it
+_H3_METRES = 1_281_256.011  # the mean edge of a cell of resolution 0; each resolution divides it by the root of 7
+_INTEGER = re.compile(r"-?\d+")
+
+
+@dataclass(frozen=True)
+class CellColumn:
+    """A column of cells in place of coordinates. A record lies at the centre of its cell.
+
+    Attributes:
+        column: its name.
+        index: `h3`, or `quadkey`.
+        resolution: of the cells: 0 to MAX_H3, or a quadkey's length, 1 to MAX_QUADKEY. Other cells are dropped.
+    """
+
+    column: str
+    index: str
+    resolution: int
+
+    @classmethod
+    def parse(cls, column: str, text: str) -> CellColumn:
+        """A column and its `h3:RESOLUTION` or `quadkey:LENGTH`. Raises RequestError."""
+        index, _, number = text.partition(":")
+        low, high = {"h3": (0, MAX_H3), "quadkey": (1, MAX_QUADKEY)}.get(index, (0, -1))
+        if not number.isdecimal() or not low <= int(number) <= high:
+            raise RequestError(
+                f"cell_index: must be h3:RESOLUTION with 0 to {MAX_H3}, or quadkey:LENGTH with 1 to {MAX_QUADKEY}, "
+                f"got {text!r}"
+            )
+        return cls(column, index, int(number))
+
+    def metres(self, latitude: float) -> float:
+        """About the width of a cell at a latitude in degrees, in metres."""
+        if self.index == "h3":
+            return float(2 * _H3_METRES * 7.0 ** (-self.resolution / 2))
+        return _EARTH_METRES * math.cos(math.radians(latitude)) / 2.0**self.resolution
+
+
+@dataclass(frozen=True)
+class LogLayout:
+    """What a run says of its logs beside the names of their columns.
+
+    Attributes:
+        format: a name of `FORMATS`; None for the one that a file's name says.
+        latitude, longitude: the columns as which a job reads the places.
+        e7: whether both hold integers, degrees times 10^7.
+        geometry: a column of points in place of them; None without.
+        cells: a column of cells in place of them; None without.
+    """
+
+    format: str | None = None
+    latitude: str = "latitude"
+    longitude: str = "longitude"
+    e7: bool = False
+    geometry: str | None = None
+    cells: CellColumn | None = None
+
+    @property
+    def place_column(self) -> str | None:
+        """The column in place of coordinates; None without."""
+        return self.cells.column if self.cells is not None else self.geometry
+
+
+@dataclass(frozen=True)
+class PartitionFilter:
+    """The folders `name=value` whose files are read: the values from `low` to `high`, both included."""
+
+    name: str
+    low: str
+    high: str
+
+    @classmethod
+    def parse(cls, text: str) -> PartitionFilter:
+        """A filter from `NAME=VALUE` or `NAME=LOW:HIGH`. Raises RequestError."""
+        name, equals, values = text.partition("=")
+        low, colon, high = values.partition(":")
+        if not (name and equals and low) or (colon and not high):
+            raise RequestError(f"where: must be NAME=VALUE or NAME=LOW:HIGH, as date=2026-11-20, got {text!r}")
+        found = cls(name, low, high if colon else low)
+        if _order(found.low, found.high) > 0:
+            raise RequestError(f"where: {low} comes after {high} in {text!r}")
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.low}" + (f":{self.high}" if self.high != self.low else "")
+
+    def keeps(self, value: str) -> bool:
+        """Whether files of this value are read. Integers compare as numbers, all else as text."""
+        return _order(self.low, value) <= 0 <= _order(self.high, value)
+
+
+def _order(first: str, second: str) -> int:
+    """Negative, 0 or positive, as the first comes before, is equal to or comes after the second."""
+    if _INTEGER.fullmatch(first) and _INTEGER.fullmatch(second):
+        return int(first) - int(second)
+    return (first > second) - (first < second)

@@ -1,0 +1,90 @@
+"""A log file and a slice of it, as they travel through a pipeline, and an open one, as each format gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from sfumato.schemas.log_layout import LogLayout
+
+Types = Mapping[str, pa.DataType]  # of columns, by name
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file to read, or a table of a warehouse.
+
+    Attributes:
+        path: local or remote.
+        version: of `log_version` at the start of the run; None if unknown.
+        name: identifies the file in jobs that identify users by file and row; None for the path.
+        layout: what the run says of its logs.
+        partition: columns that the path or a table's log states, with the value of all rows as text, None for missing.
+        field_ids: the columns' ids in the table that the file is a part of, empty without; a file with other ids under
+            these names is refused, because its columns were renamed since.
+    """
+
+    path: str
+    version: str | None = None
+    name: str | None = None
+    layout: LogLayout = field(default_factory=LogLayout)
+    partition: tuple[tuple[str, str | None], ...] = ()
+    field_ids: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class FileSlice:
+    """A part of a file: what lies from `first` to before `end`, row groups or bytes.
+
+    Attributes:
+        file: the file.
+        first, end: the borders.
+        is_last: whether this is the last slice of the file.
+        stream: the name of the slice in a warehouse; empty for files.
+    """
+
+    file: LogFile
+    first: int
+    end: int
+    is_last: bool
+    stream: str = ""
+
+    @property
+    def path(self) -> str:
+        """The file's path."""
+        return self.file.path
+
+
+class OpenLog(Protocol):
+    """An open file of any format. Errors are DataErrors that name the file and no value."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns with the types in which `batches` yields them."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows. Formats without a footer estimate it from their size."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row at all."""
+
+    def cuts(self) -> Iterator[tuple[int, int, str]]:
+        """The first, end and stream of each slice, in order."""
+
+    def largest_integer(self, name: str) -> float:
+        """The largest absolute value of a column of whole numbers, by the footer or the first rows; else 0."""
+
+    def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The named columns of a slice, in batches of at most about a million rows."""
+
+
+class LogFormat(Protocol):
+    """A format of logs: it opens a file. types: in which it yields the named columns where a file has text alone."""
+
+    def __call__(self, log: LogFile, types: Types) -> AbstractContextManager[OpenLog]: ...

@@ -1,0 +1,236 @@
+"""Logs of every format as Arrow batches of the columns that a job reads: what `FORMATS` lists, opened and checked.
+
+A format gives columns of a file. Here places become latitude and longitude in degrees, partitions become columns, and
+the job's own check sees the result. So a job reads every format alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.locations import Columns, field_type
+from sfumato.schemas.log_layout import LogLayout
+from sfumato.transforms.files import file_version
+from sfumato.transforms.inputs.csv_log import open_csv_log
+from sfumato.transforms.inputs.json_log import open_json_log
+from sfumato.transforms.inputs.log_file import FileSlice, LogFile, LogFormat, OpenLog
+from sfumato.transforms.inputs.parquet_log import open_parquet_log
+from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
+from sfumato.transforms.inputs.text_values import from_text
+
+FORMATS: Mapping[str, LogFormat] = MappingProxyType({
+    "parquet": open_parquet_log,
+    "csv": open_csv_log,
+    "ndjson": open_json_log,
+})  # fmt: skip
+SUFFIXES: Mapping[str, str] = MappingProxyType({
+    **dict.fromkeys((".parquet", ".geoparquet", ".pq"), "parquet"),
+    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
+    **dict.fromkeys((".ndjson", ".jsonl", ".ndjson.gz", ".jsonl.gz"), "ndjson"),
+})  # fmt: skip
+_E7_DEGREES = 1e6  # integers this large are no degrees
+
+
+def format_by_name(path: str) -> str | None:
+    """The format that the end of a file's name says; None where it says none."""
+    name = path.lower()
+    return next((found for suffix, found in SUFFIXES.items() if name.endswith(suffix)), None)
+
+
+@dataclass(frozen=True)
+class LogMetadata:
+    """The number of rows of a file, estimated where it has no footer, and the kind of each column's values.
+
+    column_types: see Columns.check.
+    """
+
+    rows: int
+    column_types: dict[str, str]
+
+
+def inspect_log(log: LogFile, columns: Columns) -> LogMetadata:
+    """Reads a file's footer or first rows. Raises RequestError if a column is missing or has a wrong type."""
+    with open_log(log, columns) as (file, reading):
+        _check_degrees(file, reading, log)
+        return LogMetadata(file.rows, reading.column_types)
+
+
+def count_rows(log: LogFile) -> int:
+    """The rows of a file: 0 if it has none, otherwise their number, or an estimate. Raises DataError."""
+    with _opened(log, {}) as file:
+        return 0 if file.is_empty else max(file.rows, 1)
+
+
+def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
+    """Cuts a file into slices of about four million rows."""
+    log = LogFile(source) if isinstance(source, str) else source
+    _check_version(log)
+    with _opened(log, {}) as file:
+        cuts = list(file.cuts())
+    for number, (first, end, stream) in enumerate(cuts, 1):
+        yield FileSlice(log, first, end, number == len(cuts), stream)
+    _check_version(log)
+
+
+def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Yields the columns of a slice in batches of at most a million rows. A thread decodes the next batch meanwhile.
+
+    Raises DataError for a file that is damaged, that lacks a column, or whose version is not that of the LogFile.
+    """
+    log = part.file
+    _check_version(log)
+    try:
+        with open_log(log, columns) as (file, reading), ThreadPoolExecutor(1) as thread:
+            batches = file.batches(part, reading.sources)
+            upcoming = thread.submit(next, batches, None)
+            while (batch := upcoming.result()) is not None:
+                upcoming = thread.submit(next, batches, None)
+                yield reading.presented(batch)
+    except RequestError as error:
+        raise DataError(str(error)) from error
+    _check_version(log)
+
+
+def _check_version(log: LogFile) -> None:
+    if log.version is not None and file_version(log.path) != log.version:
+        raise DataError(f"{log.path}: changed while the job was running; nothing is charged or published, run it again")
+
+
+@contextmanager
+def _opened(log: LogFile, types: Mapping[str, pa.DataType]) -> Iterator[OpenLog]:
+    with FORMATS[log.layout.format or format_by_name(log.path) or "parquet"](log, types) as file:
+        yield file
+
+
+@contextmanager
+def open_log(log: LogFile, columns: Columns) -> Iterator[tuple[OpenLog, Reading]]:
+    """Opens a file and checks its columns. Raises RequestError, or DataError if it cannot be read."""
+    types = dict(columns.text_types())
+    layout = log.layout
+    if layout.e7:
+        types |= {name: pa.int64() for name in (layout.latitude, layout.longitude) if name in types}
+    if layout.place_column is not None:
+        types[layout.place_column] = pa.string()
+    with _opened(log, types) as file:
+        yield file, _reading(log, columns, file.schema, types)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the columns of one file become those that a job reads.
+
+    Attributes:
+        log: the file.
+        wanted: the columns that the job reads.
+        sources: the columns to read from the file.
+        constants: columns that hold one value: of a partition.
+        derives: whether latitude and longitude come from another column.
+        column_types: see Columns.check.
+    """
+
+    log: LogFile
+    wanted: tuple[str, ...]
+    sources: tuple[str, ...]
+    constants: Mapping[str, pa.Scalar]
+    derives: bool
+    column_types: dict[str, str]
+
+    def presented(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of the file as the job reads it."""
+        layout, log = self.log.layout, self.log
+        made: dict[str, pa.Array] = {}
+        if self.derives:
+            if layout.cells is not None:
+                places = centres_of(batch.column(layout.cells.column), layout.cells, log.path)
+            else:
+                name = str(layout.geometry)
+                places = points_of(batch.column(name), log.path, name)
+            made = dict(zip((layout.latitude, layout.longitude), places, strict=True))
+        elif layout.e7:
+            names = [name for name in (layout.latitude, layout.longitude) if name in self.wanted]
+            made = {name: pc.divide(batch.column(name).cast(pa.float64()), 1e7) for name in names}
+        if not (made or self.constants):
+            return batch
+        for name, value in self.constants.items():
+            made[name] = pa.repeat(value, batch.num_rows)
+        columns = [made[name] if name in made else batch.column(name) for name in self.wanted]
+        return pa.RecordBatch.from_arrays(columns, list(self.wanted))
+
+
+def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[str, pa.DataType]) -> Reading:
+    """Checks a file's columns. Raises RequestError."""
+    layout, wanted = log.layout, tuple(columns.names())
+    axes = [name for name in (layout.latitude, layout.longitude) if name in wanted]
+    derives = bool(axes) and layout.place_column is not None
+    shown, sources = schema, [name for name in wanted if name in schema.names]
+    if derives:
+        _check_places(layout, schema, log.path)
+        for name in axes:
+            shown = _with_column(shown, name, pa.float64())
+        sources = [*(name for name in sources if name not in axes), str(layout.place_column)]
+    elif layout.e7:
+        for name in axes:
+            if name in schema.names:
+                if not pt.is_integer(held := field_type(schema, name, f"{name}_column", log.path)):
+                    raise RequestError(
+                        f"{log.path}: column {name!r} must hold integers, degrees times 10^7 (--coordinates e7), it "
+                        f"holds {held}"
+                    )
+                shown = _with_column(shown, name, pa.float64())
+    constants = {}
+    for name, value in log.partition:
+        if name in wanted and name not in schema.names:
+            kind = types.get(name, pa.string())
+            constants[name] = from_text(pa.array([value], pa.string()), kind, log.path, name)[0]
+            shown = _with_column(shown, name, kind)
+    try:
+        kinds = columns.check(shown, log.path)
+    except RequestError as error:
+        raise RequestError(f"{error}{_advice(layout, shown, axes)}") from None
+    return Reading(log, wanted, tuple(dict.fromkeys(sources)), constants, derives, kinds)
+
+
+def _check_places(layout: LogLayout, schema: pa.Schema, path: str) -> None:
+    field_type(schema, str(layout.place_column), "cell_column" if layout.cells else "geometry_column", path)
+    if layout.cells is not None:
+        check_cells(schema, layout.cells, path)
+    else:
+        check_points(schema, str(layout.geometry), path)
+
+
+def _with_column(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
+    place = schema.get_field_index(name)
+    field = pa.field(name, kind)
+    return schema.append(field) if place < 0 else schema.set(place, field)
+
+
+def _advice(layout: LogLayout, schema: pa.Schema, axes: list[str]) -> str:
+    """What to try where the columns of the coordinates are missing and a file of points is at hand."""
+    missing = layout.place_column is None and any(name not in schema.names for name in axes)
+    if missing and (b"geo" in (schema.metadata or {}) or "geometry" in schema.names):
+        return "; or give --geometry_column for a column of points"
+    return ""
+
+
+def _check_degrees(file: OpenLog, reading: Reading, log: LogFile) -> None:
+    """Raises RequestError for whole numbers in place of degrees that are too large: they look like E7.
+
+    By the footer of a Parquet file, or by the first rows of other files.
+    """
+    layout = log.layout
+    if layout.e7 or reading.derives:
+        return
+    for name in (layout.latitude, layout.longitude):
+        if name in reading.sources and file.largest_integer(name) >= _E7_DEGREES:
+            raise RequestError(
+                f"{log.path}: column {name!r} holds integers far beyond 180 degrees; did you mean --coordinates e7?"
+            )

@@ -1,0 +1,91 @@
+"""Parquet files: slices of row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.transforms.files import is_remote, open_file
+from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
+
+SLICE_ROWS = 4_000_000
+BATCH_ROWS = 1 << 20
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@contextmanager
+def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
+    """Opens a Parquet file, local or remote. Raises DataError with the path if it cannot be read as Parquet."""
+    try:
+        # Arrow reads local files without Python's lock. Remote files need Beam's file systems.
+        with (
+            open_file(path) if is_remote(path) else pa.OSFile(path) as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as file,
+        ):
+            yield file
+    except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error
+
+
+class ParquetLog:
+    """An open Parquet file; see OpenLog."""
+
+    def __init__(self, file: pq.ParquetFile, log: LogFile):
+        self._file = file
+        self._log = log
+        self.schema: pa.Schema = file.schema_arrow
+        self.rows = int(file.metadata.num_rows)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.rows == 0
+
+    def cuts(self) -> Iterator[tuple[int, int, str]]:
+        first = rows = 0
+        for number in range(self._file.num_row_groups):
+            if rows >= SLICE_ROWS:
+                yield first, number, ""
+                first, rows = number, 0
+            rows += self._file.metadata.row_group(number).num_rows
+        yield first, self._file.num_row_groups, ""
+
+    def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        self._check_ids(names)
+        groups = list(range(part.first, part.end))
+        yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names))
+
+    def largest_integer(self, name: str) -> float:
+        if not pt.is_integer(self.schema.field(name).type):
+            return 0.0
+        metadata, largest = self._file.metadata, 0.0
+        (place,) = (place for place, path in enumerate(self._file.schema.names) if path == name)
+        for group in range(metadata.num_row_groups):
+            statistics = metadata.row_group(group).column(place).statistics
+            if statistics is not None and statistics.has_min_max:
+                largest = max(largest, abs(statistics.min), abs(statistics.max))
+        return largest
+
+    def _check_ids(self, names: Sequence[str]) -> None:
+        """Raises RequestError if a column of a table has another id here: it is another column of the same name."""
+        for name, expected in self._log.field_ids:
+            if name in names and name in self.schema.names:
+                found = (self.schema.field(name).metadata or {}).get(_FIELD_ID)
+                if found is not None and int(found) != expected:
+                    raise RequestError(
+                        f"{self._log.path}: column {name!r} was renamed or replaced in the table after this file was "
+                        "written; rewrite the table's files, or read them as Parquet with their own names"
+                    )
+
+
+@contextmanager
+def open_parquet_log(log: LogFile, types: Types) -> Iterator[ParquetLog]:
+    """Opens a file; see LogFormat. It keeps the file's own types."""
+    with open_parquet(log.path) as file:
+        yield ParquetLog(file, log)

@@ -1,0 +1,206 @@
+"""Places in other forms than two columns of degrees: points of WKB, WKT or GeoArrow, and cells of H3 or quadkeys. Pure.
+
+Well-known binary and text are of OGC 06-103r4, GeoParquet of its specification 1.1, quadkeys of the Bing Maps tile
+system.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.locations import holds_text
+from sfumato.schemas.log_layout import CellColumn
+from sfumato.transforms.inputs.text_values import is_text
+
+Degrees = tuple[pa.Array, pa.Array]  # latitudes and longitudes, float64[n], missing where there is no place
+_WGS_84 = {("EPSG", "4326"), ("OGC", "CRS84")}
+_POINT = np.dtype([("order", "u1"), ("kind", "<u4"), ("x", "<f8"), ("y", "<f8")])
+_POINT_SRID = np.dtype([("order", "u1"), ("kind", "<u4"), ("srid", "<u4"), ("x", "<f8"), ("y", "<f8")])
+_HAS_SRID = 0x20000000
+_HEX = np.full(256, 255, np.uint8)
+_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_HEX[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
+
+
+def check_points(schema: pa.Schema, name: str, path: str) -> None:
+    """Raises RequestError unless a column can hold points of WGS 84, by its type and what the file states of it."""
+    field = schema.field(name)
+    kind = _storage_type(field.type)
+    is_struct = pt.is_struct(kind) and {"x", "y"} <= {kind.field(place).name for place in range(kind.num_fields)}
+    if not (is_struct or holds_text(kind)):
+        raise RequestError(
+            f"{path}: column {name!r} must hold points as WKB, as WKT or as structs of x and y; it holds {kind}"
+        )
+    stated = _json((schema.metadata or {}).get(b"geo")).get("columns", {}).get(name, {})
+    stated = stated or _json((field.metadata or {}).get(b"ARROW:extension:metadata"))
+    others = [one for one in stated.get("geometry_types", ()) if not str(one).startswith("Point")]
+    if others:
+        raise RequestError(f"{path}: column {name!r} holds {', '.join(others)}, and must hold points alone")
+    if stated.get("encoding", "WKB").lower() not in ("wkb", "point"):
+        raise RequestError(f"{path}: column {name!r} is encoded as {stated['encoding']}, and must be WKB or point")
+    if "crs" in stated and not _is_wgs84(stated["crs"]):
+        crs = stated["crs"].get("name", "another") if isinstance(stated["crs"], dict) else stated["crs"] or "unknown"
+        raise RequestError(
+            f"{path}: column {name!r} has the coordinate reference system {crs}; it must be WGS 84 (EPSG:4326 or "
+            "OGC:CRS84): convert it, for example with geopandas' to_crs(4326)"
+        )
+
+
+def _json(text: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_wgs84(crs: Any) -> bool:
+    if isinstance(crs, str):
+        return crs.upper() in {f"{authority}:{code}" for authority, code in _WGS_84}
+    code = crs.get("id", {}) if isinstance(crs, dict) else {}
+    return (str(code.get("authority")), str(code.get("code"))) in _WGS_84
+
+
+def _storage_type(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def points_of(column: pa.Array, path: str, name: str) -> Degrees:
+    """The places of a column of points. What is no point is missing. Raises DataError for an SRID other than 4326."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pt.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pt.is_struct(column.type):
+        x, y = (pc.struct_field(column, axis).cast(pa.float64()) for axis in ("x", "y"))
+        return y, x
+    texts = is_text(column.type)
+    binary = column.cast(pa.large_string()).cast(pa.large_binary()) if texts else column.cast(pa.large_binary())
+    lengths = pc.binary_length(binary)
+    sizes = pc.unique(lengths.drop_null()).to_pylist()
+    if len(sizes) == 1:  # logs have one form of point
+        points = _uniform(binary, sizes[0], texts)
+        if points is not None:
+            rows, found = points
+            _check_srids(found, path, name)
+            x, y = np.full((2, len(column)), np.nan)
+            x[rows], y[rows] = found["x"], found["y"]
+            missing = np.ones(len(column), bool)
+            missing[rows] = False
+            return pa.array(y, mask=missing), pa.array(x, mask=missing)
+    return _any_points(column, texts, path, name)
+
+
+def _uniform(binary: pa.Array, size: int, texts: bool) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
+    """The rows with a value and their points, if all are two-dimensional points of one size; None otherwise."""
+    form = {21: _POINT, 25: _POINT_SRID}.get(size // 2 if texts else size)
+    if form is None or (texts and size % 2):
+        return None
+    rows = np.flatnonzero(~np.asarray(binary.is_null()))
+    # Without nulls the values lie without gaps in the buffer.
+    values = binary.drop_null()
+    offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + 2]
+    raw: NDArray[Any] = np.frombuffer(values.buffers()[2], np.uint8, size * len(values), int(offsets[0]))
+    if texts:
+        nibbles = _HEX[raw]
+        if (nibbles == 255).any():
+            return None
+        raw = nibbles[0::2] << 4 | nibbles[1::2]
+    points = raw.view(form) if raw.flags["C_CONTIGUOUS"] else np.ascontiguousarray(raw).view(form)
+    expected = 1 | (_HAS_SRID if form is _POINT_SRID else 0)
+    return (rows, points) if ((points["order"] == 1) & (points["kind"] == expected)).all() else None
+
+
+def _check_srids(points: NDArray[Any], path: str, name: str) -> None:
+    if "srid" in (points.dtype.names or ()) and (points["srid"] != 4326).any():
+        raise DataError(f"{path}: column {name!r} has points with another SRID than 4326 (WGS 84); convert them")
+
+
+def _any_points(column: pa.Array, texts: bool, path: str, name: str) -> Degrees:
+    """Points of any form that Shapely reads, a Python object each."""
+    values = np.asarray(column.to_numpy(zero_copy_only=False), dtype=object)
+    if texts:
+        is_hex = np.array([value is not None and value[:1] in ("0",) for value in values], dtype=bool)
+        shapes = np.full(len(values), None, dtype=object)
+        shapes[is_hex] = shapely.from_wkb(values[is_hex], on_invalid="ignore")
+        shapes[~is_hex] = shapely.from_wkt(values[~is_hex], on_invalid="ignore")
+    else:
+        shapes = shapely.from_wkb(values, on_invalid="ignore")
+    usable = shapely.get_type_id(shapes) == 0
+    srids = shapely.get_srid(shapes[usable])
+    if ((srids != 0) & (srids != 4326)).any():
+        raise DataError(f"{path}: column {name!r} has points with another SRID than 4326 (WGS 84); convert them")
+    return pa.array(shapely.get_y(shapes), mask=~usable), pa.array(shapely.get_x(shapes), mask=~usable)
+
+
+def check_cells(schema: pa.Schema, cells: CellColumn, path: str) -> None:
+    """Raises RequestError unless a column can hold cells of the stated index."""
+    kind = schema.field(cells.column).type
+    kind = kind.value_type if pt.is_dictionary(kind) else kind
+    if not (is_text(kind) or (cells.index == "h3" and pt.is_integer(kind))):
+        also = " or integers" if cells.index == "h3" else ""
+        raise RequestError(f"{path}: column {cells.column!r} must hold {cells.index} cells as text{also}, not {kind}")
+
+
+def centres_of(column: pa.Array, cells: CellColumn, path: str) -> Degrees:
+    """The centres of a column of cells. What is no cell of the stated resolution is missing.
+
+    Raises:
+        DataError: the column holds values, and none is a cell of the stated resolution.
+        RequestError: the library of H3 is not installed.
+    """
+    encoded = column if pt.is_dictionary(column.type) else column.dictionary_encode()
+    centre = _h3_centre if cells.index == "h3" else _quadkey_centre
+    places = np.array(  # a cell holds many records, so few are different
+        [centre(value, cells.resolution) for value in encoded.dictionary.to_pylist()], dtype=np.float64
+    ).reshape(-1, 2)
+    if len(places) and np.isnan(places).all():
+        raise DataError(
+            f"{path}: column {cells.column!r} holds no {cells.index} cell of resolution {cells.resolution}; set "
+            f"--cell_index to {cells.index}: and the resolution of the cells"
+        )
+    known = pa.array(~np.isnan(places[:, 0]))
+    axes = [pc.if_else(known, pa.array(places[:, axis]), None) for axis in (0, 1)]
+    return axes[0].take(encoded.indices), axes[1].take(encoded.indices)
+
+
+@cache
+def _h3() -> Any:
+    try:
+        import h3.api.basic_int as h3
+    except ImportError:
+        raise RequestError("cell_index: H3 needs its library: pip install 'sfumato[geo]'") from None
+    return h3
+
+
+def _h3_centre(value: str | int | None, resolution: int) -> tuple[float, float]:
+    """Latitude and longitude of a cell's centre, NaN for what is no cell of the resolution."""
+    h3 = _h3()
+    try:
+        cell = int(value, 16) if isinstance(value, str) else value
+        if cell is not None and 0 < cell < 1 << 64 and h3.is_valid_cell(cell) and h3.get_resolution(cell) == resolution:
+            found: tuple[float, float] = h3.cell_to_latlng(cell)
+            return found
+    except ValueError:
+        pass
+    return np.nan, np.nan
+
+
+def _quadkey_centre(value: str | None, length: int) -> tuple[float, float]:
+    """Latitude and longitude of a tile's centre in Web Mercator, NaN for what is no quadkey of the length."""
+    if value is None or len(value) != length or not set(value) <= set("0123"):
+        return np.nan, np.nan
+    digits = np.array([int(digit) for digit in value])
+    powers = 0.5 ** np.arange(1, length + 1)
+    x, y = (float(((digits >> bit & 1) * powers).sum()) + 0.5 ** (length + 1) for bit in (0, 1))
+    return float(np.degrees(np.arctan(np.sinh(np.pi * (1 - 2 * y))))), 360 * x - 180
