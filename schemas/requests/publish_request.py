@@ -24,6 +24,7 @@ from sfumato.schemas.requests.request_base import (
     Request,
     Several,
     option,
+    shown,
 )
 from sfumato.schemas.views import tile_host
 

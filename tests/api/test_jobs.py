@@ -136,7 +136,7 @@ def test_takes_a_table_in_place_of_files(kind: str, city: Path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (5, "input: must be a pattern of Parquet files, a pandas data frame or a pyarrow table, got int"),
+        (5, "input: must be files, a pattern or several, a pandas data frame or a pyarrow table, got int"),
         ([1, 2], "got list"),
         (pd.DataFrame({"user_id": [1, 2], "kind": ["secret", 3]}), r"input: the data frame cannot be a table"),
         (pd.DataFrame({"user_id": [1, 2]}), "kind"),

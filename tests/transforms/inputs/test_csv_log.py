@@ -1,0 +1,101 @@
+"""CSV as people write it: quotes, empty values, other delimiters; what is refused, and that messages hold no value."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.locations import LocationColumns
+from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
+
+HEADER = "user_id,latitude,longitude\n"
+
+
+def rows(path: Path, content: str | bytes, **columns: Any) -> list[dict[str, Any]]:
+    """The records that a job reads from a file of this content."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    read = LocationColumns(**columns)
+    log = LogFile(str(path))
+    inspect_log(log, read)
+    return [row for part in slice_file(log) for batch in read_batches(part, read) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        HEADER + "007,52.5,13.5\n",
+        HEADER + "007,52.5,13.5",  # no line end
+        HEADER.replace("\n", "\r\n") + "007,52.5,13.5\r\n\r\n",
+        "\ufeff" + HEADER + '"007","52.5","13.5"\n',
+        "note,longitude,user_id,note,latitude\n" + '"a, ""b""",13.5,007,x,52.5\n',  # names of unread columns repeat
+        "longitude;user_id;latitude\n13.5;007;52.5\n",
+    ],
+)
+def test_one_record_in_many_spellings(content: str, tmp_path: Path) -> None:
+    (found,) = rows(tmp_path / "log.csv", content)
+    assert found == {"user_id": "007", "latitude": 52.5, "longitude": 13.5}
+
+
+def test_an_id_is_missing_only_where_it_is_empty_and_a_number_also_as_na(tmp_path: Path) -> None:
+    """NA is the code of Namibia and may be an id; as a number it is what R writes for a missing one."""
+    found = rows(tmp_path / "log.csv", HEADER + "NA,52.5,13.5\n,52.5,13.5\nnull,NA,\n")
+    assert [(row["user_id"], row["latitude"], row["longitude"]) for row in found] == [
+        ("NA", 52.5, 13.5), (None, 52.5, 13.5), ("null", None, None),
+    ]  # fmt: skip
+
+
+def test_gzip_of_several_members_is_read_to_its_end(tmp_path: Path) -> None:
+    content = gzip.compress((HEADER + "a,1,2\n").encode()) + gzip.compress(b"b,3,4\n")
+    assert [row["user_id"] for row in rows(tmp_path / "log.csv.gz", content)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEADER + "secret,1,2\nsecret,1\n", "a line has more or fewer values than the header"),
+        (HEADER + "a,1,2\nb,secret,2\n", "a column of numbers holds something else"),
+        (HEADER + 'a,1,2\n"sec\nret",1,2\n', "a line has an odd number of quotes; a value may not hold a line break"),
+        (HEADER + 'sec"ret,1,2\n', "odd number of quotes"),
+        (HEADER.encode() + b"\xe9secret,1,2\n", "it is not UTF-8 text"),
+        (HEADER.encode("utf-16"), "is UTF-16 text"),
+        ((HEADER + "secret,1,2\n").replace("\n", "\r"), "its lines end in CR"),
+        ("", "its first line is empty"),
+        ("\n" + HEADER, "its first line is empty"),
+        ("7,52.5,13.5\n", "must be a header that names every column"),
+        ("user_id,user_id,latitude,longitude\n1,2,3,4\n", "2 columns are named 'user_id'"),
+        (b"user_id" * 200_000, "has no line end in its first megabyte"),
+    ],
+)
+def test_what_is_no_csv_is_refused_without_a_value_of_it(content: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises((DataError, RequestError), match=message) as refused:
+        rows(tmp_path / "log.csv", content)
+    assert "log.csv" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("cut", [3, 9, 40])
+def test_gzip_that_ends_too_early_or_was_changed_is_damaged(cut: int, tmp_path: Path) -> None:
+    packed = gzip.compress((HEADER + "a,1,2\n" * 900).encode())
+    with pytest.raises(DataError, match="gzip data are damaged"):
+        rows(tmp_path / "log.csv.gz", packed[:-cut])
+    changed = bytearray(packed)
+    changed[-6] ^= 1  # of the checksum
+    with pytest.raises(DataError, match="gzip data are damaged"):
+        rows(tmp_path / "log.csv.gz", bytes(changed))
+
+
+def test_times_that_are_no_times_are_refused(tmp_path: Path) -> None:
+    content = HEADER.replace("\n", ",t\n") + "a,1,2,2026-11-20T10:00:00Z\nb,1,2,yesterday\n"
+    with pytest.raises(DataError, match=r"column 't' must hold times of ISO 8601") as refused:
+        rows(tmp_path / "log.csv", content, time="t")
+    assert "yesterday" not in str(refused.value)
+
+
+def test_a_log_that_nobody_may_open(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be opened"):
+        inspect_log(LogFile(str(tmp_path / "none.csv")), LocationColumns())

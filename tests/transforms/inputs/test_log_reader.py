@@ -1,0 +1,196 @@
+"""One reader for all formats: the same records in each give a job the same batches, and wrong files a clear answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.pipelines.inputs import inspect, layout_of, match_files
+from sfumato.pipelines.run import request_of
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.moments import ValueColumns
+from sfumato.schemas.region import Grid
+from sfumato.transforms.inputs import text_lines
+from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import FORMATS, SUFFIXES, count_rows, format_by_name, read_batches, slice_file
+from sfumato.transforms.locations.encode import encode_locations
+from tests.conftest import REGION
+from tests.log_forms import FORMS, records, write_csv, write_ndjson
+
+KEY = b"k" * 32
+
+
+def matched(where: Any, options: dict[str, Any]) -> list[Any]:
+    request = request_of("heatmap", {"input": where, "output": "out", "region": "-1,50,1,51", **options})
+    return match_files(request.input, layout_of(request))
+
+
+def encoded(where: Any, options: dict[str, Any], columns: Any = None) -> list[tuple[Any, ...]]:
+    """The users' hashes and cells of an input, sorted, as every job of locations gets them."""
+    columns = columns or LocationColumns()
+    files = matched(where, options)
+    inspect(files, columns)
+    found = []
+    for file in files:
+        for part in slice_file(file.log):
+            for batch in read_batches(part, columns):
+                one = encode_locations(batch, columns, Grid(REGION, 12), KEY)
+                values = one.values if one.values is not None else np.zeros(len(one.users))
+                found += list(zip(one.users.tolist(), one.codes.tolist(), values.tolist(), strict=True))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_records_in_every_form_are_the_same_users_in_the_same_cells(form: str, tmp_path: Path) -> None:
+    table = records()
+    pq.write_table(table, tmp_path / "expected.parquet")
+    expected = encoded(tmp_path / "expected.parquet", {})
+    assert len(expected) == table.num_rows
+    (tmp_path / "form").mkdir()
+    where, options = FORMS[form](table, tmp_path / "form")
+    assert encoded(where, options) == expected
+
+
+@pytest.mark.parametrize("form", ["ndjson", "Delta"])
+def test_integer_ids_are_those_of_parquet(form: str, tmp_path: Path) -> None:
+    table = records(kind="int")
+    pq.write_table(table, tmp_path / "expected.parquet")
+    (tmp_path / "form").mkdir()
+    where, options = FORMS[form](records(), tmp_path / "form") if form == "Delta" else (None, {})
+    if form == "ndjson":
+        where = write_ndjson(table, tmp_path / "log.ndjson")
+        assert encoded(where, options) == encoded(tmp_path / "expected.parquet", {})
+    else:  # the rows of the first version had other users
+        assert encoded(where, options) != encoded(f"{where}@0", options)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "ndjson", "csv.gz"])
+def test_slices_and_chunks_leave_out_no_line_and_repeat_none(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 700 bytes in slices of 3,000: lines are cut at every place of theirs."""
+    table = records(300)
+    where, options = FORMS[suffix](table, tmp_path)
+    expected = encoded(where, options)
+    assert len(expected) == table.num_rows
+    for name, value in (("CHUNK_BYTES", 700), ("SLICE_BYTES", 3_000)):
+        monkeypatch.setattr(text_lines, name, value)
+    (file,) = matched(where, options)
+    assert (len(list(slice_file(file.log))) > 5) == (suffix != "csv.gz")
+    assert encoded(where, options) == expected
+
+
+def test_rows_are_counted_or_estimated_and_none_is_none(tmp_path: Path) -> None:
+    table = records(300)
+    for name, write in (("log.csv", write_csv), ("log.ndjson", write_ndjson)):
+        assert count_rows(LogFile(str(write(table, tmp_path / name)))) == table.num_rows
+    (tmp_path / "empty.csv").write_text("user_id,latitude,longitude\n\n")
+    assert count_rows(LogFile(str(tmp_path / "empty.csv"))) == 0
+    assert encoded(tmp_path / "empty.csv", {}) == []
+
+
+def test_the_format_follows_from_the_name() -> None:
+    assert set(SUFFIXES.values()) == set(FORMATS)
+    names = {"a.parquet": "parquet", "a.CSV": "csv", "a.tsv.gz": "csv", "a.jsonl": "ndjson", "a.gz": None, "a": None}
+    assert {name: format_by_name(name) for name in names} == names
+
+
+# --- columns ---
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_times_weights_and_flags_are_read_as_in_parquet(form: str, tmp_path: Path) -> None:
+    """Times in both forms of ISO 8601, as a job reads them: seconds since 1970."""
+    table = records(100)
+    seconds = 1_795_000_000 + np.arange(table.num_rows) * 7
+    flags = np.arange(table.num_rows) % 3 == 0
+    typed = table.append_column("time", pa.array(seconds * 10**6, pa.timestamp("us", "UTC")))
+    typed = typed.append_column("infected", pa.array(flags))
+    pq.write_table(typed, tmp_path / "expected.parquet")
+    columns = LocationColumns(time="time", auxiliary=Auxiliary("infected", assumed=True))
+    expected = encoded(tmp_path / "expected.parquet", {}, columns)
+    texts = np.datetime_as_string(seconds.astype("datetime64[s]"))
+    zoned = [f"{text}Z" if number % 2 else text.replace("T", " ") for number, text in enumerate(texts.tolist())]
+    as_text = table.append_column("time", pa.array(zoned)).append_column("infected", pa.array(flags))
+    write = {"csv": write_csv, "ndjson": write_ndjson}[form]
+    assert encoded(write(as_text, tmp_path / f"log.{form}"), {}, columns) == expected
+    numbers = table.append_column("time", pa.array(seconds)).append_column("infected", pa.array(flags))
+    assert encoded(write(numbers, tmp_path / f"numbers.{form}"), {}, columns) == expected
+
+
+def test_a_column_may_be_that_of_a_partition(tmp_path: Path) -> None:
+    where, _ = FORMS["Hive"](records(), tmp_path)
+    columns = ItemColumns("day")
+    days = [
+        day
+        for file in matched(where, {})
+        for part in slice_file(file.log)
+        for batch in read_batches(part, columns)
+        for day in batch.column("day").to_pylist()
+    ]
+    assert sorted(days) == sorted(records()["day"].to_pylist())
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_numbers_and_groups_of_moments(form: str, tmp_path: Path) -> None:
+    table = pa.table({"user_id": ["a", "b"], "km": [1.5, 2.0], "kind": ["NA", "bus"]})
+    write = {"csv": write_csv, "ndjson": write_ndjson}[form]
+    log = LogFile(str(write(table, tmp_path / f"log.{form}")))
+    columns = ValueColumns("km", group="kind")
+    (batch,) = [batch for part in slice_file(log) for batch in read_batches(part, columns)]
+    assert batch.select(["user_id", "km", "kind"]).to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "ndjson", "parquet"])
+def test_a_missing_column_is_named_with_the_nearest(suffix: str, tmp_path: Path) -> None:
+    where, _ = FORMS[suffix](records().rename_columns(["user_id", "lattitude", "longitude", "day"]), tmp_path)
+    with pytest.raises(RequestError, match="no column 'latitude'; did you mean lattitude"):
+        encoded(where, {})
+
+
+def test_ids_of_two_types_in_two_files_are_refused(tmp_path: Path) -> None:
+    """CSV has no types, so its ids are text; `7` in it and 7 in Parquet would be two users."""
+    write_csv(records(kind="int"), tmp_path / "a.csv")
+    pq.write_table(records(kind="int"), tmp_path / "b.parquet")
+    with pytest.raises(RequestError, match=r"holds text in .*a\.csv and integers in .*b\.parquet"):
+        encoded([tmp_path / "a.csv", tmp_path / "b.parquet"], {})
+
+
+# --- E7 ---
+
+
+@pytest.mark.parametrize("form", ["E7 Parquet", "E7 CSV"])
+def test_integers_in_a_column_of_degrees_ask_for_e7(form: str, tmp_path: Path) -> None:
+    where, _ = FORMS[form](records(), tmp_path)
+    with pytest.raises(RequestError, match=r"column 'latitude' holds integers .*did you mean --coordinates e7"):
+        encoded(where, {})
+
+
+@pytest.mark.parametrize("form", ["parquet", "ndjson", "csv"])
+def test_degrees_read_as_e7_are_refused(form: str, tmp_path: Path) -> None:
+    """They would all lie in the Gulf of Guinea."""
+    where, _ = FORMS[form](records(), tmp_path)
+    with pytest.raises((RequestError, DataError), match=r"must hold integers|a column of numbers holds something else"):
+        encoded(where, {"coordinates": "e7"})
+
+
+# --- changes ---
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "csv.gz", "ndjson"])
+def test_a_change_while_a_job_runs_is_found(form: str, tmp_path: Path) -> None:
+    where, options = FORMS[form](records(), tmp_path)
+    (file,) = matched(where, options)
+    parts = list(slice_file(file.log))
+    FORMS[form](records(seed=2), tmp_path)
+    with pytest.raises(DataError, match="changed while the job was running"):
+        list(read_batches(parts[0], LocationColumns()))
+    with pytest.raises(DataError, match="changed while the job was running"):
+        list(slice_file(file.log))
