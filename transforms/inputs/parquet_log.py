@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -57,7 +57,6 @@ class ParquetLog:
         yield first, self._file.num_row_groups, ""
 
     def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        self._check_ids(names)
         groups = list(range(part.first, part.end))
         yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names))
 
@@ -72,10 +71,11 @@ class ParquetLog:
                 largest = max(largest, abs(statistics.min), abs(statistics.max))
         return largest
 
-    def _check_ids(self, names: Sequence[str]) -> None:
+    def check_ids(self, names: Iterable[str]) -> None:
         """Raises RequestError if a column of a table has another id here: it is another column of the same name."""
+        wanted = set(names)
         for name, expected in self._log.field_ids:
-            if name in names and name in self.schema.names:
+            if name in wanted and name in self.schema.names:
                 found = (self.schema.field(name).metadata or {}).get(_FIELD_ID)
                 if found is not None and int(found) != expected:
                     raise RequestError(
@@ -88,4 +88,6 @@ class ParquetLog:
 def open_parquet_log(log: LogFile, types: Types) -> Iterator[ParquetLog]:
     """Opens a file; see LogFormat. It keeps the file's own types."""
     with open_parquet(log.path) as file:
-        yield ParquetLog(file, log)
+        opened = ParquetLog(file, log)
+        opened.check_ids(types)
+        yield opened
