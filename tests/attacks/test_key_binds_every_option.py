@@ -43,8 +43,21 @@ BASES: dict[str, dict[str, Any]] = {
     "moments": {"column": "km", "epsilon": 2},
     "ranges build": {"region": HERE, "method": "ag"},
 }
-LIMITS = [("min_users", {}, 9), ("max_bad_fraction", {}, 0.3)]
-COLUMNS = [("user_id_column", {}, "u"), ("latitude_column", {}, "y"), ("longitude_column", {}, "x")]
+# Which records are read, and how: of every job.
+READING = [("input_format", {}, "csv"), ("where", {}, "day=2026-11-20")]
+LIMITS = [("min_users", {}, 9), ("max_bad_fraction", {}, 0.3), *READING]
+PLACES = [
+    ("coordinates", {}, "e7"),
+    ("geometry_column", {}, "g"),
+    ("cell_column", {"cell_index": "h3:9"}, "h"),
+    ("cell_index", {"cell_column": "c"}, "h3:8"),
+]
+COLUMNS = [
+    ("user_id_column", {}, "u"),
+    ("latitude_column", {}, "y"),
+    ("longitude_column", {}, "x"),
+    *PLACES,
+]
 LOG_COLUMNS = [
     *COLUMNS,
     ("weight_column", {}, "w"),
@@ -89,6 +102,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("cells", CELLS, 4),
         ("latitude_column", CELLS, "y"),
         ("longitude_column", CELLS, "x"),
+        *[(name, {**CELLS, **beside}, value) for name, beside, value in PLACES],
     ],
     "hotspots": [
         *SAMPLED,
@@ -98,6 +112,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("region", ON_MAP, THERE),
         ("latitude_column", ON_MAP, "y"),
         ("longitude_column", ON_MAP, "x"),
+        *[(name, {**ON_MAP, **beside}, value) for name, beside, value in PLACES],
         ("depth", {}, 8),
         ("levels", {}, 2),
         ("top", {}, 3),
@@ -133,6 +148,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("user_id_column", {}, "u"),
         ("latitude_column", {"cells": 2, "region": HERE}, "y"),
         ("longitude_column", {"cells": 2, "region": HERE}, "x"),
+        *[(name, {"cells": 2, "region": HERE, **beside}, value) for name, beside, value in PLACES],
         ("column", {}, "age"),
         ("bits", {}, 12),
         ("fraction_bits", {}, 2),
@@ -258,7 +274,9 @@ def test_another_value_is_another_binding(
     if beside.get("method") == "snh" and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
         pytest.skip("networks need JAX")
     before = dict(beside)
-    if option in ("groups_file", "items_file"):
+    if option in ("cell_column", "cell_index"):
+        before = {**beside, "cell_column": "c", "cell_index": "h3:9"}
+    elif option in ("groups_file", "items_file"):
         before[option] = "one"
     elif option in ("group_by", "cells", "region") and name == "moments":
         before[option] = {"group_by": "kind", "cells": 2, "region": HERE}[option]
@@ -279,10 +297,7 @@ def test_every_option_is_tried_and_stated(name: str, tmp_path: Path) -> None:
     kind = request_class(name)
     shaping = {one for one in kind.model_fields if one not in ReleaseRequest.model_fields}
     tried = {one for one, _, _ in CHANGES[name]} | OF_FILES | DRAWN
-    assert tried >= shaping | {
-        "min_users",
-        "max_bad_fraction",
-    }
+    assert tried >= shaping | {"min_users", "max_bad_fraction", "input_format", "where"}
     stated = job_of(name, tmp_path).parameters()
     elsewhere = CLASSES[name].STATED_AS
     assert set(elsewhere.values()) <= set(stated)

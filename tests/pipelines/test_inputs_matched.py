@@ -80,7 +80,7 @@ def test_partitions_are_decoded_as_spark_writes_them() -> None:
 def test_inputs_that_name_no_log(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("no log")
-    with pytest.raises(RequestError, match="input: the folder .* holds no file of a known format"):
+    with pytest.raises(RequestError, match=r"input: the folder .* holds no file of a known format"):
         match_files(str(tmp_path / "empty"))
     with pytest.raises(RequestError, match="input: no file matches"):
         match_files(str(tmp_path / "*.csv"))
