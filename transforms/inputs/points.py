@@ -160,10 +160,8 @@ def centres_of(column: pa.Array, cells: CellColumn, path: str) -> Degrees:
         RequestError: the library of H3 is not installed.
     """
     encoded = column if pt.is_dictionary(column.type) else column.dictionary_encode()
-    centre = _h3_centre if cells.index == "h3" else _quadkey_centre
-    places = np.array(  # a cell holds many records, so few are different
-        [centre(value, cells.resolution) for value in encoded.dictionary.to_pylist()], dtype=np.float64
-    ).reshape(-1, 2)
+    # A cell holds many records, so few are different.
+    places = _h3_centres(encoded.dictionary, cells) if cells.index == "h3" else _tile_centres(encoded.dictionary, cells)
     if len(places) and np.isnan(places).all():
         raise DataError(
             f"{path}: column {cells.column!r} holds no {cells.index} cell of resolution {cells.resolution}; set "
@@ -183,24 +181,25 @@ def _h3() -> Any:
     return h3
 
 
-def _h3_centre(value: str | int | None, resolution: int) -> tuple[float, float]:
-    """Latitude and longitude of a cell's centre, NaN for what is no cell of the resolution."""
-    h3 = _h3()
-    try:
-        cell = int(value, 16) if isinstance(value, str) else value
-        if cell is not None and 0 < cell < 1 << 64 and h3.is_valid_cell(cell) and h3.get_resolution(cell) == resolution:
-            found: tuple[float, float] = h3.cell_to_latlng(cell)
-            return found
-    except ValueError:
-        pass
-    return np.nan, np.nan
+def _h3_centres(values: pa.Array, cells: CellColumn) -> NDArray[np.float64]:
+    """Latitudes and longitudes of n cells' centres, float64[n, 2], NaN for what is no cell of the resolution."""
+    h3, places = _h3(), np.full((len(values), 2), np.nan)
+    for place, value in enumerate(values.to_pylist()):
+        try:
+            cell = int(value, 16) if isinstance(value, str) else value
+        except ValueError:
+            continue
+        if 0 < cell < 1 << 64 and h3.is_valid_cell(cell) and h3.get_resolution(cell) == cells.resolution:
+            places[place] = h3.cell_to_latlng(cell)
+    return places
 
 
-def _quadkey_centre(value: str | None, length: int) -> tuple[float, float]:
-    """Latitude and longitude of a tile's centre in Web Mercator, NaN for what is no quadkey of the length."""
-    if value is None or len(value) != length or not set(value) <= set("0123"):
-        return np.nan, np.nan
-    digits = np.array([int(digit) for digit in value])
-    powers = 0.5 ** np.arange(1, length + 1)
-    x, y = (float(((digits >> bit & 1) * powers).sum()) + 0.5 ** (length + 1) for bit in (0, 1))
-    return float(np.degrees(np.arctan(np.sinh(np.pi * (1 - 2 * y))))), 360 * x - 180
+def _tile_centres(values: pa.Array, cells: CellColumn) -> NDArray[np.float64]:
+    """The same for quadkeys, whose tiles are squares of Web Mercator."""
+    length, places = cells.resolution, np.full((len(values), 2), np.nan)
+    known = np.asarray(pc.match_substring_regex(values, f"^[0-3]{{{length}}}$").fill_null(False))
+    digits = np.frombuffer("".join(values.filter(pa.array(known)).to_pylist()).encode(), np.uint8).reshape(-1, length)
+    sides = 0.5 ** np.arange(1, length + 1)
+    x, y = ((digits >> bit & 1) @ sides + sides[-1] / 2 for bit in (0, 1))
+    places[known] = np.stack([np.degrees(np.arctan(np.sinh(np.pi * (1 - 2 * y)))), 360 * x - 180], 1)
+    return places
