@@ -159,9 +159,7 @@ def _files(pattern: str, form: str | None) -> list[FileMetadata]:
 
 def _files_below(folder: str, form: str | None) -> list[FileMetadata]:
     """The files in a folder and its folders that are logs by their names."""
-    found = {
-        match.path.removeprefix(folder).replace(os.sep, "/").strip("/"): match for match in matching(join(folder, "**"))
-    }
+    found = _below(folder)
     if any(path.startswith("_delta_log/") for path in found):
         raise RequestError(
             f"{folder} is a Delta table, whose files are not all of its latest version; give delta:{folder}"
@@ -170,14 +168,27 @@ def _files_below(folder: str, form: str | None) -> list[FileMetadata]:
         raise RequestError(
             f"{folder} is an Iceberg table, whose files are not all of its latest version; give iceberg:CATALOG.TABLE"
         )
-    logs = [
-        match
-        for path, match in found.items()
-        if not any(part.startswith(("_", ".")) for part in path.split("/")) and (form or format_by_name(path))
-    ]
+    logs = [match for path, match in found.items() if _is_log(path, form)]
     if not logs:
         raise RequestError(f"the folder {folder!r} holds no file of a known format; name the files, or give a pattern")
     return logs
+
+
+def _is_log(path: str, form: str | None) -> bool:
+    """Whether a file in a folder is a log by its name. path: below the folder."""
+    hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
+    return not hidden and (form or format_by_name(path)) is not None
+
+
+def has_logs(folder: str, form: str | None) -> bool:
+    """Whether a folder holds a log. form: the format of its files; None for that of their names."""
+    return any(_is_log(path, form) for path in _below(folder))
+
+
+def _below(folder: str) -> dict[str, FileMetadata]:
+    """The files in a folder and its folders, by their paths below it."""
+    found = matching(join(folder, "**"))
+    return {match.path.removeprefix(folder).replace(os.sep, "/").strip("/"): match for match in found}
 
 
 def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:

@@ -43,6 +43,7 @@ from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, format_amount, parse_amount
 from sfumato.schemas.locations import Columns
+from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import MANIFEST_FORMAT, PAGE_FILE
 from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
 from sfumato.schemas.trust import SEES, Trust
@@ -220,6 +221,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     files, late, file_digests = select_input(None if ledger is None else job.kept_secret, files, resumed)
     log_late_files(late, str(request.release_id))
     rows, column_types = inspect(files, job.columns())
+    warn_of_cells(job)
     key, metadata = key_and_metadata(job, files, settings)
     identify(release_id=metadata.release_id)
     commit = CommitRelease(metadata.release_id, job.timeline, None if ledger is None else ledger.ledger)
@@ -272,6 +274,22 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     for warning in json.loads(manifest).get("warnings", ()):
         log_event("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
+
+
+def warn_of_cells(job: ReleaseJob) -> None:
+    """Logs a warning if the map's cells are finer than the cells of the logs, whose records lie at their centres."""
+    cells, region = layout_of(job.request).cells, getattr(job.request, "region", None)
+    parameters = job.parameters()
+    depth = parameters.get("depth") or parameters.get("cells")
+    if cells is None or region is None or not isinstance(depth, int):
+        return
+    across = min(ground_metres(region)) / 2**depth
+    if cells.metres((region.south + region.north) / 2) > across:
+        text = (
+            f"the map's cells of {across:,.0f} m are finer than the logs' {cells.index} cells: each of these counts in "
+            "the one cell at its centre, and the cells around it look empty"
+        )
+        log_event("cells", text, logging.WARNING)
 
 
 def trust_lines(job: ReleaseJob) -> list[str]:

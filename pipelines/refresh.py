@@ -13,7 +13,7 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import identify
-from sfumato.pipelines.inputs import match_files
+from sfumato.pipelines.inputs import filters_of, has_logs, layout_of, match_files
 from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
@@ -21,9 +21,8 @@ from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReady
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
-from sfumato.schemas.requests.publish_request import RunnerOptions
+from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
 from sfumato.schemas.requests.refresh_days import RefreshRequest
-from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.logs import log_event
@@ -33,7 +32,6 @@ from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, disagreement, published_releases
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.publishing import CommitRelease
-from sfumato.transforms.storage import matching
 
 # Options that stand at the top of the configuration, or that a refresh sets itself.
 _OWN = frozenset({
@@ -136,12 +134,17 @@ class Refresh:
         """Logs a warning about files that came after a published release was charged."""
         config = self.config
         secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
-        if reservation.charge.files and matching(self._pattern(day), limit=1):
-            _, late, _ = select_input(secret, match_files(self._pattern(day)), reservation)
+        if reservation.charge.files and self._has_data(day):
+            request = example_request(config)
+            files = match_files(self._logs(day), layout_of(request), filters_of(request))
+            _, late, _ = select_input(secret, files, reservation)
             log_late_files(late, reservation.charge.release_id)
 
-    def _pattern(self, day: date) -> str:
-        return str(FileSystems.join(self.config.input, f"dt={day}", "*.parquet"))
+    def _logs(self, day: date) -> str:
+        return str(FileSystems.join(self.config.input, f"dt={day}"))
+
+    def _has_data(self, day: date) -> bool:
+        return has_logs(self._logs(day), example_request(self.config).input_format)
 
     def _run(
         self,
@@ -155,14 +158,14 @@ class Refresh:
         epsilon: an upper limit of the configured epsilon; None for no limit.
         """
         config = self.config
-        pattern = self._pattern(day)
+        logs = self._logs(day)
         if "://" not in config.input and not os.path.isdir(config.input):
             raise RequestError(f"config: input: there is no folder {config.input}")
-        if not matching(pattern, limit=1):
-            raise NotReadyError(f"input: there are no data of {day} ({pattern}); nothing is charged")
+        if not self._has_data(day):
+            raise NotReadyError(f"input: there are no data of {day} ({logs}); nothing is charged")
         values: dict[str, Any] = {
             **config.options,
-            "input": pattern,
+            "input": logs,
             "output": self.folder(day),
             "overwrite": self.attempt > 1,
             "release_id": self.release_id(day),
@@ -264,6 +267,8 @@ def read_config(path: str) -> RefreshConfig:
     return config
 
 
-def example_request(config: RefreshConfig) -> Request:
+def example_request(config: RefreshConfig) -> PublishRequest:
     """A request of the configured job, for the input folder in place of a day's. Raises RequestError."""
-    return request_of(config.job, {**config.options, "input": config.input, "output": config.output})
+    request = request_of(config.job, {**config.options, "input": config.input, "output": config.output})
+    assert isinstance(request, PublishRequest)
+    return request
