@@ -340,6 +340,63 @@ class RangesBody(_Model):
     background: MapBody
 
 
+class FlowTable(_Model):
+    """Flows, largest first: columns of equal length.
+
+    Attributes:
+        level: of both cells of a flow.
+        origin_x, origin_y, destination_x, destination_y: columns from the west and rows from the north, of 2^level.
+        trips, low, high: the estimate and the ends of its 95% interval.
+    """
+
+    level: list[int]
+    origin_x: list[int]
+    origin_y: list[int]
+    destination_x: list[int]
+    destination_y: list[int]
+    trips: list[float]
+    low: list[float]
+    high: list[float]
+
+
+class FlowMatrix(_Model):
+    """Trips between coarse cells.
+
+    Attributes:
+        level: of the cells.
+        x, y: of each cell that has trips, as in FlowTable.
+        trips, low, high: one row an origin, one column a destination.
+        elsewhere: trips that are known for larger cells only.
+    """
+
+    level: int
+    x: list[int]
+    y: list[int]
+    trips: list[list[float]]
+    low: list[list[float]]
+    high: list[list[float]]
+    elsewhere: float
+
+
+class FlowsBody(_Model):
+    """Flows: arcs on a map of where trips begin and end, and a matrix.
+
+    Attributes:
+        map: where trips begin, and where they end.
+        flows: those that the page can show.
+        listed: how many flows the release lists.
+        matrix: of coarse cells.
+        reading: one sentence on the intervals.
+    """
+
+    kind: Literal["flows"] = "flows"
+    map: MapBody
+    flows: FlowTable
+    listed: int
+    matrix: FlowMatrix
+    reading: str
+
+
 class MethodRow(_Model):
     """A setting of a comparison: method, options, metrics as [mean, standard error, text], and its picture."""
 
@@ -436,7 +493,7 @@ class TimelineBody(_Model):
 
 
 Body = Annotated[
-    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | ComparisonBody | TimelineBody,
+    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | ComparisonBody | TimelineBody,
     Field(discriminator="kind"),
 ]
 
