@@ -335,19 +335,34 @@ def flows_schema() -> pa.Schema:
             field("origin_cell", pa.string(), f"where the trips begin: {cell}"),
             field("destination_cell", pa.string(), f"where they end: {cell}"),
             field("depth", pa.int8(), "level of both cells, 0 for the region"),
-            field("is_rest", pa.bool_(), "the trips of this pair of cells without those of finer pairs that are listed"),
-            field("trips", number, "expected trips given all noisy counts (shrunk): a posterior mean"),
-            field("stddev", number, "posterior standard deviation; it holds on average over rows"),
+            field(
+                "is_rest", pa.bool_(), "the trips of a pair of large cells without those of the pairs that are listed"
+            ),
+            field(
+                "trips", number, "expected trips (shrunk: a posterior mean); of a rest without shrinkage, maybe below 0"
+            ),
+            field(
+                "stddev",
+                number,
+                "standard deviation of trips: posterior, which holds on average; of a rest of its error",
+            ),
             field("low", number, "lower end of a 95% interval, for each row by itself, also for the largest flows"),
             field("high", number, "upper end of the interval"),
-            field("noisy", pa.int64(), "unbiased noisy count of the same trips; may be negative. For sums over rows"),
+            field("present", number, "probability that there is a trip; at least 0.5 for a listed pair"),
+            field("noisy", pa.int64(), "noisy count of the same trips, without shrinkage; may be negative"),
             field("noise_stddev", number, "standard deviation of the noise in it; variances of rows add up"),
             *(
-                pa.field(f"{end}_{name}", number, False, {"unit": "degrees", "description": f"centre of the {end} cell"})
+                pa.field(
+                    f"{end}_{name}", number, False, {"unit": "degrees", "description": f"centre of the {end} cell"}
+                )
                 for end in ("origin", "destination")
                 for name in ("longitude", "latitude")
             ),
-            field("geometry", pa.binary(), "WKB, a line from centre to centre; a point twice where the cells are equal"),
+            field(
+                "geometry", pa.binary(), "WKB, a line from centre to centre; a point twice where the cells are equal"
+            ),
         ],
-        metadata={"geo": json.dumps({"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": columns}})},
+        metadata={
+            "geo": json.dumps({"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": columns}})
+        },
     )

@@ -30,7 +30,9 @@ class TripColumns:
     def __post_init__(self) -> None:
         names = self.names()
         if twice := [name for name in names if names.count(name) > 1]:
-            raise RequestError(f"origin, destination: {twice[0]!r} has two roles; name four columns and that of user ids")
+            raise RequestError(
+                f"origin, destination: {twice[0]!r} has two roles; name four columns and that of user ids"
+            )
 
     def names(self) -> list[str]:
         """The columns to read."""

@@ -20,7 +20,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 _STEPS = 40  # of expectation maximisation
 _STEP = 0.2  # of the grid, in scales of the noise
 _TOP, _FLAT = 60.0, 40.0  # scales: the grid's end, and from where a prior is flat
-_PSEUDO_COUNTS = 4.0  # of a broad prior, mixed in: a class of few counts knows its prior badly
+_PSEUDO_COUNTS = 5.0  # of a broad prior, mixed in: a class of few counts knows its prior badly
 _LEAST = 100  # counts of a class; smaller ones join a neighbour
 _TAIL = 0.025  # probability beyond either end of an interval
 

@@ -1,9 +1,10 @@
 """Flows from noisy counts of pairs: shrunk counts, their intervals, and which pairs are listed. All post-processing.
 
-Pairs next to each other are alike. So a pair's prior is learned from all pairs of its level whose siblings have about
-as many trips (`count_posterior`). Of a pair's 15 siblings, those that share its origin's or its destination's cell
-count more. A pair is listed where it has a trip with a probability of at least LISTED. The others are added up into the
-pair of cells around them, its rest, and where that cannot be told from 0 into the next, up to the whole region.
+Pairs next to each other are alike. So a pair's prior is learned from all pairs of its level whose siblings and
+neighbours have about as many trips (`count_posterior`). A pair is listed where it has a trip with a probability of at least LISTED.
+
+All others are in the rests: of every pair of coarse cells, the sum of all noisy counts in it less what is listed there.
+So the rows of a coarse pair add up to its unbiased noisy count.
 """
 
 from __future__ import annotations
@@ -13,14 +14,27 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
+from sfumato.schemas.region import deinterleave
 from sfumato.transforms.flows.count_posterior import CountPosterior, posterior_counts
 from sfumato.transforms.flows.flow_tree import MeasuredLevel
-from sfumato.transforms.flows.pair_codes import Codes
+from sfumato.transforms.flows.pair_codes import Codes, split_pairs
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 
-LISTED = 0.9
-_CLASSES = (-0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # limits of the siblings' mean, in scales of the noise
+LISTED = 0.5
+_CLASSES = (
+    -0.5,
+    0.0,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+    32.0,
+)  # limits of the siblings' mean, in scales of the noise
 _Z = 1.959964
 
 Array = NDArray[np.float64]
@@ -28,15 +42,17 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """Listed pairs and rests, n rows in the order of levels and codes. Together they hold all trips, each once.
+    """Listed pairs, then rests: n rows. Together they hold all trips, each once.
 
     Attributes:
         level: int64[n], of the cells of the pair; 0 for the region.
         pair: uint64[n], code.
-        is_rest: bool[n], the trips of the pair without those of finer listed pairs and finer rests within it.
-        trips, stddev: float64[n], posterior means and standard deviations.
+        is_rest: bool[n], the trips of a coarse pair without those of the listed pairs within it.
+        trips, stddev: float64[n], of listed pairs posterior means and standard deviations; of rests what the listed
+            ones leave of the noisy count, which may be negative, and the standard deviation of its error.
         low, high: float64[n], 95% intervals.
-        noisy: int64[n], unbiased noisy counts of the same trips, before pairs were chosen.
+        present: float64[n], the probability that the row has a trip.
+        noisy: int64[n], noisy counts of the same trips.
         noise_stddev: float64[n], of their noise.
     """
 
@@ -47,6 +63,7 @@ class Flows:
     stddev: Array
     low: Array
     high: Array
+    present: Array
     noisy: NDArray[np.int64]
     noise_stddev: Array
 
@@ -56,37 +73,36 @@ class Flows:
 
 def estimate_flows(levels: Sequence[MeasuredLevel]) -> Flows:
     """The flows of a release, from its noisy counts alone."""
-    posteriors = _posteriors(levels)
+    within = rest_level(levels[0].level)
+    size = 16**within
     rows: list[dict[str, NDArray[np.generic]]] = []
-    # Of pairs that are not listed, by their parent's code: posterior mean and variance, noisy count, its variance.
-    waiting, sums = np.zeros(0, np.uint64), np.zeros((0, 4))
-    by_level = dict(zip((one.level for one in levels), zip(levels, posteriors, strict=True), strict=True))
-    for level in range(levels[-1].level, -1, -1):
-        if len(waiting):
-            waiting, sums = _added_up(waiting, sums)
-            mean, spread = sums[:, 0], np.sqrt(sums[:, 1])
-            listed = (mean - _Z * spread >= 1) | (level == 0)
-            rows.append(_rest_rows(level, waiting[listed], sums[listed]))
-            waiting, sums = waiting[~listed] >> np.uint64(4), sums[~listed]
-        if level in by_level:
-            measured, posterior = by_level[level]
-            listed = ~measured.is_split & (posterior.present >= LISTED)
-            rows.append(_pair_rows(measured, posterior, listed))
-            other = ~measured.is_split & ~listed
-            noise = discrete_laplace_stddev(measured.rate)
-            more = np.stack(
-                [
-                    posterior.mean[other],
-                    posterior.variance[other],
-                    measured.noisy[other].astype(np.float64),
-                    np.full(int(other.sum()), noise**2),
-                ],
-                axis=1,
-            )
-            waiting = np.concatenate([waiting, measured.nodes[other] >> np.uint64(4)])
-            sums = np.concatenate([sums, more])
-    columns = {name: np.concatenate([row[name] for row in reversed(rows)]) for name in rows[0]}
-    return Flows(**columns)
+    # Of each coarse pair: all noisy counts less listed estimates, the variance of that; noisy counts that are not
+    # listed, the variance of their noise.
+    rest = np.zeros((4, size))
+    for measured, posterior in zip(levels, _posteriors(levels), strict=True):
+        listed = ~measured.is_split & (posterior.present >= LISTED)
+        rows.append(_pair_rows(measured, posterior, listed))
+        counted = ~measured.is_split
+        coarse = (measured.nodes >> np.uint64(4 * (measured.level - within))).astype(np.int64)
+        noise = discrete_laplace_stddev(measured.rate) ** 2
+        # What the posterior says of a listed pair's noise has the variance of the noise less the posterior variance.
+        left = np.where(listed, measured.noisy - posterior.mean, measured.noisy)
+        spread = np.where(listed, np.maximum(noise - posterior.variance, 0), noise)
+        other = counted & ~listed
+        for total, at, values in zip(
+            rest, (counted, counted, other, other), (left, spread, measured.noisy, noise), strict=True
+        ):
+            total += np.bincount(coarse[at], np.broadcast_to(values, len(at))[at], size)
+    rows.append(_rest_rows(within, *rest))
+    return Flows(**{name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
+
+
+def rest_level(start: int) -> int:
+    """The level of the pairs whose rests are published, of a tree that starts at level `start`.
+
+    Their number is public, and so are the rows of rests: nothing is chosen by its count.
+    """
+    return start - 2 if start > 3 else start - 1
 
 
 def _posteriors(levels: Sequence[MeasuredLevel]) -> list[CountPosterior]:
@@ -97,7 +113,10 @@ def _posteriors(levels: Sequence[MeasuredLevel]) -> list[CountPosterior]:
         kept = ~measured.is_split
         expected = measured.noisy.astype(np.float64)
         expected[measured.is_split] = within
-        classes = np.digitize(_of_siblings(expected) * measured.rate, _CLASSES)
+        alike = _of_siblings(expected)
+        if len(measured.nodes) == 16**measured.level:  # the first level, which has all pairs
+            alike = (alike + _of_neighbours(expected, measured)) / 2
+        classes = np.digitize(alike * measured.rate, _CLASSES)
         known = posterior_counts(measured.noisy[kept], measured.rate, classes[kept])
         whole = CountPosterior.empty(len(kept))
         for name in ("mean", "variance", "low", "high", "present"):
@@ -120,24 +139,36 @@ def _of_siblings(counts: Array) -> Array:
     return np.asarray((total / 15 + same_origin / 3 + same_destination / 3).ravel() / 3)
 
 
-def _added_up(pairs: Codes, sums: Array) -> tuple[Codes, Array]:
-    """Equal pairs as one."""
-    names, places = np.unique(pairs, return_inverse=True)
-    return names, np.stack([np.bincount(places, column, len(names)) for column in sums.T], axis=1)
+def _of_neighbours(counts: Array, measured: MeasuredLevel) -> Array:
+    """The mean count of the at most eight pairs that differ from a pair by one step of one end: float64[n]."""
+    side = 1 << measured.level
+    (x1, y1), (x2, y2) = (deinterleave(one) for one in split_pairs(measured.nodes, measured.level))
+    raster = np.empty((side,) * 4)
+    raster[y1, x1, y2, x2] = counts
+    total, number = np.zeros_like(raster), np.zeros_like(raster)
+    for axis in range(4):
+        here, there = np.moveaxis(total, axis, 0), np.moveaxis(raster, axis, 0)
+        seen = np.moveaxis(number, axis, 0)
+        here[1:] += there[:-1]
+        here[:-1] += there[1:]
+        seen[1:] += 1
+        seen[:-1] += 1
+    return np.asarray((total / np.maximum(number, 1))[y1, x1, y2, x2])
 
 
-def _rest_rows(level: int, pairs: Codes, sums: Array) -> dict[str, NDArray[np.generic]]:
-    mean, spread = sums[:, 0], np.sqrt(sums[:, 1])
+def _rest_rows(level: int, trips: Array, variance: Array, noisy: Array, noise: Array) -> dict[str, NDArray[np.generic]]:
+    spread = np.sqrt(variance)
     return {
-        "level": np.full(len(pairs), level),
-        "pair": pairs,
-        "is_rest": np.ones(len(pairs), dtype=bool),
-        "trips": mean,
+        "level": np.full(len(trips), level),
+        "pair": np.arange(len(trips), dtype=np.uint64),
+        "is_rest": np.ones(len(trips), dtype=bool),
+        "trips": trips,
         "stddev": spread,
-        "low": np.maximum(np.floor(mean - _Z * spread), 0),
-        "high": np.ceil(mean + _Z * spread),
-        "noisy": np.rint(sums[:, 2]).astype(np.int64),
-        "noise_stddev": np.sqrt(sums[:, 3]),
+        "low": np.maximum(np.floor(trips - _Z * spread), 0),
+        "high": np.maximum(np.ceil(trips + _Z * spread), 0),
+        "present": np.asarray(ndtr((trips - 0.5) / np.maximum(spread, 1e-9))),
+        "noisy": np.rint(noisy).astype(np.int64),
+        "noise_stddev": np.sqrt(noise),
     }
 
 
@@ -153,6 +184,7 @@ def _pair_rows(
         "stddev": np.sqrt(posterior.variance[listed]),
         "low": posterior.low[listed],
         "high": posterior.high[listed],
+        "present": posterior.present[listed],
         "noisy": measured.noisy[listed],
         "noise_stddev": np.full(shown, discrete_laplace_stddev(measured.rate)),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -79,6 +80,7 @@ def flows_table(flows: Flows, region: Region) -> pa.Table:
         "stddev": np.round(flows.stddev[order], 3),
         "low": flows.low[order],
         "high": flows.high[order],
+        "present": np.round(flows.present[order], 4),
         "noisy": flows.noisy[order],
         "noise_stddev": np.round(flows.noise_stddev[order], 6),
         "origin_longitude": begin[:, 0],
@@ -146,13 +148,18 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         "results": {
             "published": int(listed.sum()),
             "trips": round(float(flows.trips.sum()), 3),
-            "trips_stddev": round(float(np.sqrt((flows.stddev**2).sum())), 3),
+            "trips_stddev": round(_total_stddev(levels), 3),
             "trips_listed": round(float(flows.trips[listed].sum()), 3),
             "users": admission.users,
             "users_stddev": admission.noise_stddev,
         },
     }
     return release_manifest(metadata.release, content, [] if listed.any() else [_NOTHING])
+
+
+def _total_stddev(levels: Sequence[MeasuredLevel]) -> float:
+    """The standard deviation of the noise of all counts together."""
+    return math.sqrt(sum(float((~one.is_split).sum()) * discrete_laplace_stddev(one.rate) ** 2 for one in levels))
 
 
 def _round(measured: MeasuredLevel, flows: Flows, plan: FlowPlan, place: int) -> dict[str, Any]:

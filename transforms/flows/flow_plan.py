@@ -21,11 +21,11 @@ from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
 _ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users that admit a run
-_SPLIT_SHARE = 0.1  # of the tree's epsilon, for the decisions of one level
+_SPLIT_SHARE = 0.05  # of the tree's epsilon, for the decisions of one level
 MAX_SPLITS = 2
 MAX_START = 5  # 16^5 pairs are measured at once
 _SPLIT_SCALES = 30.0  # scales of the last noise that a pair's trips exceed where it is split
-_USERS_PER_PAIR = 0.5  # of the level at which the tree starts, with an epsilon of 1
+_PAIRS_PER_USER = 4.5  # of the level at which the tree starts, at most, with an epsilon of 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class FlowPlan:
         Args:
             users: a noisy number of users.
         """
-        seen = max(users, 1.0) * self.tree_epsilon / _USERS_PER_PAIR
+        seen = max(users, 1.0) * self.tree_epsilon * _PAIRS_PER_USER
         start = min(max(math.floor(math.log(max(seen, 1.0), 16)), 1), MAX_START, self.depth)
         return range(start, min(start + MAX_SPLITS, self.depth) + 1)
 

@@ -184,7 +184,7 @@ def _map(rows: _Table, grid: Grid, manifest: Manifest) -> MapBody:
         region=Bounds(west=grid.region.west, south=grid.region.south, east=grid.region.east, north=grid.region.north),
         depth=grid.depth,
         layers=[layer],
-        missing="no listed flow begins or ends here",
+        missing="No listed flow begins or ends here",
         finest_metres=(wide / grid.side, tall / grid.side),
     )
 
