@@ -364,9 +364,8 @@ class FlowMatrix(_Model):
 
     Attributes:
         level: of the cells.
-        x, y: of each cell that has trips, as in FlowTable.
-        trips, low, high: one row an origin, one column a destination.
-        elsewhere: trips that are known for larger cells only.
+        x, y: of each cell, as in FlowTable.
+        trips, low, high: one row an origin, one column a destination; unbiased, so that trips may be below 0.
     """
 
     level: int
@@ -375,7 +374,6 @@ class FlowMatrix(_Model):
     trips: list[list[float]]
     low: list[list[float]]
     high: list[list[float]]
-    elsewhere: float
 
 
 class FlowsBody(_Model):

@@ -23,8 +23,8 @@ class FlowsRequest(PlaceColumns, UserColumn, RegionOfMap, MapGeography):
     JOB: ClassVar[str] = "flows"
     COMMAND: ClassVar[str] = "flows"
     ABOUT: ClassVar[str] = (
-        "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for pairs of "
-        "cells that are as small as the trips allow. A trip is a row with two places, or two consecutive records of a "
+        "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for pairs "
+        "of cells that are as small as the trips allow. A trip is a row with two places, or two consecutive records of a "
         "user. The operator is a trusted curator and adds noise once."
     )
     EXAMPLE: ClassVar[str] = (

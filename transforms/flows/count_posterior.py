@@ -22,7 +22,7 @@ _STEP = 0.2  # of the grid, in scales of the noise
 _TOP, _FLAT = 60.0, 40.0  # scales: the grid's end, and from where a prior is flat
 _PSEUDO_COUNTS = 5.0  # of a broad prior, mixed in: a class of few counts knows its prior badly
 _LEAST = 100  # counts of a class; smaller ones join a neighbour
-_TAIL = 0.025  # probability beyond either end of an interval
+_ERROR = 0.05  # probability outside of an interval
 
 Array = NDArray[np.float64]
 
@@ -88,7 +88,7 @@ def _joined(classes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: float) -> CountPosterior:
     """The posterior of each of some distinct noisy counts, of which there are `numbers`."""
     stddev = discrete_laplace_stddev(rate)
-    tail = math.ceil((math.log(2 / (1 + math.exp(-rate))) - math.log(2 * _TAIL)) / rate) - 1  # P[|Z| > tail] <= 5%
+    tail = math.ceil((math.log(2 / (1 + math.exp(-rate))) - math.log(_ERROR)) / rate) - 1  # P[|Z| > tail] <= 5%
     flat = values * rate > _FLAT
     mean, variance = values.astype(np.float64), np.full(len(values), stddev**2)
     low, high, present = np.maximum(values - tail, 0.0), values + float(tail), np.ones(len(values))
@@ -109,7 +109,22 @@ def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: floa
         below = np.cumsum(masses, axis=1)
         mean[~flat] = masses @ grid
         variance[~flat] = np.maximum(masses @ grid**2 - mean[~flat] ** 2, 0)
-        low[~flat] = grid[(below > _TAIL).argmax(axis=1)]
-        high[~flat] = grid[(below >= 1 - _TAIL).argmax(axis=1)]
+        low[~flat], high[~flat] = _shortest(below, grid)
         present[~flat] = 1 - masses[:, 0]
     return CountPosterior(mean, variance, low, high, present)
+
+
+def _shortest(below: Array, grid: Array) -> tuple[Array, Array]:
+    """The shortest of some intervals of 95%, whose tails share the rest in different parts: ends, float64[n] each.
+
+    Args:
+        below: float64[n, g], the probability of each point of the grid and of all below it.
+        grid: float64[g].
+    """
+    low, high = np.zeros(len(below)), np.full(len(below), np.inf)
+    for part in np.linspace(0.5, 0, 6).tolist() + np.linspace(0.6, 1, 5).tolist():
+        left = grid[(below > part * _ERROR).argmax(axis=1)]
+        right = grid[(below >= 1 - (1 - part) * _ERROR - 1e-12).argmax(axis=1)]
+        shorter = right - left < high - low
+        low, high = np.where(shorter, left, low), np.where(shorter, right, high)
+    return low, high

@@ -1,7 +1,8 @@
 """Flows from noisy counts of pairs: shrunk counts, their intervals, and which pairs are listed. All post-processing.
 
 Pairs next to each other are alike. So a pair's prior is learned from all pairs of its level whose siblings and
-neighbours have about as many trips (`count_posterior`). A pair is listed where it has a trip with a probability of at least LISTED.
+neighbours have about as many trips (`count_posterior`). A pair is listed where it has a trip with a probability of at
+least LISTED.
 
 All others are in the rests: of every pair of coarse cells, the sum of all noisy counts in it less what is listed there.
 So the rows of a coarse pair add up to its unbiased noisy count.

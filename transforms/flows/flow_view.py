@@ -36,7 +36,6 @@ from sfumato.transforms.report.sections import Manifest, alarm, chips, facts, ge
 
 _FLOWS = 5_000  # the most that a page holds
 _LISTED = 20  # in the report's table
-_MATRIX_LEVEL = 2
 _Z = 1.959964
 _FILES = {
     FLOWS_FILE: "one row for each flow and each rest: cells, trips with their intervals, unbiased counts, a line",
@@ -44,8 +43,8 @@ _FILES = {
     MANIFEST_FILE: "the guarantee, every parameter, every version",
 }
 _READING = (
-    "An interval holds the true number of trips about 95 times in 100, on average over flows, also over the largest: it "
-    "allows for how flows are chosen."
+    "An interval holds the true number of trips about 95 times in 100, on average over flows, also over the largest: "
+    "it allows for how flows are chosen."
 )
 Array = NDArray[np.float64]
 
@@ -63,8 +62,8 @@ class _Table:
 
         self.level, self.origin_x, self.origin_y = cells("origin_cell")
         _, self.destination_x, self.destination_y = cells("destination_cell")
-        self.trips, self.stddev, self.low, self.high = (
-            np.asarray(table[name], dtype=np.float64) for name in ("trips", "stddev", "low", "high")
+        self.trips, self.stddev, self.low, self.high, self.noise_stddev = (
+            np.asarray(table[name], dtype=np.float64) for name in ("trips", "stddev", "low", "high", "noise_stddev")
         )
         self.is_rest = np.asarray(table["is_rest"])
         self.names = [table[name].to_pylist() for name in ("origin_cell", "destination_cell")]
@@ -95,7 +94,7 @@ def flows_view(files: Mapping[str, bytes]) -> PageView:
         map=_map(rows, Grid(region, depth), manifest),
         flows=_flows(rows),
         listed=listed,
-        matrix=_matrix(rows, min(_MATRIX_LEVEL, depth)),
+        matrix=_matrix(rows),
         reading=_READING,
     )
     ground = f"{length(wide)} × {length(tall)}"
@@ -140,7 +139,7 @@ def _flows(rows: _Table) -> FlowTable:
 def _map(rows: _Table, grid: Grid, manifest: Manifest) -> MapBody:
     """Where the trips of the listed flows begin and end, by the cells of the level at which the tree starts."""
     level = int(get(manifest, "privacy.rounds")[0]["level"])
-    at = np.flatnonzero(rows.level >= level)
+    at = np.flatnonzero(~rows.is_rest)
     size = 4**level
     measures, present = [], np.zeros(size, dtype=bool)
     sums: list[tuple[str, Array, Array]] = []
@@ -196,16 +195,18 @@ def _node(x: int, y: int, level: int) -> int:
     return node
 
 
-def _matrix(rows: _Table, level: int) -> FlowMatrix:
-    at = np.flatnonzero(rows.level >= level)
-    size = 4**level
+def _matrix(rows: _Table) -> FlowMatrix:
+    """The noisy counts between large cells: what all rows within each pair add up to, with the noise's own error."""
+    level = int(rows.level[rows.is_rest][0])
+    at, size = np.arange(len(rows.level)), 4**level
     codes = rows.coarse("origin", level, at) * size + rows.coarse("destination", level, at)
-    trips = np.bincount(codes, rows.trips[at], size**2).reshape(size, size)
-    margin = _Z * np.sqrt(np.bincount(codes, rows.stddev[at] ** 2, size**2)).reshape(size, size)
-    kept = np.flatnonzero((trips.sum(axis=0) + trips.sum(axis=1)) > 0)
+    trips = np.bincount(codes, rows.trips, size**2).reshape(size, size)
+    # The rows' noise, also of listed ones: their estimates and the rest share it.
+    margin = _Z * np.sqrt(np.bincount(codes, rows.noise_stddev**2, size**2)).reshape(size, size)
+    kept = np.arange(size)
 
     def part(values: Array) -> list[list[float]]:
-        return [[float(one) for one in row] for row in np.round(values[np.ix_(kept, kept)], 1)]
+        return [[float(one) for one in row] for row in np.round(values, 1)]
 
     return FlowMatrix(
         level=level,
@@ -213,8 +214,7 @@ def _matrix(rows: _Table, level: int) -> FlowMatrix:
         y=(kept >> level).tolist(),
         trips=part(trips),
         low=part(np.maximum(trips - margin, 0)),
-        high=part(trips + margin),
-        elsewhere=round(float(rows.trips[rows.level < level].sum()), 1),
+        high=part(np.maximum(trips + margin, 0)),
     )
 
 
@@ -222,12 +222,13 @@ def _how_to_read(rows: _Table, manifest: Manifest) -> Section:
     rest = float(rows.trips[rows.is_rest].sum())
     total = max(float(rows.trips.sum()), 1.0)
     paragraphs = [
-        "A flow is a pair of cells: trips that begin in the one and end in the other. Cells are smaller where there are "
-        "more trips. A flow is listed if it surely has trips, with a probability of 90% at least.",
-        f"All other trips, about {rest / total:.0%}, are added up in rows that are marked as rests: pairs of larger "
+        "A flow is a pair of cells: trips that begin in the one and end in the other. Cells are smaller where there "
+        "are more trips. A flow is listed if it has a trip with a probability of 50% at least; the column `present` "
+        "has the probability.",
+        f"All other trips, about {rest / total:.0%}, are added up in rows that are marked as rests: pairs of large "
         "cells, without the flows within them that are listed. So all rows together hold every trip once.",
-        _READING + " The estimates are shrunk: what noise alone explains is taken away. For sums over many rows the "
-        f"column `noisy` of {FLOWS_FILE} is better, which is unbiased, with variances that add up.",
+        _READING + " The trips of a flow are shrunk: what noise alone explains is taken away. All rows of a pair of "
+        "large cells, its rest among them, add up to its unbiased noisy count; so do the cells of the matrix.",
     ]
     bound = get(manifest, "privacy.contribution_bound", "")
     return Section(title="How to read it", paragraphs=paragraphs, facts=[Fact(term="What counts", text=bound)])

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
+from sfumato.schemas.locations import LocationColumns, holds_text
 from sfumato.schemas.region import Grid, Region, deinterleave, ground_metres
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, Codes, join_cells
