@@ -23,9 +23,9 @@ class FlowsRequest(PlaceColumns, UserColumn, RegionOfMap, MapGeography):
     JOB: ClassVar[str] = "flows"
     COMMAND: ClassVar[str] = "flows"
     ABOUT: ClassVar[str] = (
-        "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for pairs "
-        "of cells that are as small as the trips allow. A trip is a row with two places, or two consecutive records of a "
-        "user. The operator is a trusted curator and adds noise once."
+        "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for cells "
+        "that are as small as the trips allow. A trip is a row with two places, or two consecutive records of a user. "
+        "The operator is a trusted curator and adds noise once."
     )
     EXAMPLE: ClassVar[str] = (
         "--input 'trips/*.parquet' --region 3.00,1.00,3.13,1.13 --origin origin_longitude,origin_latitude "
