@@ -29,7 +29,7 @@ from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
 from sfumato.transforms.flows.pair_codes import count_prefixes
-from sfumato.transforms.flows.trips import PAIR_BITS, RecordItems, TripItems, TripRule, count_trips
+from sfumato.transforms.flows.user_trips import PAIR_BITS, RecordItems, TripItems, TripRule, count_trips
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.commutes import make_trips

@@ -19,7 +19,7 @@ from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.trips import PAIR_BITS, count_trips
+from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
 from sfumato.transforms.histogram.bounded_items import Everybody
 from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountRounds
 from sfumato.transforms.privacy.admission import AdmissionRule

@@ -8,7 +8,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.requests.flows_request import MAX_GAP, MIN_DISTANCE, FlowsRequest
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.trips import RecordItems, TripItems, TripRule
+from sfumato.transforms.flows.user_trips import RecordItems, TripItems, TripRule
 
 
 @dataclass(frozen=True)

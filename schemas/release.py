@@ -329,7 +329,7 @@ def flows_schema() -> pa.Schema:
 
     number = pa.float64()
     cell = "r and one digit 0..3 a level of the quadtree; r alone is the region"
-    columns = {"encoding": "WKB", "geometry_types": ["LineString"]}
+    columns = {"encoding": "WKB", "geometry_types": ["LineString", "Point"]}
     return pa.schema(
         [
             field("origin_cell", pa.string(), f"where the trips begin: {cell}"),
@@ -358,9 +358,7 @@ def flows_schema() -> pa.Schema:
                 for end in ("origin", "destination")
                 for name in ("longitude", "latitude")
             ),
-            field(
-                "geometry", pa.binary(), "WKB, a line from centre to centre; a point twice where the cells are equal"
-            ),
+            field("geometry", pa.binary(), "WKB, a line from centre to centre; a point within one cell"),
         ],
         metadata={
             "geo": json.dumps({"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": columns}})

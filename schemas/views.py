@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
+
 Numbers = Sequence[float | None]  # None where a value is not known
 _TILES = re.compile(
     r"(https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|http://(?:localhost|127\.0\.0\.1)(?::[0-9]{1,5})?)"
@@ -338,42 +340,6 @@ class RangesBody(_Model):
     start: tuple[float, float, float]
     model: dict[str, Any]
     background: MapBody
-
-
-class FlowTable(_Model):
-    """Flows, largest first: columns of equal length.
-
-    Attributes:
-        level: of both cells of a flow.
-        origin_x, origin_y, destination_x, destination_y: columns from the west and rows from the north, of 2^level.
-        trips, low, high: the estimate and the ends of its 95% interval.
-    """
-
-    level: list[int]
-    origin_x: list[int]
-    origin_y: list[int]
-    destination_x: list[int]
-    destination_y: list[int]
-    trips: list[float]
-    low: list[float]
-    high: list[float]
-
-
-class FlowMatrix(_Model):
-    """Trips between coarse cells.
-
-    Attributes:
-        level: of the cells.
-        x, y: of each cell, as in FlowTable.
-        trips, low, high: one row an origin, one column a destination; unbiased, so that trips may be below 0.
-    """
-
-    level: int
-    x: list[int]
-    y: list[int]
-    trips: list[list[float]]
-    low: list[list[float]]
-    high: list[list[float]]
 
 
 class FlowsBody(_Model):

@@ -90,8 +90,8 @@ def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: floa
     stddev = discrete_laplace_stddev(rate)
     tail = math.ceil((math.log(2 / (1 + math.exp(-rate))) - math.log(_ERROR)) / rate) - 1  # P[|Z| > tail] <= 5%
     flat = values * rate > _FLAT
-    mean, variance = values.astype(np.float64), np.full(len(values), stddev**2)
-    low, high, present = np.maximum(values - tail, 0.0), values + float(tail), np.ones(len(values))
+    mean, variance = values.astype(np.float64), np.full(len(values), stddev**2, dtype=np.float64)
+    low, high, present = np.maximum(mean - tail, 0.0), mean + tail, np.ones(len(values))
     if not flat.all():
         step = max(1, math.floor(_STEP / rate))
         end = min(int(values.max()) + math.ceil(8 / rate), math.ceil(_TOP / rate))

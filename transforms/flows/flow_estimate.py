@@ -90,10 +90,9 @@ def estimate_flows(levels: Sequence[MeasuredLevel]) -> Flows:
         left = np.where(listed, measured.noisy - posterior.mean, measured.noisy)
         spread = np.where(listed, np.maximum(noise - posterior.variance, 0), noise)
         other = counted & ~listed
-        for total, at, values in zip(
-            rest, (counted, counted, other, other), (left, spread, measured.noisy, noise), strict=True
-        ):
-            total += np.bincount(coarse[at], np.broadcast_to(values, len(at))[at], size)
+        parts = ((counted, left), (counted, spread), (other, measured.noisy), (other, np.full(len(other), noise)))
+        for total, (at, values) in zip(rest, parts, strict=True):
+            total += np.bincount(coarse[at], values[at], size)
     rows.append(_rest_rows(within, *rest))
     return Flows(**{name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
 

@@ -24,7 +24,7 @@ from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import MeasuredLevel
 from sfumato.transforms.flows.flow_view import flows_view
 from sfumato.transforms.flows.pair_codes import Codes, split_pairs
-from sfumato.transforms.flows.trips import TripRule
+from sfumato.transforms.flows.user_trips import TripRule
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
@@ -87,7 +87,7 @@ def flows_table(flows: Flows, region: Region) -> pa.Table:
         "origin_latitude": begin[:, 1],
         "destination_longitude": end[:, 0],
         "destination_latitude": end[:, 1],
-        "geometry": shapely.to_wkb(shapely.linestrings(np.stack([begin, end], axis=1))),
+        "geometry": shapely.to_wkb(_lines(begin, end)),
     }
     return pa.table(table, schema=flows_schema())
 
@@ -117,6 +117,14 @@ def _centres(cells: Codes, level: NDArray[np.int64], region: Region) -> NDArray[
     x, y = deinterleave(cells)
     west, south, east, north = Grid(region, 1).bounds(x, y, level)
     return np.stack([(west + east) / 2, (south + north) / 2], axis=1)
+
+
+def _lines(begin: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.object_]:
+    """A line from place to place; a point where both are the same, since a line of no length is invalid."""
+    lines = np.asarray(shapely.linestrings(np.stack([begin, end], axis=1)), dtype=object)
+    same = (begin == end).all(axis=1)
+    lines[same] = shapely.points(begin[same])
+    return lines
 
 
 def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, Any]:

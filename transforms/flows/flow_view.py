@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import FLOWS_CSV, FLOWS_FILE, FLOWS_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_names, node_positions, nodes_from_names
@@ -19,9 +20,7 @@ from sfumato.schemas.views import (
     Bounds,
     Fact,
     FileLink,
-    FlowMatrix,
     FlowsBody,
-    FlowTable,
     Geography,
     Layer,
     MapBody,
@@ -145,7 +144,7 @@ def _map(rows: _Table, grid: Grid, manifest: Manifest) -> MapBody:
     sums: list[tuple[str, Array, Array]] = []
     for title, end in (("Trips that begin here", "origin"), ("Trips that end here", "destination")):
         cells = rows.coarse(end, level, at)
-        total = np.bincount(cells, rows.trips[at], size)
+        total = np.bincount(cells, rows.trips[at], size).astype(np.float64)
         spread = np.sqrt(np.bincount(cells, rows.stddev[at] ** 2, size))
         present |= total > 0
         sums.append((title, total, spread))
@@ -200,7 +199,7 @@ def _matrix(rows: _Table) -> FlowMatrix:
     level = int(rows.level[rows.is_rest][0])
     at, size = np.arange(len(rows.level)), 4**level
     codes = rows.coarse("origin", level, at) * size + rows.coarse("destination", level, at)
-    trips = np.bincount(codes, rows.trips, size**2).reshape(size, size)
+    trips = np.bincount(codes, rows.trips, size**2).reshape(size, size).astype(np.float64)
     # The rows' noise, also of listed ones: their estimates and the rest share it.
     margin = _Z * np.sqrt(np.bincount(codes, rows.noise_stddev**2, size**2)).reshape(size, size)
     kept = np.arange(size)
