@@ -2,9 +2,10 @@
 
 Counts of similar pairs have a common prior: any distribution on a grid of counts, of which a few expectation
 maximisation steps make the noisy counts likely (nonparametric maximum likelihood: Kiefer and Wolfowitz 1956; Robbins
-1956; stopped early, as in Efron, Large-scale inference, 2010). The noise is discrete Laplace of a known scale, so the
-posterior of each count is exact given the prior. A count far above the noise gets a flat prior: its noisy count with
-the noise's own interval.
+1956). After each step it is smoothed, but for the probability of 0 (Silverman, Jones, Wilson and Nychka 1990): else few
+counts would make a prior of spikes, with intervals that are too short. The noise is discrete Laplace of a known scale,
+so the posterior of each count is exact given the prior. A count far above the noise gets a flat prior: its noisy count
+with the noise's own interval.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 
 _STEPS = 40  # of expectation maximisation
 _STEP = 0.2  # of the grid, in scales of the noise
-_TOP, _FLAT = 60.0, 40.0  # scales: the grid's end, and from where a prior is flat
+_TOP, _FLAT = 30.0, 15.0  # scales: the grid's end, and from where a prior is flat
+_SMOOTH = 0.5  # scales, to each side: the prior of counts above 0 varies slowly
 _PSEUDO_COUNTS = 5.0  # of a broad prior, mixed in: a class of few counts knows its prior badly
 _LEAST = 100  # counts of a class; smaller ones join a neighbour
 _ERROR = 0.05  # probability outside of an interval
@@ -101,9 +103,10 @@ def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: floa
         weights, prior = numbers[near].astype(np.float64), np.full(len(grid), 1 / len(grid))
         broad = 1 / (1 + grid)
         broad /= broad.sum()
+        kernel = _kernel(max(round(_SMOOTH / (rate * step)), 1))
         for _ in range(_STEPS):
             expected = (weights / (likely @ prior)) @ likely * prior
-            prior = (expected + _PSEUDO_COUNTS * broad) / (weights.sum() + _PSEUDO_COUNTS)
+            prior = _smoothed((expected + _PSEUDO_COUNTS * broad) / (weights.sum() + _PSEUDO_COUNTS), kernel)
         masses = likely[~flat[near]] * prior
         masses /= masses.sum(axis=1, keepdims=True)
         below = np.cumsum(masses, axis=1)
@@ -112,6 +115,19 @@ def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: floa
         low[~flat], high[~flat] = _shortest(below, grid)
         present[~flat] = 1 - masses[:, 0]
     return CountPosterior(mean, variance, low, high, present)
+
+
+def _kernel(reach: int) -> Array:
+    """A triangle of weights that reaches so many places to each side, sum 1."""
+    weights = np.concatenate([np.arange(1.0, reach + 2), np.arange(reach, 0.0, -1)])
+    return np.asarray(weights / weights.sum())
+
+
+def _smoothed(prior: Array, kernel: Array) -> Array:
+    """The prior with its probabilities above 0 averaged over neighbours; that of 0 stays."""
+    reach, above = len(kernel) // 2, float(prior[1:].sum())
+    smooth = np.convolve(np.pad(prior[1:], reach, mode="edge"), kernel, mode="valid")
+    return np.concatenate([prior[:1], smooth * (above / max(float(smooth.sum()), 1e-300))])
 
 
 def _shortest(below: Array, grid: Array) -> tuple[Array, Array]:
