@@ -68,7 +68,9 @@ def test_a_user_has_the_same_places_in_every_trip_and_block(city: City) -> None:
         table = make_trips(0, 2_000, trip, city=city)
         for name in ("origin", "destination"):
             x, y = (table[f"{name}_{axis}"].to_numpy() for axis in ("longitude", "latitude"))
-            squares.append(np.floor((x - DEFAULT_REGION.west) / width) + 1000 * np.floor(y / width))
+            squares.append(
+                np.floor((x - DEFAULT_REGION.west) / width) + 1000 * np.floor((DEFAULT_REGION.north - y) / width)
+            )
     assert max(len(set(places)) for places in zip(*squares, strict=True)) <= 3  # home, work, elsewhere
 
 
