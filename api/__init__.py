@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sfumato import beam
-    from sfumato.jobs import changes, heatmap, histogram, hotspots, moments, plan, quantiles, ranges, synth
+    from sfumato.jobs import changes, flows, heatmap, histogram, hotspots, moments, plan, quantiles, ranges, synth
     from sfumato.releases import Release, open_release
     from sfumato.schemas.errors import BudgetError, DataError, RequestError, SfumatoError
     from sfumato.schemas.region import Region
@@ -31,6 +31,7 @@ __all__ = [
     "SfumatoError",
     "beam",
     "changes",
+    "flows",
     "heatmap",
     "histogram",
     "hotspots",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "jobs": ("changes", "heatmap", "histogram", "hotspots", "moments", "plan", "quantiles", "ranges", "synth"),
+    "jobs": ("changes", "flows", "heatmap", "histogram", "hotspots", "moments", "plan", "quantiles", "ranges", "synth"),
     "releases": ("Release", "open_release"),
     "schemas.errors": ("BudgetError", "DataError", "RequestError", "SfumatoError"),
     "schemas.region": ("Region",),

@@ -201,6 +201,45 @@ def quantiles(
     return _publish("quantiles", input, output, given, options)
 
 
+def flows(
+    input: Logs,
+    *,
+    region: Area,
+    origin: Sequence[str] | str | None = None,
+    destination: Sequence[str] | str | None = None,
+    time_column: str | None = None,
+    epsilon: float = 1.0,
+    output: Folder | None = None,
+    **options: Any,
+) -> Release:
+    """Publishes origin-destination flows: how many trips begin in one cell of a map and end in another.
+
+    Args:
+        input: Parquet files or a table, see `heatmap`.
+        region: see `heatmap`. A trip counts if it begins and ends there.
+        origin: columns (longitude, latitude) of the place where a row's trip begins.
+        destination: columns of the place where it ends.
+        time_column: column of timestamps or seconds, in place of origin and destination: a trip is two consecutive
+            records of a user.
+        epsilon: privacy budget of the complete release.
+        output: see `heatmap`.
+        **options: any other option of `sfumato flows`, such as max_trips_per_user=5.
+
+    Returns:
+        The release; `table("flows")` has a row for each flow, and rows that hold all other trips.
+
+    Raises:
+        RequestError, DataError, BudgetError: see `heatmap`.
+
+    Example:
+        >>> release = sfumato.flows("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), time_column="timestamp")
+        >>> release.table("flows").columns[:5].to_list()
+        ['origin_cell', 'destination_cell', 'depth', 'is_rest', 'trips']
+    """
+    given = {"region": region, "origin": origin, "destination": destination, "time_column": time_column}
+    return _publish("flows", input, output, {**given, "epsilon": epsilon}, options)
+
+
 def moments(
     input: Logs,
     *,

@@ -42,6 +42,7 @@ RELEASES = (
     ("quantiles", ["--column", "km_from_home", "--range", "-1,15", "--ranges", "0:1"]),
     ("moments", ["--column", "km_from_home", "--bits", "8", "--fraction_bits", "4", "--epsilon", "2"]),
     ("moments", ["--trust", "central", "--column", "km_from_home", "--range", "0,15", "--epsilon", "2"]),
+    ("flows", ["--region", REGION, "--time_column", "timestamp"]),
     ("ranges build", ["--region", REGION, "--method", "grid", "--epsilon", "1"]),
 )
 """Small releases that show which fields a manifest has."""
@@ -107,6 +108,8 @@ MANIFEST = {
     "null where all items are public and published",
     "privacy.rounds[].noise": "`laplace`, `truncated` or `gaussian`",
     "privacy.rounds[].noise_stddev": "standard deviation of the noise of every count",
+    "privacy.rounds[].pairs": "pairs of cells of the level that were considered (flows)",
+    "privacy.rounds[].split": "of these, pairs whose parts were counted in their place (flows)",
     "privacy.rounds[].sigma": "parameter of Gaussian noise",
     "privacy.rounds[].limit": "largest absolute value of truncated noise",
     "privacy.rounds[].hidden_count": "largest count that an absent item of the round can have, at 99%",
@@ -133,6 +136,9 @@ MANIFEST = {
     "results.users_stddev": "standard deviation of that",
     "results.published": "published items, cells or bins",
     "results.hidden_count": "largest count that an absent item can have, at 99%",
+    "results.trips": "estimated trips (flows)",
+    "results.trips_stddev": "standard deviation of that",
+    "results.trips_listed": "trips of the flows that are listed",
     "results.clients": "estimated users who reported",
     "results.rounds": "reports by quantity and round",
     "results.stated_error": "how the model states its errors",
@@ -189,6 +195,10 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
             release.CELLS_FILE: moments.moment_cells_schema(("mean",)),
         },
     ),
+    "flows": (
+        "GeoParquet, a row a flow and a row a rest. `flows.csv` has the same columns but the last.",
+        {release.FLOWS_FILE: release.flows_schema()},
+    ),
     "ranges answer": ("A row a query, with the query's columns before these.", {"answers": ranges.ANSWERS_SCHEMA}),
 }
 
@@ -204,6 +214,8 @@ OTHER_FILES = {
     release.QUANTILES_PICTURE: "picture of a distribution",
     release.MOMENTS_PICTURE: "picture of moments",
     release.RANGES_PICTURE: "the model's answer for each cell (ranges)",
+    release.FLOWS_CSV: "the table of flows as text (flows)",
+    release.FLOWS_PICTURE: "arcs of the largest flows (flows)",
     release.BASEMAP_FILE: "geography of the map: water, land, lines, zones, places, and the tile server that `--tiles` "
     "names; in JSON",
     release.MODEL_FILE: "the model: plain arrays, no pickles (ranges)",

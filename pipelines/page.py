@@ -11,6 +11,7 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE
 from sfumato.schemas.requests.commands import PageRequest
 from sfumato.schemas.views import PageView
+from sfumato.transforms.flows.flow_view import flows_view
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.moments.moments_view import moments_view
@@ -26,6 +27,7 @@ VIEWS: dict[str, View] = {
     "hotspots": counts_view,
     "quantiles": quantiles_view,
     "moments": moments_view,
+    "flows": flows_view,
     "ranges": ranges_view,
 }
 

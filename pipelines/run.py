@@ -89,6 +89,13 @@ JOBS = {
         "pipelines.requested_moments:check_moments",
         publishes=True,
     ),
+    "flows": Job(
+        "publish origin-destination flows: how many trips lead from one place to another",
+        "schemas.requests.flows_request:FlowsRequest",
+        "pipelines.flows:run",
+        "pipelines.requested_flows:requested_flows",
+        publishes=True,
+    ),
     "ranges build": Job(
         "publish a private model that answers how many users are in any square",
         "transforms.ranges.ranges_request:RangesRequest",

@@ -29,6 +29,9 @@ RANGES_PICTURE = "ranges.png"
 TOTALS_FILE = "totals.parquet"
 ANSWERS_FILE = "answers.parquet"
 BASEMAP_FILE = "basemap.json"
+FLOWS_FILE = "flows.parquet"
+FLOWS_CSV = "flows.csv"
+FLOWS_PICTURE = "flows.png"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -53,6 +56,9 @@ RELEASE_FILES = frozenset(
         TOTALS_FILE,
         ANSWERS_FILE,
         BASEMAP_FILE,
+        FLOWS_FILE,
+        FLOWS_CSV,
+        FLOWS_PICTURE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/2"
@@ -312,4 +318,49 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
             pa.field("level", pa.int64(), False, {"description": "length of the prefix, 0 for complete items"}),
             *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
         ]
+    )
+
+
+def flows_schema() -> pa.Schema:
+    """The columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row."""
+
+    def field(name: str, kind: pa.DataType, text: str) -> pa.Field:
+        return pa.field(name, kind, False, {"description": text})
+
+    number = pa.float64()
+    cell = "r and one digit 0..3 a level of the quadtree; r alone is the region"
+    columns = {"encoding": "WKB", "geometry_types": ["LineString", "Point"]}
+    return pa.schema(
+        [
+            field("origin_cell", pa.string(), f"where the trips begin: {cell}"),
+            field("destination_cell", pa.string(), f"where they end: {cell}"),
+            field("depth", pa.int8(), "level of both cells, 0 for the region"),
+            field(
+                "is_rest", pa.bool_(), "the trips of a pair of large cells without those of the pairs that are listed"
+            ),
+            field(
+                "trips", number, "expected trips (shrunk: a posterior mean); of a rest without shrinkage, maybe below 0"
+            ),
+            field(
+                "stddev",
+                number,
+                "standard deviation of trips: posterior, which holds on average; of a rest of its error",
+            ),
+            field("low", number, "lower end of a 95% interval, for each row by itself, also for the largest flows"),
+            field("high", number, "upper end of the interval"),
+            field("present", number, "probability that there is a trip; at least 0.5 for a listed pair"),
+            field("noisy", pa.int64(), "noisy count of the same trips, without shrinkage; may be negative"),
+            field("noise_stddev", number, "standard deviation of the noise in it; variances of rows add up"),
+            *(
+                pa.field(
+                    f"{end}_{name}", number, False, {"unit": "degrees", "description": f"centre of the {end} cell"}
+                )
+                for end in ("origin", "destination")
+                for name in ("longitude", "latitude")
+            ),
+            field("geometry", pa.binary(), "WKB, a line from centre to centre; a point within one cell"),
+        ],
+        metadata={
+            "geo": json.dumps({"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": columns}})
+        },
     )

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
+
 Numbers = Sequence[float | None]  # None where a value is not known
 _TILES = re.compile(
     r"(https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|http://(?:localhost|127\.0\.0\.1)(?::[0-9]{1,5})?)"
@@ -340,6 +342,25 @@ class RangesBody(_Model):
     background: MapBody
 
 
+class FlowsBody(_Model):
+    """Flows: arcs on a map of where trips begin and end, and a matrix.
+
+    Attributes:
+        map: where trips begin, and where they end.
+        flows: those that the page can show.
+        listed: how many flows the release lists.
+        matrix: of coarse cells.
+        reading: one sentence on the intervals.
+    """
+
+    kind: Literal["flows"] = "flows"
+    map: MapBody
+    flows: FlowTable
+    listed: int
+    matrix: FlowMatrix
+    reading: str
+
+
 class MethodRow(_Model):
     """A setting of a comparison: method, options, metrics as [mean, standard error, text], and its picture."""
 
@@ -436,7 +457,7 @@ class TimelineBody(_Model):
 
 
 Body = Annotated[
-    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | ComparisonBody | TimelineBody,
+    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | ComparisonBody | TimelineBody,
     Field(discriminator="kind"),
 ]
 

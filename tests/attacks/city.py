@@ -22,6 +22,7 @@ def make_city(folder: Path, users: int) -> str:
     ids = np.repeat(rng.choice(10**9, users, replace=False), 2)
     place = np.clip(rng.normal([-122.43, 37.76], 0.02, (len(ids), 2)), [-122.51, 37.70], [-122.351, 37.819])
     table = {"user_id": ids, "latitude": place[:, 1], "longitude": place[:, 0], "kind": [f"k{i % 5}" for i in ids]}
+    table |= {"to_latitude": np.roll(place[:, 1], 7), "to_longitude": np.roll(place[:, 0], 7)}
     pattern = write_files(pa.table(table), folder / "logs", 4)
     write_files(pa.table(table), folder / "days" / "dt=2026-11-20", 4)
     pq.write_table(pa.table({"x": [-122.42], "y": [37.77], "size": [100]}), folder / "squares.parquet")
@@ -47,6 +48,10 @@ def local_jobs(folder: Path, output: Path) -> dict[str, list[str]]:
         "hotspots": ["hotspots", *logs, *REGION, "--depth", "4", "--levels", "2"],
         "quantiles": ["quantiles", *logs, "--column", "latitude", "--range", "37,38", "--bits", "4"],
         "moments": ["moments", *logs, "--column", "latitude", "--bits", "8", "--epsilon", "2"],
+        "flows": [
+            *("flows", *logs, *REGION, "--origin", "longitude,latitude"),
+            *("--destination", "to_longitude,to_latitude"),
+        ],
         "compare": ["compare", *logs, *REGION, *heatmap, "--methods", "flat,adaptive", "--keys", "2"],
         "model": ["ranges", "build", *logs, *REGION, "--method", "grid", "--epsilon", "1"],
         "answers.parquet": [

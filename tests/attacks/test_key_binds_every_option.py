@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
+from pydantic.fields import FieldInfo
 
+from sfumato.pipelines.flows import FlowsJob
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.histogram import HistogramJob
 from sfumato.pipelines.hotspots import HotspotsJob
@@ -31,6 +33,7 @@ CLASSES: dict[str, Any] = {
     "hotspots": HotspotsJob,
     "quantiles": QuantilesJob,
     "moments": MomentsJob,
+    "flows": FlowsJob,
     "ranges build": RangesJob,
 }
 HERE, THERE = "3,1,3.1,1.1", "3,1,3.2,1.1"
@@ -41,6 +44,7 @@ BASES: dict[str, dict[str, Any]] = {
     "hotspots": {"column": "kind"},
     "quantiles": {"column": "km", "range": (0, 5)},
     "moments": {"column": "km", "epsilon": 2},
+    "flows": {"region": HERE, "origin": "a,b", "destination": "c,d"},
     "ranges build": {"region": HERE, "method": "ag"},
 }
 # Which records are read, and how: of every job.
@@ -81,6 +85,7 @@ COUNTED_BY_CURATOR = [
 ]
 CELLS = {**ON_MAP, "cells": 3}
 GRID = {"method": "snh", "cell_width": 500}
+OF_RECORDS = {"origin": None, "destination": None, "time_column": "t"}
 # Of each job: an option, what it needs beside it, another value than its own.
 CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     "heatmap": [
@@ -175,6 +180,26 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("group_epsilon", {"group_by": "kind", "groups": "a,b"}, 1),
         ("min_group", {"group_by": "kind", "groups": "a,b"}, 50),
         ("rows_are_users", {}, True),
+    ],
+    "flows": [
+        *LIMITS,
+        ("user_id_column", {}, "u"),
+        ("region", {}, THERE),
+        ("epsilon", {}, 2),
+        ("max_trips_per_user", {}, 3),
+        ("depth", {}, 7),
+        ("origin", {}, "a,e"),
+        ("destination", {}, "c,e"),
+        *[
+            (name, OF_RECORDS, value)
+            for name, value in (
+                ("latitude_column", "y"),
+                ("longitude_column", "x"),
+                ("time_column", "u"),
+                ("max_gap", 60),
+                ("min_distance", 5),
+            )
+        ],
     ],
     "ranges build": [
         *LIMITS,
@@ -291,11 +316,17 @@ def test_another_value_is_another_binding(
     assert job_of(name, tmp_path, **after).parameters() == job_of(name, tmp_path, **after).parameters()
 
 
+def is_fixed(field: FieldInfo) -> bool:
+    """Whether an option has one value alone."""
+    return get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
+
+
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_every_option_is_tried_and_stated(name: str, tmp_path: Path) -> None:
     assert set(CLASSES) == {job for job, one in JOBS.items() if one.publishes}
     kind = request_class(name)
-    shaping = {one for one in kind.model_fields if one not in ReleaseRequest.model_fields}
+    own = {one: field for one, field in kind.model_fields.items() if one not in ReleaseRequest.model_fields}
+    shaping = {one for one, field in own.items() if not is_fixed(field)}
     tried = {one for one, _, _ in CHANGES[name]} | OF_FILES | DRAWN
     assert tried >= shaping | {"min_users", "max_bad_fraction", "input_format", "where"}
     stated = job_of(name, tmp_path).parameters()

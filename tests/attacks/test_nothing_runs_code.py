@@ -36,6 +36,7 @@ JOBS = {
     "hotspots": ["--column", "word"],
     "quantiles": ["--column", "length", "--range", "0,9"],
     "moments": ["--column", "length", "--epsilon", "0.5"],
+    "flows": [*PLACE, "--time_column", "length"],
     "ranges build": [*PLACE, *SQUARES, "--epsilon", "1"],
 }
 OWN_FILES = {

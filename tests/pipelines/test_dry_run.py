@@ -47,6 +47,7 @@ JOBS: dict[str, list[str]] = {
     "hotspots": ["--column", "word"],
     "quantiles": ["--column", "length", "--range", "0,9"],
     "moments": ["--column", "length", "--epsilon", "0.5", "--group_by", "word", "--groups", "a,b"],
+    "flows": [*REGION_OPTION, "--time_column", "length"],
     "ranges build": [*REGION_OPTION, "--method", "grid", "--cell_width", "900", "--sizes", "500,2000"],
 }
 _CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}

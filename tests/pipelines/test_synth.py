@@ -18,6 +18,7 @@ from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth import generate
 from sfumato.transforms.synth.city import City, build_city
 from sfumato.transforms.synth.city_map import city_geojson
+from sfumato.transforms.synth.commutes import trip_schema
 from sfumato.transforms.synth.day_plan import build_city_on
 from sfumato.transforms.synth.people import make_people, make_records
 
@@ -320,3 +321,15 @@ def test_a_bucket_gets_the_same_files_and_keeps_no_staging(tmp_path: Path, monke
         "b/logs/part-00001-of-00002.parquet",
     ]
     assert read_sorted_ids(tmp_path / "b/logs") == sorted(make_people(0, 20, city=build_city())["user_id"].to_pylist())
+
+
+def test_trips_are_written_in_place_of_records(tmp_path: Path) -> None:
+    arguments = ["--trips", "--users", "900", "--users_per_file", "400", "--records_per_user", "2"]
+    run_command("synth", [f"--output={tmp_path / 'trips'}", *arguments])
+    table = ds.dataset(tmp_path / "trips", format="parquet").to_table()
+    assert table.column_names == trip_schema().names
+    _, counts = np.unique(table["user_id"].to_numpy(), return_counts=True)
+    assert counts.tolist() == [2] * 900
+    for name, value in (("days", "2026-11-06"), ("density", str(tmp_path / "d.npy"))):
+        with pytest.raises(RequestError, match=f"{name} and trips: .*leave one"):
+            run_command("synth", [f"--output={tmp_path / 'other'}", f"--{name}={value}", *arguments])

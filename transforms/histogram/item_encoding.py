@@ -17,6 +17,7 @@ from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid
+from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations, hash_users
@@ -51,7 +52,7 @@ class Items(Protocol):
     """The source of items: the columns to read and how to encode a batch of them."""
 
     @property
-    def columns(self) -> LocationColumns | ItemColumns:
+    def columns(self) -> LocationColumns | ItemColumns | TripColumns:
         """The columns to read."""
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:

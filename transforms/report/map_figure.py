@@ -13,6 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
+from sfumato.schemas.flow_tables import FlowTable
 from sfumato.schemas.region import EARTH_RADIUS_KM, area_km2
 from sfumato.schemas.views import Basemap, Bounds, Layer, MapBody, Measure, PageView, Scale
 from sfumato.transforms.report.canvas import (
@@ -40,13 +41,21 @@ _MARGIN = 0.03  # of the region's longer side, around it, where geography goes o
 _LEAST = 0.03  # inches of a cell on bare ground, at least
 _HATCH_STEP = 12  # pixels from line to line
 _MOST_NAMES = 24
+_MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
+_ARCS = "Arcs: the largest flows, as wide as they have trips, dark where they begin and bright where they end."
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
 _HATCHED = {"count": "Hatched: perhaps nobody.", "change": "Hatched: noise and chance explain it."}
 
 
 def map_picture(
-    view: PageView, body: MapBody, format: PictureFormat = "png", *, layer: int = -1, measure: int = 0
+    view: PageView,
+    body: MapBody,
+    format: PictureFormat = "png",
+    *,
+    layer: int = -1,
+    measure: int = 0,
+    flows: FlowTable | None = None,
 ) -> bytes:
     """The picture of one measure of a layer; equal arguments give equal bytes.
 
@@ -56,6 +65,7 @@ def map_picture(
         format: of the file.
         layer: which of the body's layers.
         measure: which of the layer's measures.
+        flows: of which the largest are drawn as arcs over the cells; None without any.
     """
     shown = body.layers[layer]
     values, basemap = shown.measures[measure], view.basemap
@@ -66,7 +76,7 @@ def map_picture(
         view,
         on_pixels(max(wide + _LEFT + _RIGHT, _NARROWEST)),
         on_pixels(max(tall, 1.8) + _ABOVE + _BELOW),
-        _notes(body, values, basemap, bool((colours[..., 3] == 0).any())),
+        [*_notes(body, values, basemap, bool((colours[..., 3] == 0).any())), "" if flows is None else _ARCS],
     )
     left = on_pixels((canvas.width - wide - _LEFT - _RIGHT) / 2 + _LEFT)
     low = on_pixels(_BELOW + max(1.8 - tall, 0) / 2)
@@ -78,6 +88,8 @@ def map_picture(
     if basemap is not None:
         _draw_lines(axes, basemap, frame, body.region)
         _draw_names(axes, basemap, frame)
+    if flows is not None:
+        _draw_arcs(axes, flows, body.region, frame)
     _draw_degrees(axes, frame, wide, tall)
     if tall > 0.6:
         _draw_scale_bar(axes, frame)
@@ -208,6 +220,38 @@ def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
             text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
             path_effects=outline, style="italic" if rank == _ZONE else "normal", parse_math=False, zorder=4,
         )  # fmt: skip
+
+
+def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> None:
+    """The largest flows between different cells, as arcs that bend to the left of their direction."""
+    level, *places = (
+        np.asarray(one, dtype=np.float64)
+        for one in (flows.level, flows.origin_x, flows.origin_y, flows.destination_x, flows.destination_y)
+    )
+    x1, y1, x2, y2 = ((place + 0.5) / 2.0**level for place in places)
+    moving = np.flatnonzero((x1 != x2) | (y1 != y2))[:_MOST_ARCS]
+    if not len(moving):
+        return
+    ends = [
+        (
+            frame.columns(region.west + x[moving] * (region.east - region.west)),
+            frame.rows(region.north - y[moving] * (region.north - region.south)),
+        )
+        for x, y in ((x1, y1), (x2, y2))
+    ]
+    (left, top), (right, low) = ends
+    t = np.linspace(0, 1, 25)[None, :]
+    bend = 2 * _BEND * t * (1 - t)
+    columns = left[:, None] * (1 - t) + right[:, None] * t + bend * (low - top)[:, None]
+    rows = top[:, None] * (1 - t) + low[:, None] * t - bend * (right - left)[:, None]
+    trips = np.asarray(flows.trips)[moving]
+    widths = 0.4 + (_WIDEST_ARC - 0.4) * trips / trips.max()
+    points = np.stack([columns, rows], axis=2)
+    segments = np.stack([points[:, :-1], points[:, 1:]], axis=2)
+    shades = np.linspace(0.25, 0.95, segments.shape[1])
+    for place in reversed(range(len(moving))):  # the largest last
+        colours = np.stack([np.full_like(shades, 0.45), 0.45 + 0.5 * shades, 0.55 + 0.4 * shades, shades], axis=1)
+        axes.add_collection(LineCollection(list(segments[place]), colors=colours, linewidths=widths[place], zorder=4))
 
 
 def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:

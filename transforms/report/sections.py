@@ -17,7 +17,14 @@ from sfumato.schemas.views import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 
 _VAGUE = 10  # an epsilon above this one promises next to nothing
-_NOUNS = {"heatmap": "map", "hotspots": "map", "ranges": "map", "histogram": "list", "quantiles": "curve"}
+_NOUNS = {
+    "heatmap": "map",
+    "hotspots": "map",
+    "ranges": "map",
+    "histogram": "list",
+    "quantiles": "curve",
+    "flows": "map",
+}
 _SOURCES = {
     "operating system": "a secret key from the operating system",
     "key file": "a secret key from a file: private as long as it stays secret",

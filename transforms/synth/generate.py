@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, by_row
 from sfumato.transforms.synth.city import City, build_city
+from sfumato.transforms.synth.commutes import make_trips, trip_schema
 from sfumato.transforms.synth.day_plan import build_city_on
 from sfumato.transforms.synth.people import make_records, record_schema
 from sfumato.transforms.synth.synth_request import ROW_GROUP_ROWS, SynthSpec
@@ -26,6 +27,9 @@ def make_file_tables(spec: SynthSpec, index: int, city: City) -> Iterator[pa.Tab
     """Yields the records of one file, as tables of at most a row group."""
     seed, region, user_id, day = spec.seed, spec.region, spec.user_id, spec.day
     for first, last, record in spec.pieces(index):
+        if spec.trips:
+            yield make_trips(first, last, record, city=city, seed=seed, region=region, user_id=user_id)
+            continue
         yield make_records(first, last, record, city=city, seed=seed, region=region, user_id=user_id, day=day)
 
 
@@ -63,11 +67,12 @@ class WriteFile(beam.DoFn):
         spec = self._spec
         counts = np.zeros(spec.grid.side**2 if self._with_density else 1, dtype=np.int64)
         path = FileSystems.join(self._folder, spec.file_name(index))
+        schema = trip_schema(spec.user_id) if spec.trips else record_schema(spec.user_id)
         # No dictionary, because hardly any value repeats. Snappy reads as fast as no compression and makes files a
         # little smaller. zstd would save 10% and take three times as long.
         with (
             FileSystems.create(path) as sink,
-            pq.ParquetWriter(sink, record_schema(spec.user_id), compression="snappy", use_dictionary=False) as writer,
+            pq.ParquetWriter(sink, schema, compression="snappy", use_dictionary=False) as writer,
         ):
             for table in make_file_tables(spec, index, self._city):
                 writer.write_table(table, row_group_size=ROW_GROUP_ROWS)

@@ -181,7 +181,12 @@ def _fill(
     east = (x - home_column - 0.5) * ((region.east - region.west) * shrinking / city.side)
     south = (y - home_row - 0.5) * cell_height
     out.km_from_home[:] = np.radians(np.hypot(east, south)) * EARTH_RADIUS_KM
-    out.user_id[:] = scramble_63(users, stream_key(seed, _ID))
+    out.user_id[:] = person_ids(users, seed)
+
+
+def person_ids(users: NDArray[np.uint64], seed: int) -> NDArray[np.int64]:
+    """The ids of numbered users: int64[n], in no visible order."""
+    return scramble_63(users, stream_key(seed, _ID))
 
 
 def _selected(users: NDArray[np.uint64], share: float, *stream: int) -> NDArray[np.bool_]:

@@ -35,6 +35,7 @@ class SynthSpec:
 
     Attributes:
         day: UTC date. Only the users who are active on it have records. None: every user, in one week.
+        trips: whether a record is a trip between two places (`commutes`).
 
     Raises:
         RequestError: a value is out of range.
@@ -48,6 +49,7 @@ class SynthSpec:
     user_id: UserIdKind = "int"
     density_depth: int = 10
     day: date | None = None
+    trips: bool = False
 
     def __post_init__(self) -> None:
         check_integer("users", self.users, 1, MAX_USERS)
@@ -127,6 +129,9 @@ class SynthRequest(RunnerOptions):
     region: RegionOption = option(
         DEFAULT_REGION, f"{REGION_HELP}; the city is stretched over it", MAP, common=True, metavar=REGION_METAVAR
     )
+    trips: bool = option(
+        False, "write trips between two places in place of records, K of each user: what `sfumato flows` reads", MAP
+    )
     seed: int = option(0, "another seed gives other people of the same city", MAP, common=True)
     users_per_file: int = option(1_000_000, "a file has the records of so many users", OUTPUT)
     user_id: str = option("int", f"type of the user id: {' or '.join(USER_ID_KINDS)}", OUTPUT, metavar="TYPE")
@@ -147,12 +152,15 @@ class SynthRequest(RunnerOptions):
     @property
     def spec(self) -> SynthSpec:
         """The logs to generate, without days. Raises RequestError."""
-        names = ("users", "records_per_user", "region", "seed", "users_per_file", "user_id", "density_depth")
+        names = ("users", "records_per_user", "region", "seed", "users_per_file", "user_id", "density_depth", "trips")
         return SynthSpec(**{name: getattr(self, name) for name in names})
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
         _ = self.spec
+        if self.trips and (self.days is not None or self.density is not None):
+            name = "days" if self.days is not None else "density"
+            raise RequestError(f"{name} and trips: trips are of one week and have two places; leave one of them out")
         if self.days is not None and self.density is not None:
             raise RequestError("density and days: the density is that of one folder of logs; leave one of them out")
         return self

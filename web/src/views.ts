@@ -38,7 +38,7 @@ export interface PageView {
   };
   basemap: Basemap | null;
   tiles: string | null;
-  body: MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | ComparisonBody | TimelineBody;
+  body: MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | ComparisonBody | TimelineBody;
 }
 /**
  * A term and what is said of it.
@@ -371,6 +371,58 @@ export interface RangesBody {
     [k: string]: unknown;
   };
   background: MapBody;
+}
+/**
+ * Flows: arcs on a map of where trips begin and end, and a matrix.
+ *
+ * Attributes:
+ *     map: where trips begin, and where they end.
+ *     flows: those that the page can show.
+ *     listed: how many flows the release lists.
+ *     matrix: of coarse cells.
+ *     reading: one sentence on the intervals.
+ */
+export interface FlowsBody {
+  kind: "flows";
+  map: MapBody;
+  flows: FlowTable;
+  listed: number;
+  matrix: FlowMatrix;
+  reading: string;
+}
+/**
+ * Flows, largest first: columns of equal length.
+ *
+ * Attributes:
+ *     level: of both cells of a flow.
+ *     origin_x, origin_y, destination_x, destination_y: columns from the west and rows from the north, of 2^level.
+ *     trips, low, high: the estimate and the ends of its 95% interval.
+ */
+export interface FlowTable {
+  level: number[];
+  origin_x: number[];
+  origin_y: number[];
+  destination_x: number[];
+  destination_y: number[];
+  trips: number[];
+  low: number[];
+  high: number[];
+}
+/**
+ * Trips between coarse cells.
+ *
+ * Attributes:
+ *     level: of the cells.
+ *     x, y: of each cell, as in FlowTable.
+ *     trips, low, high: one row an origin, one column a destination; unbiased, so that trips may be below 0.
+ */
+export interface FlowMatrix {
+  level: number;
+  x: number[];
+  y: number[];
+  trips: number[][];
+  low: number[][];
+  high: number[][];
 }
 /**
  * Methods compared on exact data: methods first, then error curves, then the table.

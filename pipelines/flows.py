@@ -1,0 +1,111 @@
+"""`sfumato flows`: origin-destination flows of trips, with a trusted curator's noise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import apache_beam as beam
+
+from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.requested_flows import RequestedFlows, requested_flows
+from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.schemas.ledger import Cost
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.requests.flows_request import FlowsRequest
+from sfumato.schemas.requests.log_columns import IN_COLUMNS
+from sfumato.schemas.trips import TripColumns
+from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
+from sfumato.transforms.flows.flow_plan import FlowPlan
+from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
+from sfumato.transforms.histogram.bounded_items import Everybody
+from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountRounds
+from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.text_tables import significant
+
+
+@dataclass(frozen=True)
+class FlowsJob(ReleaseJob):
+    """Requested flows."""
+
+    STATED_AS: ClassVar[dict[str, str]] = {
+        **IN_COLUMNS,
+        **dict.fromkeys(("origin", "destination"), "columns"),
+        **dict.fromkeys(("max_gap", "min_distance"), "rule"),
+    }
+
+    request: FlowsRequest
+    requested: RequestedFlows
+
+    @classmethod
+    def of(cls, request: FlowsRequest) -> FlowsJob:
+        """The job of a request. Raises RequestError."""
+        return cls(request, requested_flows(request))
+
+    @property
+    def plan(self) -> FlowPlan:
+        """Its budget."""
+        return self.requested.plan
+
+    def columns(self) -> TripColumns | LocationColumns:
+        return self.requested.items.columns
+
+    def cost(self) -> Cost:
+        return Cost(self.plan.epsilon, trust=self.request.trust)
+
+    def admission(self) -> AdmissionRule:
+        return replace(self.plan.admission_rule, min_users=self.min_users)
+
+    def accuracy(self) -> str:
+        stddev = discrete_laplace_stddev(self.plan.final_epsilon(0, False), self.plan.max_trips)
+        return f"noise of ±{significant(1.96 * stddev)} trips (95%) on a pair"
+
+    def resolved(self) -> dict[str, Any]:
+        rule = self.requested.rule
+        return {
+            **asdict(self.plan),
+            "region": asdict(self.request.region),
+            "columns": asdict(self.columns()),
+            "rule": None if rule is None else {"max_gap": rule.max_gap, "min_distance": rule.min_distance},
+        }
+
+    def plan_text(self) -> str:
+        plan = self.plan
+        return (
+            f"trusted curator: epsilon {plan.epsilon:g}, delta 0; at most {plan.max_trips} trips of a user count\n"
+            f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users\n"
+            f"splits: epsilon {plan.split_epsilon:.3g} a level, at most twice, to choose the pairs that are split\n"
+            f"trips of a pair: {self.accuracy()}; a pair that was split leaves "
+            f"{plan.split_epsilon / plan.tree_epsilon:.0%} less of the budget to its parts\n"
+        )
+
+    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        plan, items, rule, region = self.plan, self.requested.items, self.requested.rule, self.request.region
+        count = partial(count_trips, max_trips=plan.max_trips, rule=rule, key=key)
+
+        def files_of(counted: CountedRounds) -> dict[str, bytes]:
+            assert counted.admission is not None  # charged: what follows draws the noise
+            trips = counted.counts[0]
+            levels = measure_flows(trips.items, trips.counts, PAIR_BITS, plan, counted.admission.users, key)
+            described = FlowMetadata(with_charge(metadata), plan, region, rule, counted.admission)
+            return flow_files(levels, described)
+
+        return (
+            root
+            | "Files" >> beam.Create(inputs.files)
+            | "CountTrips" >> CountRounds(items, Everybody(key), count, 1, admit=inputs.admit, spill=inputs.spill)
+            | "AddNoise" >> beam.Map(files_of)
+            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
+        )
+
+
+def run(request: FlowsRequest, settings: RunnerSettings) -> int:
+    """Runs the job to the end. Raises RequestError or DataError."""
+    run_release(FlowsJob.of(request), settings)
+    return 0

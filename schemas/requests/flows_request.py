@@ -1,0 +1,108 @@
+"""The request of `sfumato flows`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
+from sfumato.schemas.requests.publish_request import MapGeography, RegionOfMap
+from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several, option
+from sfumato.schemas.trust import Trust
+
+MAX_TRIPS = 1000
+MAX_GAP, MIN_DISTANCE = 4 * 3600.0, 100.0  # where they are not given
+_OF_RECORDS = ("latitude_column", "longitude_column", "max_gap", "min_distance")
+
+
+class FlowsRequest(PlaceColumns, UserColumn, RegionOfMap, MapGeography):
+    """Flows between places."""
+
+    JOB: ClassVar[str] = "flows"
+    COMMAND: ClassVar[str] = "flows"
+    ABOUT: ClassVar[str] = (
+        "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for cells "
+        "that are as small as the trips allow. A trip is a row with two places, or two consecutive records of a user. "
+        "The operator is a trusted curator and adds noise once."
+    )
+    EXAMPLE: ClassVar[str] = (
+        "--input 'trips/*.parquet' --region 3.00,1.00,3.13,1.13 --origin origin_longitude,origin_latitude "
+        "--destination destination_longitude,destination_latitude --output flows"
+    )
+
+    epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
+    trust: Literal[Trust.CENTRAL] = option(
+        Trust.CENTRAL, "central: the operator sees exact counts and adds noise once; there is no other", PRIVACY
+    )
+    max_trips_per_user: int = option(
+        1,
+        "so many trips of a user count, drawn from all of the user's trips; noise grows in proportion",
+        PRIVACY,
+        common=True,
+        metavar="K",
+        ge=1,
+        le=MAX_TRIPS,
+    )
+    depth: int = option(10, "finest level of the quadtree: cells of the region's sides / 2^DEPTH", MAP, ge=1, le=15)
+    origin: Several[str] | None = option(
+        None,
+        "columns of the place where a row's trip begins: its longitude and latitude, in degrees",
+        COLUMNS,
+        common=True,
+        metavar="LON,LAT",
+    )
+    destination: Several[str] | None = option(
+        None, "columns of the place where it ends", COLUMNS, common=True, metavar="LON,LAT"
+    )
+    time_column: str | None = option(
+        None,
+        "column of timestamps, or of seconds: a trip is two consecutive records of a user in the region (in place of "
+        "--origin and --destination)",
+        COLUMNS,
+        common=True,
+        metavar="NAME",
+    )
+    max_gap: float | None = option(
+        None,
+        f"longest time between the two records of a trip, with --time_column (default: {MAX_GAP:g})",
+        COLUMNS,
+        metavar="SECONDS",
+        gt=0,
+        allow_inf_nan=False,
+    )
+    min_distance: float | None = option(
+        None,
+        f"least distance between the two records of a trip, with --time_column (default: {MIN_DISTANCE:g}; 0: staying "
+        "counts too)",
+        COLUMNS,
+        metavar="METRES",
+        ge=0,
+        allow_inf_nan=False,
+    )
+
+    def shaping(self) -> dict[str, Any]:
+        """See PublishRequest.shaping."""
+        return {name: value for name, value in super().shaping().items() if self.time_column or name not in _OF_RECORDS}
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if self.time_column is not None:
+            for name in ("origin", "destination"):
+                if getattr(self, name) is not None:
+                    raise RequestError(f"{name}, time_column: rows are trips, or records of places; give one of them")
+            return self
+        for name in ("origin", "destination"):
+            columns = getattr(self, name)
+            if columns is None:
+                raise RequestError(
+                    f"{name}: required, unless --time_column NAME makes trips of consecutive records, as in sfumato "
+                    f"{self.COMMAND} {self.EXAMPLE}"
+                )
+            if len(columns) != 2 or not all(columns):
+                raise RequestError(f"{name}: must be two columns, LON,LAT, got {','.join(columns)!r}")
+        for name in _OF_RECORDS:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise RequestError(f"{name}: is of records with a time, which need --time_column NAME")
+        return self

@@ -1,0 +1,138 @@
+"""What one user can do to a release of flows: K trips, measured with the whole budget at most, after the charge.
+
+An attacker adds a user with ten thousand trips, looks for a pair that is measured more often than the budget allows, or
+for a row whose existence follows from the data without noise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.schemas.region import Region
+from sfumato.schemas.trips import TripColumns
+from sfumato.transforms.flows import flow_tree
+from sfumato.transforms.flows.flow_estimate import estimate_flows
+from sfumato.transforms.flows.flow_plan import FlowPlan
+from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.flows.user_trips import PAIR_BITS, TripItems, count_trips
+from sfumato.transforms.histogram.user_sample import ItemCounts
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from tests.conftest import write_files
+from tests.keys import write_key
+from tests.transforms.flows.samples import BITS, DEPTH, clustered, key_of
+
+REGION = Region(-1.0, 50.0, 1.0, 51.0)
+KEY = key_of(0)
+
+
+def trips(users: np.ndarray, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    hubs = rng.uniform([-0.9, 50.05, -0.9, 50.05], [0.9, 50.95, 0.9, 50.95], (20, 4))
+    place = hubs[rng.integers(0, 20, len(users))]
+    return pa.table({"user_id": users, **dict(zip("abcd", place.T, strict=True))})
+
+
+def counted(table: pa.Table, bound: int) -> ItemCounts:
+    items = TripItems(TripColumns(("a", "b"), ("c", "d")), REGION)
+    (batch,) = table.combine_chunks().to_batches()
+    sample = items.encode(batch, KEY, lambda users: np.ones(len(users), dtype=bool)).sample
+    return count_trips(sample, bound, None, KEY)[0]
+
+
+@pytest.mark.parametrize("bound", [1, 4])
+def test_a_user_with_ten_thousand_trips_adds_as_many_as_one_with_k(bound: int) -> None:
+    """At every level of the tree the counts move by K in all."""
+    base = trips(np.repeat(np.arange(500), 3))
+    before = counted(base, bound)
+    for more in (bound, 10_000):
+        after = counted(pa.concat_tables([base, trips(np.full(more, 999), seed=7)]), bound)
+        for level in (1, 2, 3):
+            nodes = np.arange(16**level, dtype=np.uint64)
+            change = count_prefixes(after.items, after.counts, nodes, PAIR_BITS - 4 * level) - count_prefixes(
+                before.items, before.counts, nodes, PAIR_BITS - 4 * level
+            )
+            assert change.min() >= 0  # no other user's draw moved
+            assert change.sum() == bound
+
+
+@pytest.mark.parametrize(("epsilon", "bound"), [(0.2, 1), (1.0, 1), (2.0, 5), (1e5, 2)])
+def test_no_trip_is_measured_with_more_than_the_budget(
+    epsilon: float, bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every draw of noise is watched: what each possible trip costs, over all pairs that hold it, times K."""
+    draws: list[tuple[str, np.ndarray, float, int]] = []
+    original = flow_tree.discrete_laplace
+
+    def watched(key: Any, label: str, nodes: np.ndarray, count: int, rate: float, sensitivity: int) -> Any:
+        draws.append((label, nodes, rate, sensitivity))
+        return original(key, label, nodes, count, rate, sensitivity)
+
+    monkeypatch.setattr(flow_tree, "discrete_laplace", watched)
+    codes, counts = clustered(20_000)
+    plan = FlowPlan(epsilon, max_trips=bound, depth=DEPTH)
+    levels = measure_flows(codes, counts, BITS, plan, 20_000, KEY)
+    assert len(levels) > 1
+    probes = np.concatenate([codes, np.random.default_rng(1).integers(0, 16**DEPTH, 20_000, dtype=np.uint64)])
+    spent = np.zeros(len(probes))
+    for label, nodes, rate, sensitivity in draws:
+        assert sensitivity == bound
+        assert len(np.unique(nodes)) == len(nodes)  # no pair twice: its noise would not be independent
+        level = int(label.split()[-1])
+        spent += np.isin(probes >> np.uint64(BITS - 4 * level), nodes) * rate / sensitivity
+    assert (spent * bound <= plan.tree_epsilon * (1 + 1e-9)).all()
+    assert (spent * bound >= plan.tree_epsilon * (1 - 1e-9)).all()  # and nothing is left over
+    assert plan.tree_epsilon + plan.admission_rule.epsilon <= epsilon * (1 + 1e-12)
+
+
+def test_rows_of_rests_do_not_depend_on_the_data() -> None:
+    nothing = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    plan = FlowPlan(1.0, depth=DEPTH)
+    found = [estimate_flows(measure_flows(*data, BITS, plan, 20_000, KEY)) for data in (clustered(20_000), nothing)]
+    assert found[0].is_rest.sum() == found[1].is_rest.sum() > 0
+    for name in ("level", "pair"):
+        first, second = (getattr(one, name)[one.is_rest] for one in found)
+        assert np.array_equal(first, second)
+
+
+def test_flows_are_a_function_of_the_noisy_counts_alone() -> None:
+    """The estimator gets noisy counts and no exact one: two runs with equal noisy counts publish the same rows."""
+    levels = measure_flows(*clustered(20_000), BITS, FlowPlan(1.0, depth=DEPTH), 20_000, KEY)
+    assert {name for one in levels for name in vars(one)} == {"level", "nodes", "is_split", "noisy", "rate"}
+    one, other = estimate_flows(levels), estimate_flows(levels)
+    assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in vars(one))
+
+
+def test_noise_is_drawn_after_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every draw the ledger holds the whole cost; a run whose charge is refused draws nothing."""
+    pattern = write_files(trips(np.arange(2_000)), tmp_path / "logs", 2)
+    write_key(tmp_path / "key")
+    ledger, charged = str(tmp_path / "ledger.db"), []
+    original = flow_tree.discrete_laplace
+
+    def watched(*arguments: Any) -> Any:
+        charged.append([float(one.epsilon) for one in open_ledger(ledger).history().charges])
+        return original(*arguments)
+
+    monkeypatch.setattr(flow_tree, "discrete_laplace", watched)
+
+    def run(release: str) -> int:
+        return cli.main([
+            "flows", "--input", pattern, "--output", str(tmp_path / release), "--region", "-1,50,1,51",
+            "--origin", "a,b", "--destination", "c,d", "--epsilon", "1", "--key_file", str(tmp_path / "key"),
+            "--release_id", release, "--ledger", ledger, "--dataset", "rides", "--period", "2026-11-20",
+            "--budget", "1/1d",
+        ])  # fmt: skip
+
+    assert run("one") == 0
+    assert charged
+    assert all(one == [1.0] for one in charged)
+    charged.clear()
+    assert run("two") != 0
+    assert not charged

@@ -1,0 +1,53 @@
+"""Flows for tests: exact trips by pair, a key, and what a release knows of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
+from sfumato.transforms.flows.flow_plan import FlowPlan
+from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+
+DEPTH = 6
+BITS = 4 * DEPTH
+
+
+def key_of(number: int) -> RunKey:
+    """A key a number."""
+    return RunKey.derive(FixedSecret(b"k" * 32), {"number": number})
+
+
+def clustered(trips: int, seed: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Distinct codes of pairs of level DEPTH and their counts: a few hubs, and pairs spread around them."""
+    rng = np.random.default_rng(seed)
+    hubs = rng.integers(0, 16**DEPTH, 60, dtype=np.uint64)
+    sizes = rng.dirichlet(np.full(60, 0.4))
+    near = rng.choice([4, 8, 12, 16, 20], trips)  # bits that differ from the hub's
+    codes = hubs[rng.choice(60, trips, p=sizes)]
+    spread = rng.integers(0, np.left_shift(1, near)).astype(np.uint64)
+    names, counts = np.unique(codes ^ spread, return_counts=True)
+    return names, counts.astype(np.int64)
+
+
+def released(codes: NDArray[np.uint64], counts: NDArray[np.int64], epsilon: float, number: int) -> Flows:
+    """The flows of a release."""
+    plan = FlowPlan(epsilon, depth=DEPTH)
+    return estimate_flows(measure_flows(codes, counts, BITS, plan, int(counts.sum()), key_of(number)))
+
+
+def truth(flows: Flows, codes: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The exact trips of each row, pair by pair, without the code that estimates them."""
+    exact = np.array(
+        [
+            count_prefixes(codes, counts, np.array([pair], np.uint64), BITS - 4 * level)[0]
+            for pair, level in zip(flows.pair.tolist(), flows.level.tolist(), strict=True)
+        ]
+    )
+    rests = {pair: row for row, pair in enumerate(flows.pair.tolist()) if flows.is_rest[row]}
+    coarse = int(flows.level[flows.is_rest][0])
+    for row in np.flatnonzero(~flows.is_rest).tolist():
+        exact[rests[int(flows.pair[row]) >> (4 * (int(flows.level[row]) - coarse))]] -= exact[row]
+    return exact

@@ -1,0 +1,210 @@
+// Flows: arcs on a map, those from or to a chosen cell, the largest as a list, and a matrix of large cells.
+import { button, choice, h } from "../dom";
+import { csv, offer } from "../download";
+import { capital, interval, known, place, plural, significant, whole } from "../format";
+import { geographyOf } from "../map/basemap";
+import { MapFigure } from "../map/figure";
+import type { Scene } from "../map/ground";
+import type { Product, Tools } from "../product";
+import type { Bounds, FlowMatrix, FlowTable, FlowsBody, PageView } from "../views";
+
+const [ARCS, STEPS, LISTED, BEND] = [120, [30, 60, 120, 250, 500, 1000], 8, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
+const WAYS = ["All flows", "From a cell", "To a cell"] as const;
+
+/** The bounds of a cell in degrees. */
+export function cellBounds({ west, south, east, north }: Bounds, level: number, x: number, y: number): Bounds {
+  const [width, height] = [(east - west) / 2 ** level, (north - south) / 2 ** level];
+  return { west: west + x * width, south: north - (y + 1) * height, east: west + (x + 1) * width, north: north - y * height };
+}
+
+/** The rows of flows that begin (way 1) or end (way 2) in a cell; all of them for way 0 or without a cell. */
+export function flowsOf(flows: FlowTable, way: number, cell: { level: number; x: number; y: number } | null): number[] {
+  const rows = flows.trips.map((_, row) => row);
+  if (!way || !cell) return rows;
+  const [xs, ys] = way === 1 ? [flows.origin_x, flows.origin_y] : [flows.destination_x, flows.destination_y];
+  return rows.filter((row) => {
+    const finer = flows.level[row] - cell.level;
+    return finer >= 0 && xs[row] >> finer === cell.x && ys[row] >> finer === cell.y;
+  });
+}
+
+/** The trips of a flow with their interval. */
+export function tripWords(trips: number, low: number, high: number): [string, string] {
+  const value = high - low > 0 ? known(trips, (high - low) / 4) : significant(trips);
+  return [`about ${value} trips`, `${interval(low, high)}, 95% interval`];
+}
+
+/** The name of a large cell: a letter from the west and a number from the north. */
+export const cellName = (x: number, y: number): string => `${x < 26 ? String.fromCharCode(65 + x) : `${String.fromCharCode(64 + Math.floor(x / 26))}${String.fromCharCode(65 + (x % 26))}`}${y + 1}`;
+
+class FlowMap {
+  private way: number;
+  private row: number; // of the chosen cell in the map's layer; -1 for none
+  private top: number;
+  private marked: Bounds[] = []; // by the list or the matrix
+  private rows: number[] = [];
+  private readonly list = h("ol", { class: "places" });
+  private readonly note = h("p", { class: "note", "aria-live": "polite" });
+  private readonly control = h("div");
+  readonly panel: HTMLElement;
+
+  constructor(private readonly figure: MapFigure, private readonly body: FlowsBody, private readonly tools: Tools, view: PageView) {
+    const { link } = tools;
+    const cells = body.map.layers[0].level.length;
+    this.way = link.index("way", WAYS.length, 0);
+    this.row = link.index("cell", cells, -1);
+    this.top = link.index("arcs", STEPS.length, STEPS.indexOf(ARCS));
+    const slider = h("input", { type: "range", min: 0, max: STEPS.length - 1, step: 1, value: this.top, "aria-label": "Number of arcs" });
+    slider.addEventListener("input", () => {
+      this.top = Number(slider.value);
+      link.set("arcs", STEPS[this.top] === ARCS ? null : this.top);
+      this.show();
+    });
+    this.panel = h("aside", { class: "panel", "aria-label": "Controls" }, this.control,
+      h("section", {}, h("h2", {}, "The largest flows"), this.note, h("div", { class: "slide" }, h("span", {}, "few arcs"), slider, h("span", {}, "many")), this.list),
+      h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
+    figure.setOverlay((pen, scene) => this.paint(pen, scene));
+    figure.onClick(({ row }) => {
+      if (row >= 0) this.choose(this.way || 1, row);
+    });
+    figure.setTip(({ row }) => {
+      if (row < 0) return null;
+      const layer = body.map.layers[0];
+      const facts = layer.measures.map((one): [string, string] => [one.name, `about ${whole(one.value[row] ?? 0)}, ${interval(one.low[row] ?? 0, one.high[row] ?? 0)}`]);
+      return { value: `Cell ${layer.cell_id[row]}`, margin: "Click: the flows of this cell", facts };
+    });
+    link.onChange(() => this.choose(link.index("way", WAYS.length, 0), link.index("cell", cells, -1)));
+    this.choose(this.way, this.row);
+  }
+
+  /** Shows the flows of a way and of a cell; -1 for none. */
+  private choose(way: number, row: number): void {
+    [this.way, this.row] = [way, way ? row : -1];
+    this.tools.link.set("way", way || null);
+    this.tools.link.set("cell", this.row < 0 ? null : this.row);
+    const focused = this.control.contains(document.activeElement);
+    this.control.replaceChildren(choice("Show", [...WAYS], way, (chosen) => this.choose(chosen, this.row)));
+    if (focused) (this.control.querySelector("input:checked") as HTMLElement | null)?.focus();
+    const layer = this.body.map.layers[0];
+    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0]); // from a cell: where its trips may end
+    this.show();
+  }
+
+  private show(): void {
+    const layer = this.body.map.layers[0];
+    const cell = this.row < 0 ? null : { level: layer.level[this.row], x: layer.x[this.row], y: layer.y[this.row] };
+    this.rows = flowsOf(this.body.flows, this.way, cell);
+    const { flows, map } = this.body;
+    const arcs = Math.min(STEPS[this.top], this.rows.length);
+    const all = !this.way || !cell;
+    const what = all ? `${plural(this.body.listed, "flow")} in all` : `${plural(this.rows.length, "flow")} ${this.way === 1 ? "from" : "to"} the chosen cell`;
+    this.note.textContent = `${capital(what)}; ${plural(arcs, "arc")} shown.${this.way && !cell ? " Click a cell of the map." : ""}`;
+    const finest = Math.min(...map.finest_metres) * 4;
+    this.list.replaceChildren(...this.rows.slice(0, LISTED).map((row) => {
+      const ends = this.ends(row);
+      const [from, to] = ends.map(({ west, south, east, north }) => {
+        const [x, y] = [(west + east) / 2, (south + north) / 2];
+        return this.figure.nearest(x, y) ?? place(x, y, finest);
+      });
+      const [value, margin] = tripWords(flows.trips[row], flows.low[row], flows.high[row]);
+      const item = button("", () => this.mark(ends), { title: `Show on the map: ${margin}` });
+      item.append(h("span", {}, from === to ? `within ${from}` : `${from} → ${to}`), h("b", {}, value), h("span", { class: "quiet wide-line" }, margin));
+      return h("li", {}, item);
+    }));
+    this.figure.setLabel(`Map of flows. ${this.note.textContent}`);
+    this.marked = [];
+    this.figure.redraw();
+  }
+
+  /** Marks cells on the map. */
+  mark(cells: Bounds[]): void {
+    this.marked = cells;
+    this.figure.redraw();
+  }
+
+  private ends(row: number): [Bounds, Bounds] {
+    const { flows, map } = this.body;
+    const level = flows.level[row];
+    return [cellBounds(map.region, level, flows.origin_x[row], flows.origin_y[row]), cellBounds(map.region, level, flows.destination_x[row], flows.destination_y[row])];
+  }
+
+  private paint(pen: CanvasRenderingContext2D, { project, mode }: Scene): [] {
+    const middle = ({ west, south, east, north }: Bounds): [number, number] => project((west + east) / 2, (south + north) / 2);
+    const { trips } = this.body.flows;
+    const shown = this.rows.slice(0, STEPS[this.top]);
+    const most = Math.max(...shown.map((row) => trips[row]), 1);
+    const [dark, bright] = mode === "dark" ? ["rgba(96,150,190,.28)", "rgba(140,240,255,.95)"] : ["rgba(20,60,90,.22)", "rgba(0,70,110,.95)"];
+    pen.lineCap = "round";
+    for (const row of [...shown].reverse()) {
+      const [from, to] = this.ends(row);
+      const [[x1, y1], [x2, y2]] = [middle(from), middle(to)];
+      pen.lineWidth = 0.8 + 6 * (trips[row] / most);
+      pen.beginPath();
+      if (x1 === x2 && y1 === y2) {
+        pen.strokeStyle = bright;
+        pen.arc(x1, y1, 5, 0, 2 * Math.PI);
+        pen.lineWidth = Math.min(pen.lineWidth, 3);
+      } else {
+        const ramp = pen.createLinearGradient(x1, y1, x2, y2);
+        ramp.addColorStop(0, dark);
+        ramp.addColorStop(1, bright);
+        pen.strokeStyle = ramp;
+        pen.moveTo(x1, y1);
+        pen.quadraticCurveTo((x1 + x2) / 2 + 2 * BEND * (y2 - y1), (y1 + y2) / 2 - 2 * BEND * (x2 - x1), x2, y2);
+      }
+      pen.stroke();
+    }
+    const { region, layers } = this.body.map;
+    const chosen = this.row < 0 ? [] : [cellBounds(region, layers[0].level[this.row], layers[0].x[this.row], layers[0].y[this.row])];
+    for (const { west, south, east, north } of [...chosen, ...this.marked]) {
+      const [[left, top], [right, low]] = [project(west, north), project(east, south)];
+      for (const [width, colour] of [[4, mode === "dark" ? "#000" : "#fff"], [2, mode === "dark" ? "#fff" : "#111"]] as const) {
+        pen.lineWidth = width;
+        pen.strokeStyle = colour;
+        pen.strokeRect(left, top, right - left, low - top);
+      }
+    }
+    return [];
+  }
+
+  table(): string {
+    const { flows } = this.body;
+    const heads = ["from_west", "from_south", "from_east", "from_north", "to_west", "to_south", "to_east", "to_north", "trips", "low", "high"];
+    return csv(heads, this.rows.map((row) => [...this.ends(row).flatMap(({ west, south, east, north }) => [west, south, east, north]), flows.trips[row], flows.low[row], flows.high[row]]));
+  }
+}
+
+/** The matrix of large cells: one row an origin, one column a destination. Its words stand above, for every way to point. */
+function matrixOf(matrix: FlowMatrix, region: Bounds, map: FlowMap): HTMLElement {
+  const names = matrix.x.map((x, i) => cellName(x, matrix.y[i]));
+  const most = Math.max(...matrix.trips.flat(), 1);
+  const hint = "Point at a field, or move to one with the Tab key. A cell has a letter from the west and a number from the north.";
+  const words = h("p", { class: "quiet", "aria-live": "polite" }, hint);
+  const bounds = matrix.x.map((x, i) => cellBounds(region, matrix.level, x, matrix.y[i]));
+  const rows = names.map((from, i) => h("tr", {}, h("th", { scope: "row" }, from), names.map((to, j) => {
+    const [trips, low, high] = [matrix.trips[i][j], matrix.low[i][j], matrix.high[i][j]];
+    const [value, margin] = low > 0 ? tripWords(trips, low, high) : [`no more than about ${known(high, Math.max(high / 10, 1))} trips`, "perhaps none: not told apart from zero"];
+    const text = `${from} to ${to}: ${value} (${margin})`;
+    const share = low > 0 ? Math.cbrt(Math.max(trips, 0) / most) : 0;
+    const field = h("td", { title: text, tabindex: names.length > 16 ? null : 0, "aria-label": text });
+    field.style.setProperty("--share", `${Math.round(100 * share)}%`);
+    for (const name of ["pointerenter", "focus"]) field.addEventListener(name, () => {
+      words.textContent = text;
+      map.mark([bounds[i], bounds[j]]);
+    });
+    return field;
+  })));
+  const table = h("table", { class: "matrix" }, h("thead", {}, h("tr", {}, h("th", {}, "from \\ to"), names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows));
+  return h("section", { class: "matrix-part" }, h("h2", {}, "From where to where"), words, h("div", { class: "wide" }, table));
+}
+
+/** The first screen of flows. */
+export const showFlows: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
+  const body = view.body as FlowsBody;
+  const figure = new MapFigure(root, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing }, tools);
+  geographyOf(view, tools)(figure);
+  const map = new FlowMap(figure, body, tools, view);
+  root.append(map.panel, matrixOf(body.matrix, body.map.region, map));
+  tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
+  tools.addButton("Table", () => offer(`${view.release_id}.csv`, map.table()));
+};
