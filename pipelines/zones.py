@@ -77,12 +77,11 @@ class ZonesJob(ReleaseJob):
     @property
     def _given(self) -> HeatmapParameters:
         request = self.request
-        options = {name: getattr(request, name) for name in _KEPT}
-        central = {"shard_size": _CENTRAL_SHARD_SIZE} if request.trust == Trust.CENTRAL else {}
+        options = {name: getattr(request, name) for name in _KEPT} | request.of_protocol()
+        if request.trust == Trust.CENTRAL:
+            options["shard_size"] = _CENTRAL_SHARD_SIZE
         return HeatmapParameters(
             **options,
-            **request.of_protocol(),
-            **central,
             depth=ZoneLocator(self.zones).depth,
             categories=self.columns().categories,
         )

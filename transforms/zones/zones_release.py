@@ -127,7 +127,7 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
     ):
         if place:
             shapes = _unions(shapes, zones.levels[place - 1].parents, len(ids))
-            areas = np.bincount(zones.levels[place - 1].parents, areas, len(ids))
+            areas = np.bincount(zones.levels[place - 1].parents, areas, len(ids)).astype(np.float64)
         above = zones.levels[place] if place < len(zones.levels) else None
         users, categories_of_users = estimate.counts.sum(axis=0), len(estimate.counts)
         columns: dict[str, Any] = {
