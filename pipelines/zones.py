@@ -30,7 +30,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant
-from sfumato.transforms.zones.zone_file import Zones, read_zones
+from sfumato.transforms.zones.zone_file import Zones, index_zones, read_zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 from sfumato.transforms.zones.zones_release import zones_files
@@ -45,7 +45,10 @@ _KEPT = ("epsilon", "delta", "noise", "trust", "population", "population_share",
 class ZonesJob(ReleaseJob):
     """Requested counts of zones, and the zones."""
 
-    STATED_AS: ClassVar[Mapping[str, str]] = {**IN_COLUMNS, "id_column": "zones", "levels": "zones"}
+    STATED_AS: ClassVar[Mapping[str, str]] = {
+        **IN_COLUMNS,
+        **dict.fromkeys(("id_column", "levels", "region"), "zones"),
+    }
 
     request: ZonesRequest
     zones: Zones
@@ -53,12 +56,11 @@ class ZonesJob(ReleaseJob):
     @classmethod
     def of(cls, request: ZonesRequest) -> ZonesJob:
         """The job of a request. Raises RequestError where its zones cannot be used, or counted with these options."""
-        levels = request.level_columns
-        job = cls(request, read_zones(request.zones, levels[0], levels))
+        job = cls(request, _zones_of(request))
         if min(map(len, job.zones.ids_of_levels)) > MAX_SHOWN:
             raise RequestError(
-                f"zones: {request.zones} has {len(job.zones):,} zones, and a page shows {MAX_SHOWN:,} of a level; give "
-                "--levels with a coarser level"
+                f"zones: {len(job.zones):,} zones, and a page shows {MAX_SHOWN:,} of a level; give --levels with a "
+                "coarser level, or larger zones"
             )
         check_plan(job.heatmap)
         return job
@@ -149,6 +151,16 @@ class ZonesJob(ReleaseJob):
             | "Assemble" >> beam.Map(assemble)  # {name: content}
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
+
+
+def _zones_of(request: ZonesRequest) -> Zones:
+    """The zones of the request's file or index. Raises RequestError."""
+    if request.index is not None and request.region is not None:
+        name, resolution = request.index
+        return index_zones("s2_token" if name == "s2" else name, resolution, request.region)
+    assert request.zones is not None
+    levels = request.level_columns
+    return read_zones(request.zones, levels[0], levels)
 
 
 def run(request: ZonesRequest, settings: RunnerSettings) -> int:

@@ -8,11 +8,18 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
-from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
+from sfumato.schemas.requests.publish_request import (
+    REGION_HELP,
+    REGION_METAVAR,
+    MapGeography,
+    RegionOption,
+    ReleaseRequest,
+)  # fmt: skip
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Several, option
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 
 _OF_SHARDS = ("shard_size", "dropout")
+_INDEXES = ("h3", "quadkey", "s2")
 
 
 class ZonesRequest(RateColumn, LogColumns, MapGeography, ReleaseRequest):
@@ -28,10 +35,10 @@ class ZonesRequest(RateColumn, LogColumns, MapGeography, ReleaseRequest):
         "--input 'logs/*.parquet' --zones tracts.geojson --id_column tract --epsilon 1 --output zones"
     )
 
-    zones: str = option(
-        ...,
+    zones: str | None = option(
+        None,
         "polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://; they are published, so they "
-        "must be known from elsewhere",
+        "must be known from elsewhere (or give --h3, --quadkey or --s2)",
         INPUT,
         common=True,
         metavar="FILE",
@@ -50,6 +57,23 @@ class ZonesRequest(RateColumn, LogColumns, MapGeography, ReleaseRequest):
         MAP,
         common=True,
         metavar="NAMES",
+    )
+    h3: int | None = option(
+        None, "zones are the H3 cells of this resolution that meet --region", MAP, common=True, ge=0, le=15, metavar="N"
+    )
+    quadkey: int | None = option(
+        None,
+        "zones are the map tiles of this level that meet --region, named by quadkeys",
+        MAP,
+        ge=1,
+        le=23,
+        metavar="N",
+    )
+    s2: int | None = option(
+        None, "zones are the S2 cells of this level that meet --region, named by tokens", MAP, ge=0, le=30, metavar="N"
+    )
+    region: RegionOption | None = option(
+        None, f"{REGION_HELP}, with --h3, --quadkey or --s2", MAP, metavar=REGION_METAVAR
     )
     trust: CentralOrSecagg = option(
         Trust.CENTRAL,
@@ -130,13 +154,34 @@ class ZonesRequest(RateColumn, LogColumns, MapGeography, ReleaseRequest):
             )
         return tuple(named)
 
+    @property
+    def index(self) -> tuple[str, int] | None:
+        """The option that names an index of cells, and its resolution; None for zones of a file."""
+        given = [(name, getattr(self, name)) for name in _INDEXES if getattr(self, name) is not None]
+        return given[0] if given else None
+
     def of_protocol(self) -> dict[str, Any]:
         """The options of secure aggregation that were given, by name."""
         return {name: getattr(self, name) for name in _OF_SHARDS if getattr(self, name) is not None}
 
     @model_validator(mode="after")
     def _of_zones(self) -> Self:
-        _ = self.level_columns
+        sources = [name for name in ("zones", *_INDEXES) if getattr(self, name) is not None]
+        if len(sources) != 1:
+            text = (
+                f"{' and '.join(sources)}: give one of them" if sources else "zones: name their file with --zones FILE"
+            )
+            raise RequestError(f"{text} (a file, or the cells of --h3, --quadkey or --s2)")
+        if self.index is None:
+            _ = self.level_columns
+            if self.region is not None:
+                raise RequestError("region: is of --h3, --quadkey or --s2; zones of a file have their own")
+        else:
+            for name in ("id_column", "levels"):
+                if getattr(self, name) is not None:
+                    raise RequestError(f"{name}: is of a file of --zones; cells of --{sources[0]} have their own names")
+            if self.region is None:
+                raise RequestError(f"region: --{sources[0]} needs --region W,S,E,N")
         if self.trust == Trust.CENTRAL and (given := self.of_protocol()):
             raise RequestError(f"{min(given)}: with trust central there are no shards; leave it out")
         return self
