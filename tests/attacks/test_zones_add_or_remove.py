@@ -5,11 +5,13 @@ Each test also runs the opposite, such as a user in two zones, and sees it.
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import shapely
 
@@ -17,7 +19,6 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
@@ -52,7 +53,7 @@ def rows_of(codes: np.ndarray[Any, np.dtype[np.uint64]], places: Places, first: 
 
 
 def state_of(codes: np.ndarray[Any, np.dtype[np.uint64]], own: HeatmapParameters) -> HeatmapState:
-    return run_in_memory(own, rows_of(codes, Places(own.depth)), UserCounts(500, 0), KEY)
+    return run_in_memory(rows_of(codes, Places(own.depth)), 500, own, KEY)
 
 
 @pytest.mark.parametrize("trust", ["central", "secagg"])
@@ -95,10 +96,6 @@ def published(codes: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[str, bytes]:
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_list_of_zones_does_not_depend_on_the_users() -> None:
     """All users in one zone, or in all: the same zones in the same order, with the same errors."""
-    import io
-
-    import pyarrow.parquet as pq
-
     one = published(np.zeros(500, dtype=np.uint64))
     every = published((np.arange(500) % SIZE).astype(np.uint64))
     tables = [pq.read_table(io.BytesIO(files["zones.parquet"])) for files in (one, every)]
