@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 LEVEL = 0.95
 _Z = float(scipy.special.ndtri((1 + LEVEL) / 2))
+_LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
 _LATTICE = 8  # sums of so many discrete Laplace variables have intervals of their own, which are exact
 
 
@@ -163,7 +164,7 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
     """How far 95% intervals of integer counts reach below and above them, where few Laplace variables were added up.
 
     A symmetric interval of integers holds one discrete Laplace variable with 92.7% or 97.3% at epsilon 1. One that is
-    longer by one at one side holds it with 95.0%. This is the shortest with at least 95%; of two, the one that reaches
+    longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that reaches
     further below.
 
     Args:
@@ -182,8 +183,8 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
         chosen = sums == number
         if chosen.any():
             tail = np.cumsum(mass[::-1])[::-1][len(mass) // 2 :]  # P(Z >= 0), P(Z >= 1), ...
-            least = int(np.argmax(2 * tail[1:] <= 1 - LEVEL))  # of a symmetric interval
-            is_enough = least > 0 and tail[least] + tail[least + 1] <= 1 - LEVEL
+            least = int(np.argmax(2 * tail[1:] <= 1 - _LEAST_LEVEL))  # of a symmetric interval
+            is_enough = least > 0 and tail[least] + tail[least + 1] <= 1 - _LEAST_LEVEL
             below[chosen], above[chosen] = least, least - is_enough
         mass = np.convolve(mass, one)
     return below, above
