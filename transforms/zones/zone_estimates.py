@@ -164,8 +164,8 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
     """How far 95% intervals of integer counts reach below and above them, where few Laplace variables were added up.
 
     A symmetric interval of integers holds one discrete Laplace variable with 92.7% or 97.3% at epsilon 1. One that is
-    longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that reaches
-    further below.
+    longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that
+    reaches further below.
 
     Args:
         epsilon: of each variable.

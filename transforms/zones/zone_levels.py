@@ -2,12 +2,12 @@
 
 A user adds one to one zone of each level. The sub-queries of levels compose: their costs add up to the budget.
 
-Shares. The finest level has enough of the budget for noise of at most MAX_FINEST_NOISE times the deviation that it would
-have alone with the whole budget: some 80% of epsilon. So no level ever has a larger error than 1.25 times that of adding up
-the finest level alone. Of all divisions into units of half a per cent, that one is taken which has the least product over
-levels of the mean variance after constrained inference (`zone_estimates`), for a tree in which all zones of a level have
-equally many children. A level whose sum of finer zones is about as good as a count of its own is not asked. Only the
-numbers of zones and the budget decide, which are public.
+Shares. The finest level has enough of the budget for noise of at most MAX_FINEST_NOISE times the deviation that it
+would have alone with the whole budget: some 80% of epsilon. So no level ever has a larger error than 1.25 times that of
+adding up the finest level alone. Of all divisions into units of half a per cent, that one is taken which has the least
+product over levels of the mean variance after constrained inference (`zone_estimates`), for a tree in which all zones
+of a level have equally many children. A level whose sum of finer zones is about as good as a count of its own is not
+asked. Only the numbers of zones and the budget decide, which are public.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def level_shares(
 
 
 def _descended(units: list[int], finest: int, sizes: Sequence[int], variance: Sequence[float]) -> list[int]:
-    """The division that no move of some units from one asked level to another betters. finest: least units of level 0."""
+    """The division that no move of units from one asked level to another betters. finest: the least of level 0."""
     asked = [level for level, share in enumerate(units) if share]
     least = dict.fromkeys(asked, 1) | {0: finest}
     loss, step = _loss(units, sizes, variance), 8
@@ -183,7 +183,7 @@ def _loss(units: Sequence[int], sizes: Sequence[int], variance: Sequence[float])
 
 
 def mean_variances(own: Sequence[float], sizes: Sequence[int]) -> list[float]:
-    """The variance of a zone of each level after constrained inference, where all zones of a level have equally many parts.
+    """The variance of a zone of each level after inference, where all zones of a level have equally many parts.
 
     Hay et al. 2010 (PVLDB 3), with unequal noise.
 
