@@ -19,6 +19,7 @@ from sfumato.transforms.quantiles.quantiles_view import quantiles_view
 from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.zones.zones_view import zones_view
 
 View = Callable[[Mapping[str, bytes]], PageView]
 VIEWS: dict[str, View] = {
@@ -29,6 +30,7 @@ VIEWS: dict[str, View] = {
     "moments": moments_view,
     "flows": flows_view,
     "ranges": ranges_view,
+    "zones": zones_view,
 }
 
 
