@@ -1,9 +1,9 @@
 """Users of zones from a published heatmap, at no privacy cost, with errors of the noise and of cells that are cut.
 
-The estimate of a zone is a weighted sum of the users of cells without shrinkage: 1 for a cell inside the zone, and for a
-cell that a border cuts the expected share of its users, by area and slope (`within_cells`). Its error has two parts,
-independent of each other: the noise, with all correlations between cells (`UnbiasedCounts`), and in each cut cell of N
-users the difference between the true share and the expected one, with the variance
+The estimate of a zone is a weighted sum of the users of cells without shrinkage. The weight is 1 for a cell inside the
+zone, and for a cell that a border cuts the expected share of its users, by area and slope (`within_cells`). Its error
+has two parts, independent of each other: the noise, with all correlations between cells (`UnbiasedCounts`), and in each
+cut cell of N users the difference between the true share and the expected one, with the variance
 
     E[N^2] V + E[N] (w (1 - w) - V),
 
@@ -14,6 +14,7 @@ m rho / 3 sum_c (f_c - mean f)^2, and each member has the expected squared mass 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,14 +23,15 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
 from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
 
 Floats = NDArray[np.float64]
 _WHOLE = 1e-9  # of a cell's area: pieces that lack less are the cell, smaller ones are nothing
-_EXACT_LEVELS = 2  # below a cut cell, see `_share_variances`
-_SMALL = 0.1  # of a cell's area: smaller pieces are followed further down
-_NEGLIGIBLE = 0.01  # of a zone's noise variance: what all its cut cells together may add is not refined
+_SIDE = 16  # points along a side of a cell that is cut
+_FEW = 0.02  # of a cell's area: its grid of points does not show smaller parts
+_MAX_SKEWNESS = 2.0  # that the expansion is used for
+_CHUNK = 4096  # cells whose points are in memory at a time: 10 MB a coordinate
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,29 @@ class ZoneUsers:
     Attributes:
         users: float64[n], unbiased but for cells that a border cuts; may be negative.
         noise_variance: float64[n], of the noise alone.
-        share_variance: float64[n], of the shares of cut cells.
+        share_variance: float64[n], of the users of cut cells inside the zone.
+        share_moment: float64[n], their third central moment.
     """
 
     users: Floats
     noise_variance: Floats
     share_variance: Floats
+    share_moment: Floats
 
     @property
     def stddev(self) -> Floats:
         """Standard deviations of the errors: float64[n]."""
         return np.sqrt(self.noise_variance + self.share_variance)
+
+    def intervals(self) -> tuple[Floats, Floats]:
+        """The ends of 95% intervals of users, float64[n] each, at least 0.
+
+        The second term of the expansion by Cornish and Fisher (1938) allows for skewness: where few users are expected
+        in a part of a cell, nobody is there most often, and sometimes many are.
+        """
+        stddev = np.maximum(self.stddev, 1e-300)
+        skewness = np.clip(self.share_moment / stddev**3, -_MAX_SKEWNESS, _MAX_SKEWNESS)
+        return user_intervals(self.users + (Z_95**2 - 1) / 6 * skewness * stddev, self.stddev)
 
 
 @dataclass(frozen=True)
@@ -59,14 +73,12 @@ class _Pieces:
     Attributes:
         zone: int64[p].
         leaf: int64[p], the cell, in the order of the full tree's entries.
-        shape: object[p]; None for complete cells.
         area: float64[p], the share of the cell's area.
         east, south: float64[p], from the cell's centre to the piece's centroid, in widths and heights of the cell.
     """
 
     zone: NDArray[np.int64]
     leaf: NDArray[np.int64]
-    shape: NDArray[np.object_]
     area: Floats
     east: Floats
     south: Floats
@@ -90,12 +102,17 @@ def estimate_zones(
     users, noise = unbiased.totals(pieces.zone, pieces.leaf, weights, zones)
     cut = np.flatnonzero(pieces.area < 1)
     zone, leaf, share = pieces.zone[cut], pieces.leaf[cut], weights[cut]
-    largest = within.squared[leaf] * share * (1 - share)  # as if all users of a cell stood at one point
-    refined = np.bincount(zone, largest, zones)[zone] > _NEGLIGIBLE * noise[zone]
-    spread = _share_variances(bounds[:, leaf], pieces.shape[cut], pieces.area[cut], within.roughness[leaf], refined)
-    spread = np.minimum(spread, share * (1 - share))
-    added = within.squared[leaf] * spread + within.users[leaf] * (share * (1 - share) - spread)
-    return ZoneUsers(users, noise, np.bincount(zone, added, zones).astype(np.float64))
+    spread = _share_variances(bounds[:, leaf], geometries, zone, pieces.area[cut], within.roughness[leaf])
+    most = share * (1 - share)
+    spread = np.minimum(spread, most)
+    squared = within.squared[leaf]
+    added = squared * spread + within.users[leaf] * (most - spread)
+    # Skewness: of a beta-binomial variable with these moments.
+    concentration = most / np.maximum(spread, 1e-300) - 1
+    many = np.sqrt(squared)
+    third = added * (1 - 2 * share) * (concentration + 2 * many) / (concentration + 2)
+    variance, moment = (np.bincount(zone, one, zones).astype(np.float64) for one in (added, third))
+    return ZoneUsers(users, noise, variance, moment)
 
 
 def _bounds(grid: Grid, unbiased: UnbiasedCounts) -> Floats:
@@ -120,63 +137,55 @@ def _pieces(bounds: Floats, geometries: NDArray[np.object_]) -> _Pieces:
     whole = area == 1
     across, down = np.where(whole, 0.0, across), np.where(whole, 0.0, down)
     kept = area > _WHOLE
-    return _Pieces(zone[kept], leaf[kept], shape[kept], area[kept], across[kept], down[kept])
+    return _Pieces(zone[kept], leaf[kept], area[kept], across[kept], down[kept])
 
 
 def _share_variances(
-    bounds: Floats, shapes: NDArray[np.object_], area: Floats, roughness: Floats, refined: NDArray[np.bool_]
+    bounds: Floats, shapes: NDArray[np.object_], zones: NDArray[np.int64], area: Floats, roughness: Floats
 ) -> Floats:
     """The variances of the density's share in parts of cells, float64[p].
 
-    Two levels below the cell are exact, and further ones where a part is small in a cell. The rest is 4/3 rho f (1 - f)
-    of the mass of a cell with the share f, which is exact where all users of the cell stand at one point, and too much
-    where they are spread.
+    Points of a regular grid in the cell, which lie in the zone or not, give the parts of the families of four levels. A
+    part with next to no points counts as a square that is a member of a family some levels below.
 
     Args:
         bounds: float64[4, p], of the cells.
-        shapes: object[p], their parts in the zones.
+        shapes: object[n], the zones, prepared.
+        zones: int64[p], the zone of each part.
         area: float64[p], of the parts, as shares of the cells.
         roughness: float64[p, levels], of the families below the cells.
-        refined: bool[p], whether to look below the cell at all.
     """
-    variance = np.zeros(len(area))
-    part, mass = np.arange(len(area)), np.ones(len(area))
-    for step in range(roughness.shape[1]):
-        rho = roughness[part, step]
-        last = step == roughness.shape[1] - 1
-        down = refined[part] & ((step < _EXACT_LEVELS) | (area < _SMALL)) & (not last)
-        rest = mass * 4 / 3 * rho * area * (1 - area)
-        variance += np.bincount(part[~down], rest[~down], len(variance))
-        part, mass, area, rho, shapes, bounds = (
-            part[down],
-            mass[down],
-            area[down],
-            rho[down],
-            shapes[down],
-            bounds[:, down],
-        )
-        if not len(part):
-            break
-        bounds = _children(bounds)
-        shapes = shapely.intersection(np.repeat(shapes, 4), shapely.box(*bounds))
-        share = shapely.area(shapes) / ((bounds[2] - bounds[0]) * (bounds[3] - bounds[1]))
-        family = np.clip(share, 0.0, 1.0).reshape(-1, 4)
-        apart = ((family - family.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-        variance += np.bincount(part, mass * rho / 3 * apart, len(variance))
-        open_ = (share > _WHOLE) & (share < 1 - _WHOLE)
-        part, mass = np.repeat(part, 4)[open_], np.repeat(mass * (1 + 4 * rho) / 16, 4)[open_]
-        area, shapes, bounds = share[open_], shapes[open_], bounds[:, open_]
+    found = np.empty(len(area))
+    middle = (np.arange(_SIDE) + 0.5) / _SIDE
+    for first in range(0, len(area), _CHUNK):
+        of = slice(first, first + _CHUNK)
+        west, south, east, north = bounds[:, of, None]
+        x, y = west + (east - west) * middle, south + (north - south) * middle
+        held = shapely.contains_xy(shapes[zones[of]][:, None, None], x[:, None, :], y[:, :, None])
+        found[of] = _from_points(held, roughness[of])
+    few = np.minimum(area, 1 - area) < _FEW
+    found[few] = _of_squares(np.minimum(area, 1 - area)[few], roughness[few])
+    return found
+
+
+def _from_points(held: NDArray[np.bool_], roughness: Floats) -> Floats:
+    """Variances from whether the points of each cell, bool[p, _SIDE, _SIDE], are in the zone."""
+    share = held.astype(np.float64)
+    levels = [share]
+    while share.shape[1] > 1:
+        share = share.reshape(len(share), share.shape[1] // 2, 2, share.shape[2] // 2, 2).mean(axis=(2, 4))
+        levels.append(share)
+    variance, mass = np.zeros(len(held)), np.ones(len(held))
+    for step, (parent, children) in enumerate(itertools.pairwise(levels[::-1])):
+        rho = roughness[:, step]
+        apart = children - np.repeat(np.repeat(parent, 2, axis=1), 2, axis=2)
+        variance += mass * rho / 3 * (apart**2).sum(axis=(1, 2))
+        mass *= (1 + 4 * rho) / 16
     return variance
 
 
-def _children(bounds: Floats) -> Floats:
-    """West, south, east and north of the four quarters of rectangles: float64[4, p] -> float64[4, 4 p]."""
-    west, south, east, north = bounds
-    middle, centre = (west + east) / 2, (south + north) / 2
-    quarters = [
-        [west, west, middle, middle],
-        [south, centre, south, centre],
-        [middle, middle, east, east],
-        [centre, north, centre, north],
-    ]
-    return np.array(quarters).transpose(0, 2, 1).reshape(4, -1)
+def _of_squares(area: Floats, roughness: Floats) -> Floats:
+    """Variances of a member with this area of a family some levels below: mass less squared share, float64[p]."""
+    levels = np.log(np.maximum(area, 1e-30)) / -np.log(4)
+    steps = np.clip(levels[:, None] - np.arange(roughness.shape[1]), 0.0, 1.0)
+    return area**2 * np.expm1((steps * np.log1p(4 * roughness)).sum(axis=1))
