@@ -1,8 +1,7 @@
 """Users of zones from a published heatmap, at no privacy cost, with errors of the noise and of cells that are cut.
 
 The estimate of a zone is a weighted sum of the users of cells without shrinkage. The weight is 1 for a cell inside the
-zone, and for a cell that a border cuts the expected share of its users, by area and slope (`within_cells`). Its error
-has two parts, independent of each other: the noise, with all correlations between cells (`UnbiasedCounts`), and in each
+zone, and the share of its area for a cell that a border cuts. Its error has two parts, independent of each other: the noise, with all correlations between cells (`UnbiasedCounts`), and in each
 cut cell of N users the difference between the true share and the expected one, with the variance
 
     E[N^2] V + E[N] (w (1 - w) - V),
@@ -74,14 +73,11 @@ class _Pieces:
         zone: int64[p].
         leaf: int64[p], the cell, in the order of the full tree's entries.
         area: float64[p], the share of the cell's area.
-        east, south: float64[p], from the cell's centre to the piece's centroid, in widths and heights of the cell.
     """
 
     zone: NDArray[np.int64]
     leaf: NDArray[np.int64]
     area: Floats
-    east: Floats
-    south: Floats
 
 
 def estimate_zones(
@@ -98,11 +94,10 @@ def estimate_zones(
     zones = len(geometries)
     bounds = _bounds(grid, unbiased)
     pieces = _pieces(bounds, geometries)
-    weights = within.shares(pieces.leaf, pieces.area, pieces.east, pieces.south)
-    users, noise = unbiased.totals(pieces.zone, pieces.leaf, weights, zones)
-    cut = np.flatnonzero(pieces.area < 1)
-    zone, leaf, share = pieces.zone[cut], pieces.leaf[cut], weights[cut]
-    spread = _share_variances(bounds[:, leaf], geometries, zone, pieces.area[cut], within.roughness[leaf])
+    users, noise = unbiased.totals(pieces.zone, pieces.leaf, pieces.area, zones)
+    cut = pieces.area < 1
+    zone, leaf, share = pieces.zone[cut], pieces.leaf[cut], pieces.area[cut]
+    spread = _share_variances(bounds[:, leaf], geometries, zone, share, within.roughness[leaf])
     most = share * (1 - share)
     spread = np.minimum(spread, most)
     squared = within.squared[leaf]
@@ -131,13 +126,8 @@ def _pieces(bounds: Floats, geometries: NDArray[np.object_]) -> _Pieces:
     west, south, east, north = bounds[:, leaf]
     area = np.where(inside, 1.0, shapely.area(shape) / ((east - west) * (north - south)))
     area[area > 1 - _WHOLE] = 1.0
-    centroid = shapely.centroid(shape)
-    across = (shapely.get_x(centroid) - (west + east) / 2) / (east - west)
-    down = ((south + north) / 2 - shapely.get_y(centroid)) / (north - south)
-    whole = area == 1
-    across, down = np.where(whole, 0.0, across), np.where(whole, 0.0, down)
     kept = area > _WHOLE
-    return _Pieces(zone[kept], leaf[kept], area[kept], across[kept], down[kept])
+    return _Pieces(zone[kept], leaf[kept], area[kept])
 
 
 def _share_variances(
