@@ -16,6 +16,7 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Region
+from sfumato.transforms.cell_indexes import index_cells
 from sfumato.transforms.feature_files import read_features
 from sfumato.transforms.files import open_file
 
@@ -148,6 +149,23 @@ def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
     zones = Zones(columns[0], shapely.force_2d(geometries), names[0], _nested(path, names, columns), source)
     check_zones(zones, path)
     return zones
+
+
+def index_zones(kind: str, resolution: int, region: Region) -> Zones:
+    """The cells of an index that meet a region, as zones. Cells at the region's edge reach beyond it.
+
+    Args:
+        kind: of INDEXES: h3, quadkey or s2_token.
+        resolution: or level, of the index.
+        region: in degrees.
+
+    Raises:
+        RequestError: the index lacks the resolution, or the region has too many cells.
+    """
+    names, polygons = index_cells(kind, resolution, region)
+    if len(names) > MAX_ZONES:
+        raise RequestError(f"{kind}: the region has {len(names):,} cells, and {MAX_ZONES:,} are the most")
+    return Zones(tuple(names.tolist()), polygons, kind, source=f"{kind} {resolution}")
 
 
 def check_zones(zones: Zones, label: str) -> None:

@@ -83,7 +83,7 @@ class ZoneEncoding(Encoding):
 
 @dataclass(frozen=True, eq=False)
 class ZoneLevels(Method):
-    """One sub-query for each level with a share, from the finest to the coarsest.
+    """One sub-query for each level with a share, from the coarsest to the finest.
 
     Attributes:
         zones: to count, with their levels.
@@ -99,8 +99,8 @@ class ZoneLevels(Method):
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """The levels with a share, ascending: 0 is the finest."""
-        return tuple(level for level, share in enumerate(self.shares) if share > 0)
+        """The levels with a share, in the order of their sub-queries: from the coarsest to 0, the finest."""
+        return tuple(level for level in range(len(self.shares) - 1, -1, -1) if self.shares[level] > 0)
 
     def max_rounds(self, depth: int) -> int:
         return len(self.asked)
