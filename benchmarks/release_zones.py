@@ -48,7 +48,7 @@ from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
 from sfumato.transforms.text_tables import markdown_table
-from sfumato.transforms.zones.release_zones import estimate_zones
+from sfumato.transforms.zones.area_estimates import estimate_areas
 
 MAPS = ("cabs", "manhattan", "city", "tokyo")
 _CABS, _TOKYO = Region(-122.51, 37.70, -122.35, 37.82), Region(139.47, 35.51, 139.91, 35.87)
@@ -178,9 +178,9 @@ def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Fou
             zone, _ = located.query(shapes, predicate="contains")
             one.truth.append(np.bincount(zone, minlength=len(shapes)).astype(np.float64))
             began = time.perf_counter()
-            ours = estimate_zones(grid, unbiased, within, shapes)
+            ours = estimate_areas(grid, unbiased, within, shapes)
             spent += (time.perf_counter() - began) * (kind == "tracts")
-            plain = estimate_zones(grid, unbiased, flat, shapes)
+            plain = estimate_areas(grid, unbiased, flat, shapes)
             one.users.append(ours.users)
             one.stddev.append(ours.stddev)
             for ends, values in zip((one.low, one.high), ours.intervals(), strict=True):
@@ -189,7 +189,7 @@ def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Fou
             one.noise.append(np.sqrt(plain.noise_variance))
             shrunk = unbiased.full.by_level(estimate.counts)
             counted = type(unbiased)(unbiased.full, shrunk, unbiased.measured_variance, unbiased.total_variance)
-            one.counts.append(estimate_zones(grid, counted, flat, shapes).users)
+            one.counts.append(estimate_areas(grid, counted, flat, shapes).users)
     return found, spent / keys
 
 

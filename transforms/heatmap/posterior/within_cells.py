@@ -70,9 +70,9 @@ def learn_within_cells(unbiased: UnbiasedCounts, expected: Floats, variance: Flo
         noise += ((part - 0.25) ** 2).sum(axis=1) * node_variance[level - 1][parents]
         law = _fit(law, users[level - 1][parents], (contrast**2).sum(axis=1), noise)
         laws.append(law)
-    level = np.repeat(np.arange(len(full.leaves)), [int(leaf.sum()) for leaf in full.leaves])
+    below = 1 + np.repeat(np.arange(len(full.leaves)), [int(leaf.sum()) for leaf in full.leaves])
     squared = positive**2 + np.maximum(variance, 0.0)
-    return WithinCells(positive, squared, _roughness(level + 1, positive, np.array(laws)))
+    return WithinCells(positive, squared, _roughness(below, positive, np.array(laws)))
 
 
 def _fit(before: Floats, users: Floats, energy: Floats, noise: Floats) -> Floats:
