@@ -15,7 +15,9 @@ from sfumato.transforms.export.release_statement import release_statement
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.published_release import Release
 
-RELEASE, TABLE, MAP, RASTER = PARTS = ("release", "table", "map", "raster")
+RELEASE, TABLE, MAP, RASTER = "release", "table", "map", "raster"
+PARTS = {RELEASE: "a release", TABLE: "a table", MAP: "a table with shapes", RASTER: "a map of cells"}
+"""What a format can be made of, in words."""
 _RASTERS = (CELLS_FILE, CHANGES_FILE)
 _PARQUET = ".parquet"
 

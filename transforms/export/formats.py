@@ -6,7 +6,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean
 from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, pmtiles_file, stac_file
 from sfumato.transforms.export.export_format import ExportFormat
-from sfumato.transforms.export.export_source import ExportSource
+from sfumato.transforms.export.export_source import PARTS, ExportSource
 
 _MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, stac_file)
 FORMATS: dict[str, ExportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
@@ -44,7 +44,7 @@ def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]
         possible = [one.name for one in FORMATS.values() if one.needs in source.parts]
         job = source.release.manifest.get("job")
         raise RequestError(
-            f"format: {kind.name} needs a {kind.needs}, which this release of `sfumato {job}` has not; possible: "
+            f"format: {kind.name} needs {PARTS[kind.needs]}, which this release of `sfumato {job}` has not; possible: "
             f"{', '.join(possible)}"
         )
     return kind.write(source)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.export.export_format import needs_extra
-from sfumato.transforms.export.export_source import MAP, RASTER, ExportSource
+from sfumato.transforms.export.export_source import MAP, PARTS, RASTER, ExportSource
 
 if TYPE_CHECKING:
     import geopandas
@@ -67,4 +67,4 @@ def map_frame(source: ExportSource) -> geopandas.GeoDataFrame:
 def _check(source: ExportSource, part: str, name: str) -> None:
     if part not in source.parts:
         job = source.release.manifest.get("job")
-        raise RequestError(f"{name}: needs a {part}, which this release of `sfumato {job}` has not")
+        raise RequestError(f"{name}: needs {PARTS[part]}, which this release of `sfumato {job}` has not")

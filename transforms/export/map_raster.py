@@ -207,7 +207,7 @@ class _Pieces:
 
     def paint(self, values: NDArray[np.float64], averaged: bool) -> NDArray[np.float64]:
         """Values float64[rows of the table] by pixel; a pixel of several cells has their mean, or NaN."""
-        of_piece = np.where(self.row >= 0, np.append(values, np.nan)[self.row], np.nan)
+        of_piece = np.append(values, np.nan)[self.row]  # -1 is the last, for no row
         if self.alone.all():
             return by_row(of_piece)
         mean = np.add.reduceat(of_piece * self.share, self.first)
@@ -216,7 +216,7 @@ class _Pieces:
 
 def _pixel_areas(region: Region, side: int) -> NDArray[np.float64]:
     """The area of a pixel of each row, float64[side, 1], in square kilometres."""
-    edges = region.north - (region.north - region.south) / side * np.arange(side + 1)
+    edges = np.linspace(region.north, region.south, side + 1, dtype=np.float64)
     width = (region.east - region.west) / side
     return area_km2(np.zeros(side), edges[1:], np.full(side, width), edges[:-1])[:, None]
 

@@ -98,7 +98,7 @@ def merged_cells(layer: MapLayer, grid: Grid, level: int, errors: CellErrors) ->
     for number in np.flatnonzero(merged & (share < 1)).tolist():
         shapes[number] = shapely.union_all(layer.shapes[group == number])
     sums = {
-        name: np.bincount(group, table[name].to_numpy(), len(keys))
+        name: np.bincount(group, table[name].to_numpy(), len(keys)).astype(np.float64)
         for name in table.column_names
         if name.startswith("count") or name == "users_unbiased"
     }

@@ -14,7 +14,7 @@ def write_stac(source: ExportSource) -> dict[str, bytes]:
     """The item's bytes. Its assets name the release's files by absolute paths, or by those of a bucket."""
     release = source.release
     folder = release.path if is_remote(release.path) else os.path.abspath(release.path)
-    return {"": stac_bytes(stac_item(release.manifest, release.digest, folder, source.licence))}
+    return {"": stac_bytes(stac_item(release, folder, source.licence))}
 
 
 FORMAT = ExportFormat(

@@ -114,7 +114,7 @@ def tiles(shapes: NDArray[np.object_], zoom: int) -> Iterator[tuple[int, int, ND
         Column and row of a tile, the indices of its shapes, and these shapes clipped to it, in units from its
         north-west corner, y to the south.
     """
-    placed = shapely.transform(shapes, lambda points: np.stack(tile_position(*points.T, zoom), axis=1))
+    placed = shapely.transform(shapes, lambda points: np.stack(tile_position(points[:, 0], points[:, 1], zoom), axis=1))
     placed = _large_enough(placed, _MIN_SIDE / EXTENT)
     margin = BUFFER / EXTENT
     low_x, low_y, high_x, high_y = np.floor(shapely.bounds(placed) + margin * np.array([-1, -1, 1, 1])).T
@@ -145,4 +145,5 @@ def _large_enough(placed: NDArray[np.object_], side: float) -> NDArray[np.object
 
 def _same_dimension(clipped: NDArray[np.object_], whole: NDArray[np.object_]) -> NDArray[np.bool_]:
     """Whether a clipped shape is not empty, and still an area or a line as before."""
-    return ~shapely.is_empty(clipped) & (shapely.get_dimensions(clipped) == shapely.get_dimensions(whole))
+    same = shapely.get_dimensions(clipped) == shapely.get_dimensions(whole)
+    return np.asarray(same & ~shapely.is_empty(clipped))

@@ -9,8 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sfumato.schemas.guarantee import PRIVACY_UNIT, two_sentences
+from sfumato.schemas.guarantee import PRIVACY_UNIT
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.files import content_type
+from sfumato.transforms.release.published_release import Release
 
 VERSION = "1.1.0"
 FILE_EXTENSION = "https://stac-extensions.github.io/file/v2.1.0/schema.json"
@@ -28,36 +31,31 @@ _PRIVATE = ("epsilon", "delta", "trust", "contribution_bound", "adjacency")
 
 
 def stac_item(
-    manifest: Mapping[str, Any],
-    digest: str,
-    folder: str,
-    licence: str | None = None,
-    links: Sequence[Mapping[str, str]] = (),
+    release: Release, folder: str, licence: str | None = None, links: Sequence[Mapping[str, str]] = ()
 ) -> dict[str, Any]:
     """An item in JSON's types.
 
     Args:
-        manifest: of the release.
-        digest: SHA-256 of the manifest's bytes.
-        folder: of the release, relative to the item's file or absolute; empty for the item's own folder.
+        release: whose files are the item's assets.
+        folder: of the release, relative to the item's file or absolute.
         licence: under which it is published; None states none.
-        links: to the catalog and to itself.
+        links: to the catalog.
 
     Returns:
         The item. Its time is the period of the logs, of a release that a ledger charged; otherwise the time of the run.
         The privacy guarantee is in the properties `sfumato:...`. A release without a region has no geometry.
     """
-    region = manifest.get("region")
+    manifest = release.manifest
     ledger, privacy = _entry(manifest, "ledger"), _entry(manifest, "privacy")
     created = str(manifest.get("created")).replace("+00:00", "Z")
     properties: dict[str, Any] = {"datetime": created}
-    if "first_day" in ledger:
+    if "first_day" in ledger and "last_day" in ledger:
         start, end = f"{ledger['first_day']}T00:00:00Z", f"{ledger['last_day']}T23:59:59Z"
         properties = {"datetime": None, "start_datetime": start, "end_datetime": end}
     properties |= {
         "created": created,
         "title": f"sfumato {manifest.get('job')} {manifest.get('release_id')}",
-        "description": two_sentences(manifest),
+        "description": release.guarantee,
         **({} if licence is None else {"license": licence}),
         "sfumato:job": manifest.get("job"),
         "sfumato:release_id": manifest.get("release_id"),
@@ -66,21 +64,20 @@ def stac_item(
         "sfumato:licence": "not stated" if licence is None else licence,
         "sfumato:warnings": list(manifest.get("warnings") or ()),
     }
-    prefix = f"{folder.rstrip('/')}/" if folder else ""
-    assets = {
-        name: _asset(f"{prefix}{name}", name, str(stated["sha256"]), stated.get("bytes"))
-        for name, stated in sorted(_entry(manifest, "files").items())
-    }
-    assets["manifest.json"] = _asset(f"{prefix}manifest.json", "manifest.json", digest, None)
+    sizes = {name: one.get("bytes") for name, one in _entry(manifest, "files").items()}
+    digests = {**(release.listed or {}), MANIFEST_FILE: release.digest}
     return {
         "type": "Feature",
         "stac_version": VERSION,
         "stac_extensions": [FILE_EXTENSION],
         "id": str(manifest.get("release_id")),
-        **_place(region if isinstance(region, Mapping) else None),
+        **_place(release.grid),
         "properties": properties,
         "links": [dict(link) for link in links],
-        "assets": assets,
+        "assets": {
+            name: _asset(f"{folder.rstrip('/')}/{name}", name, digests[name], sizes.get(name))
+            for name in sorted(digests)
+        },
     }
 
 
@@ -107,10 +104,10 @@ def stac_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _place(region: Mapping[str, Any] | None) -> dict[str, Any]:
-    if region is None:
+def _place(grid: Grid | None) -> dict[str, Any]:
+    if grid is None:
         return {"geometry": None}
-    west, south, east, north = (float(region[side]) for side in ("west", "south", "east", "north"))
+    west, south, east, north = (getattr(grid.region, side) for side in ("west", "south", "east", "north"))
     ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]
     return {"bbox": [west, south, east, north], "geometry": {"type": "Polygon", "coordinates": [ring]}}
 
