@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import shapely
-from pyarrow import csv
 
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import TABLE, ExportSource
@@ -26,10 +29,26 @@ _TYPES = {"int8": "byte", "int16": "short", "int32": "int", "int64": "long", "bo
 def write_csv(source: ExportSource) -> dict[str, bytes]:
     """The table, and its metadata. A row's shape is a column of well-known text, beside a point inside it."""
     table = _with_shapes(source) if source.has_shapes else source.table[1]
-    flat = table.cast(pa.schema([_without_nesting(field) for field in table.schema]))
-    file = pa.BufferOutputStream()
-    csv.write_csv(flat, file, csv.WriteOptions(include_header=True, quoting_style="needed"))
-    return {"": file.getvalue().to_pybytes(), METADATA_SUFFIX: _metadata(source, flat)}
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table.column_names)
+    writer.writerows(zip(*(_texts(table[name]) for name in table.column_names), strict=True))
+    return {"": file.getvalue().encode(), METADATA_SUFFIX: _metadata(source, table)}
+
+
+def _texts(values: pa.ChunkedArray) -> list[str]:
+    """The values of a column as text; empty for what is missing or not finite.
+
+    A number with a fraction always has a point and never an exponent: kepler.gl takes columns with exponents for text.
+    """
+    found = values.to_pylist()
+    if pa.types.is_floating(values.type):
+        return [
+            "" if one is None or not math.isfinite(one) else np.format_float_positional(one, trim="0") for one in found
+        ]
+    if pa.types.is_boolean(values.type):
+        return ["" if one is None else str(one).lower() for one in found]
+    return ["" if one is None else str(one) for one in found]
 
 
 def _with_shapes(source: ExportSource) -> pa.Table:
@@ -46,11 +65,6 @@ def _with_shapes(source: ExportSource) -> pa.Table:
         if name not in table.column_names:
             table = table.append_column(pa.field(name, values.type, metadata={"description": texts[name]}), values)
     return table
-
-
-def _without_nesting(field: pa.Field) -> pa.Field:
-    """Nested and binary columns as text, which CSV has."""
-    return field if not pa.types.is_nested(field.type) else field.with_type(pa.string())
 
 
 def _metadata(source: ExportSource, table: pa.Table) -> bytes:

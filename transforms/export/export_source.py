@@ -75,8 +75,7 @@ class ExportSource:
         """The table with shapes. Raises RequestError if the release has none."""
         if self._is_model and self.table_name is None:
             model = read_model(self.release.read(MODEL_FILE), f"{self.release.path}/{MODEL_FILE}")
-            low, high = self.release.manifest["sizes_metres"]
-            return layer_of_model(model, low, high)
+            return layer_of_model(model, max(self.release.manifest["sizes_metres"]))
         name = self.table_name or self._map_table
         if name is None:
             raise RequestError(f"{self.release.path}: no table of this release has shapes")

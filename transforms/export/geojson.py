@@ -19,7 +19,7 @@ def write_geojson(source: ExportSource) -> dict[str, bytes]:
     head = {
         "type": "FeatureCollection",
         "name": layer.name,
-        "bbox": list(layer.bounds),
+        **({"bbox": list(layer.bounds)} if len(layer.shapes) else {}),
         "sfumato": {**source.statement, "columns": layer.columns},
     }
     shapes = shapely.to_geojson(_anticlockwise(layer.shapes)).tolist()

@@ -26,6 +26,7 @@ def write_geopackage(source: ExportSource) -> dict[str, bytes]:
         dataset_metadata=source.statement,
         layer_metadata=columns,
         promote_to_multi=False,
+        geometry_type=None if len(layer.shapes) else "Unknown",
     )
     return {"": file.getvalue()}
 

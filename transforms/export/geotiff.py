@@ -15,11 +15,12 @@ def write_geotiff(source: ExportSource) -> dict[str, bytes]:
     """The file's bytes. Raises RequestError if rasterio is missing or the release has no raster."""
     raster = source.raster
     with needs_extra("format geotiff"):
+        from rasterio import Affine
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy
-        from rasterio.transform import from_bounds
     rows, columns = raster.shape
     region = raster.region
+    width, height = (region.east - region.west) / columns, (region.north - region.south) / rows
     profile = {
         "driver": "GTiff",
         "height": rows,
@@ -28,7 +29,7 @@ def write_geotiff(source: ExportSource) -> dict[str, bytes]:
         "dtype": "float32",
         "nodata": float("nan"),
         "crs": "EPSG:4326",  # in a GeoTIFF longitude comes first, as in OGC:CRS84
-        "transform": from_bounds(region.west, region.south, region.east, region.north, columns, rows),
+        "transform": Affine(width, 0, region.west, 0, -height, region.north),
     }
     options = {"BLOCKSIZE": _TILE, "COMPRESS": "DEFLATE", "PREDICTOR": "YES", "OVERVIEW_RESAMPLING": "NEAREST"}
     with MemoryFile() as plain, MemoryFile() as optimised:

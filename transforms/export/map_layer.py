@@ -17,6 +17,7 @@ from sfumato.transforms.ranges.model import RangeModel
 
 GEOMETRY = "geometry"
 _MAX_LEVEL = 8  # of the squares that a model of range queries is asked for: 65,536 rows at most
+_ANSWER = "the model's answer for the square, 0 or more; so the sum over squares with few users is too high"
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class MapLayer:
     @property
     def bounds(self) -> tuple[float, float, float, float]:
         """West, south, east and north of all shapes, in degrees; zeros without a shape."""
-        found = shapely.total_bounds(self.shapes)
-        west, south, east, north = (0.0 if np.isnan(one) else float(one) for one in found)
+        if shapely.is_empty(self.shapes).all():
+            return 0.0, 0.0, 0.0, 0.0
+        west, south, east, north = map(float, shapely.total_bounds(self.shapes))
         return west, south, east, north
 
     @property
@@ -61,16 +63,16 @@ def layer_of_table(name: str, table: pa.Table) -> MapLayer:
     return MapLayer(name, table.drop_columns([GEOMETRY]), shapes)
 
 
-def layer_of_model(model: RangeModel, low: float, high: float) -> MapLayer:
+def layer_of_model(model: RangeModel, size: float) -> MapLayer:
     """The answers of a model of range queries in squares that tile its region.
 
     Args:
         model: of `sfumato ranges`.
-        low, high: the sides in metres of the squares that it was made for. The squares have 2^k along a side, with the
-            side that is nearest to the geometric mean of the two, and k at most 8.
+        size: the side in metres of the largest squares that it was made for. The region has 2^k squares along a side,
+            with the k in 0..8 whose squares are nearest to it.
     """
     field = model.field
-    level = round(np.log2(max(field.metres) / np.sqrt(low * high)))
+    level = round(np.log2(max(field.metres) / size))
     level = int(np.clip(level, 0, min(_MAX_LEVEL, field.grid.depth)))
     edges = np.linspace(0.0, field.side, (1 << level) + 1)
     boxes = Boxes.between(edges, edges)
@@ -86,7 +88,7 @@ def layer_of_model(model: RangeModel, low: float, high: float) -> MapLayer:
         "south": (south, {"unit": "degrees"}),
         "east": (east, {"unit": "degrees"}),
         "north": (north, {"unit": "degrees"}),
-        "users": (answers.users, {"description": "the model's answer for the square, 0 or more"}),
+        "users": (answers.users, {"description": _ANSWER}),
         "stddev": (answers.stddev, {"description": error}),
         "density": (answers.users / area, {"unit": "users per square kilometre"}),
     }

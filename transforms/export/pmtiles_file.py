@@ -6,6 +6,7 @@ import gzip
 import io
 from typing import Any
 
+from sfumato.schemas.errors import RequestError
 from sfumato.transforms.export.export_format import ExportFormat, needs_extra
 from sfumato.transforms.export.export_source import MAP, ExportSource
 from sfumato.transforms.export.geojson import plain_rows
@@ -18,8 +19,10 @@ _TYPES = {"string": "String", "bool": "Boolean"}
 
 
 def write_pmtiles(source: ExportSource) -> dict[str, bytes]:
-    """The archive's bytes. Raises RequestError if a library is missing."""
+    """The archive's bytes. Raises RequestError if a library is missing or the table has no rows."""
     layer = source.layer
+    if not len(layer.shapes):
+        raise RequestError(f"format: pmtiles needs rows, and table {layer.name} of {source.release.path} has none")
     with needs_extra("format pmtiles"):
         import mapbox_vector_tile
         from pmtiles.tile import Compression, TileType, zxy_to_tileid
