@@ -6,7 +6,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean
 from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, pmtiles_file, stac_file
 from sfumato.transforms.export.export_format import ExportFormat
-from sfumato.transforms.export.export_source import PARTS, ExportSource
+from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource
 
 _MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, stac_file)
 FORMATS: dict[str, ExportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
@@ -40,6 +40,8 @@ def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]
     if kind.resolution != (source.resolution is not None):
         takes = "needs one, such as 8" if kind.resolution else "takes none"
         raise RequestError(f"resolution: format {kind.name} {takes}")
+    if source.table_name is not None and kind.needs not in (MAP, TABLE):
+        raise RequestError(f"table: format {kind.name} takes none")
     if kind.needs not in source.parts:
         possible = [one.name for one in FORMATS.values() if one.needs in source.parts]
         job = source.release.manifest.get("job")
