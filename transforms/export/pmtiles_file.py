@@ -15,6 +15,7 @@ from sfumato.transforms.export.merged_cells import CellErrors
 from sfumato.transforms.export.tile_pyramid import EXTENT, tiles, zoom_layers
 
 _E7 = 10_000_000  # the header has degrees as integers
+_BOUNDS = ("west", "south", "east", "north")  # which the shapes have
 _TYPES = {"string": "String", "bool": "Boolean"}
 
 
@@ -65,13 +66,15 @@ def write_pmtiles(source: ExportSource) -> dict[str, bytes]:
 
 
 def _known(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None}
+    return {name: value for name, value in row.items() if value is not None and name not in _BOUNDS}
 
 
 def _metadata(source: ExportSource, finest: MapLayer, coarsest: MapLayer, first: int, last: int) -> dict[str, Any]:
     statement = source.statement
     fields = {
-        field.name: _TYPES.get(str(field.type), "Number") for field in (*coarsest.table.schema, *finest.table.schema)
+        field.name: _TYPES.get(str(field.type), "Number")
+        for field in (*coarsest.table.schema, *finest.table.schema)
+        if field.name not in _BOUNDS
     }
     return {
         "name": statement["title"],

@@ -23,7 +23,7 @@ from pmtiles.reader import MemorySource, Reader
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.export_request import ExportRequest
 from sfumato.transforms.export.export_file import export_release
-from sfumato.transforms.export.export_source import ExportSource
+from sfumato.transforms.export.export_source import PARTS, ExportSource
 from sfumato.transforms.export.formats import FORMATS, exported_files, find_format
 from tests.transforms.export.conftest import KINDS, LICENCE, MAPS
 
@@ -180,13 +180,15 @@ def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
 
 
 def test_suffixes_and_names_are_those_that_help_and_documents_list() -> None:
-    suffixes = [suffix for one in FORMATS.values() for suffix in one.suffixes]
-    assert len(set(suffixes)) == len(suffixes)
+    every = [suffix for one in FORMATS.values() for suffix in one.suffixes]
+    assert len(set(every)) == len(every)
     text = ExportRequest.model_fields["format"].description or ""
     assert set(re.findall(r"\w+", text.partition(";")[0])) - {"or"} == set(FORMATS)
     page = (ROOT / "docs" / "how_to" / "export.md").read_text()
     for one in FORMATS.values():
-        assert f"| `{one.name}` | {', '.join(f'`{s}`' for s in one.suffixes)} | {one.text} | " in page
+        assert (
+            f"| `{one.name}` | {', '.join(f'`{s}`' for s in one.suffixes)} | {one.text} | {PARTS[one.needs]} | " in page
+        )
         assert f" | {one.opened_by} | {one.states_in} |" in page
 
 
