@@ -56,6 +56,17 @@ JOBS = {
         "pipelines.requested_heatmap:requested_start",
         publishes=True,
     ),
+    "zones": Job(
+        "publish how many users are in each of a list of public zones, such as tracts",
+        "schemas.requests.zones_request:ZonesRequest",
+        "pipelines.zones:run",
+        publishes=True,
+    ),
+    "zones --release": Job(
+        "estimate the users of zones from a published heatmap; nothing is charged",
+        "schemas.requests.release_zones_request:ReleaseZonesRequest",
+        "pipelines.zones_of_release:run",
+    ),
     "compare": Job(
         "compare heatmap methods on data that you may look at: an evaluation",
         "transforms.evaluation.compare_request:CompareRequest",

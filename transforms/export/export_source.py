@@ -8,15 +8,21 @@ from functools import cached_property
 import pyarrow as pa
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, MODEL_FILE
+from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, MODEL_FILE, TOTALS_FILE
 from sfumato.transforms.export.map_layer import GEOMETRY, MapLayer, layer_of_model, layer_of_table
 from sfumato.transforms.export.map_raster import MapRaster, raster_of_cells, raster_of_squares
 from sfumato.transforms.export.release_statement import release_statement
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.published_release import Release
 
-RELEASE, TABLE, MAP, RASTER = "release", "table", "map", "raster"
-PARTS = {RELEASE: "a release", TABLE: "a table", MAP: "a table with shapes", RASTER: "a map of cells"}
+RELEASE, TABLE, MAP, RASTER, HEATMAP = "release", "table", "map", "raster", "heatmap"
+PARTS = {
+    RELEASE: "a release",
+    TABLE: "a table",
+    MAP: "a table with shapes",
+    RASTER: "a map of cells",
+    HEATMAP: "a heatmap that states the errors of sums",
+}
 """What a format can be made of, in words."""
 _RASTERS = (CELLS_FILE, CHANGES_FILE)
 _PARQUET = ".parquet"
@@ -56,6 +62,9 @@ class ExportSource:
             found.append(MAP)
         if self._is_model or self._raster_file is not None:
             found.append(RASTER)
+        sums = str(release.manifest.get("errors", {}).get("sums", ""))
+        if release.manifest.get("job") == "heatmap" and (TOTALS_FILE in sums or "independent" in sums):
+            found.append(HEATMAP)
         return tuple(found)
 
     @property

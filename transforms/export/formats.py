@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean
-from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, pmtiles_file, stac_file
+from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, h3_file, pmtiles_file, stac_file
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource
 
-_MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, stac_file)
+_MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, h3_file, stac_file)
 FORMATS: dict[str, ExportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 

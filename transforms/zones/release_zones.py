@@ -1,0 +1,208 @@
+"""Tables of zones from a published heatmap: post-processing of its files, at no privacy cost."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import CELLS_FILE, RELEASE_ZONES_SCHEMA, TOTALS_FILE
+from sfumato.schemas.tree import Tree, nodes_from_names
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.heatmap.posterior.within_cells import WithinCells, learn_within_cells
+from sfumato.transforms.release.metadata import parquet_bytes
+from sfumato.transforms.zones.area_estimates import estimate_areas
+from sfumato.transforms.zones.zone_file import Zones, check_zones, read_zones
+
+if TYPE_CHECKING:
+    from sfumato.transforms.release.published_release import Release
+
+_INDEPENDENT = "independent"  # the manifest's word for errors of cells that add up by their variances
+SUFFIXES = (".parquet", ".geojson", ".csv")
+
+
+def zones_of_release(release: Release, zones: Zones) -> pa.Table:
+    """The users of zones by a published heatmap, by RELEASE_ZONES_SCHEMA.
+
+    What is estimated is the number of users of the cohort whose counted location is in the zone. A user's other
+    locations are not in it.
+
+    Args:
+        release: of `sfumato heatmap`.
+        zones: they may leave the map, where nobody is counted; `share_in_map` says how much of a zone is on it.
+
+    Raises:
+        RequestError: the release is no heatmap, does not state the errors of its cells, or no zone meets its map.
+    """
+    unbiased, within = _cells_of(release)
+    grid = release.grid
+    assert grid is not None
+    region = grid.region
+    box = shapely.box(region.west, region.south, region.east, region.north)
+    share = shapely.area(shapely.intersection(zones.geometries, box)) / shapely.area(zones.geometries)
+    if not (share > 0).any():
+        west, south, east, north = shapely.total_bounds(zones.geometries)
+        raise RequestError(
+            f"zones: none meets the map of {release.path} ({region}); they span {west:g},{south:g},{east:g},{north:g}; "
+            "longitude comes first"
+        )
+    found = estimate_areas(grid, unbiased, within, zones.geometries)
+    low, high = found.intervals()
+    outside = share <= 0
+    columns = {
+        "zone": list(zones.ids),
+        **{
+            name: pa.array(values, mask=outside)
+            for name, values in (
+                ("users", found.users),
+                ("stddev", found.stddev),
+                ("low", low),
+                ("high", high),
+                ("noise_stddev", np.sqrt(found.noise_variance)),
+            )
+        },
+        "share_in_map": np.clip(share, 0.0, 1.0),
+        "geometry": shapely.to_wkb(zones.geometries),
+    }
+    privacy = release.manifest.get("privacy", {})
+    origin = {
+        "release_id": release.manifest.get("release_id"),
+        "manifest_sha256": release.digest,
+        **{name: privacy.get(name) for name in ("epsilon", "delta", "unit", "adjacency", "trust")},
+        "guarantee": release.guarantee,
+        "zones_sha256": zones.digest,
+    }
+    metadata = {**(RELEASE_ZONES_SCHEMA.metadata or {}), b"sfumato": json.dumps(origin).encode()}
+    return pa.table(columns, schema=RELEASE_ZONES_SCHEMA).replace_schema_metadata(metadata)
+
+
+def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
+    """Zones from what Python programs have.
+
+    Args:
+        polygons: a path of a GeoJSON or GeoParquet file, a geopandas GeoDataFrame or GeoSeries, or shapely polygons.
+        id_column: the property or column of ids. Without it a frame's index or a polygon's number is its id.
+
+    Raises:
+        RequestError: as `read_zones`, or a file has no id_column.
+    """
+    if isinstance(polygons, str | os.PathLike):
+        if id_column is None:
+            raise RequestError("id_column: name the property or column of the zones' ids, such as id_column='tract'")
+        return read_zones(os.fspath(polygons), id_column)
+    ids: Sequence[Any]
+    if hasattr(polygons, "geometry") and hasattr(polygons, "crs"):  # of geopandas
+        if polygons.crs is None:
+            raise RequestError("zones: the frame has no CRS; set it, such as frame.set_crs('OGC:CRS84')")
+        located = polygons.to_crs("OGC:CRS84")
+        if id_column is not None and id_column not in getattr(polygons, "columns", ()):
+            raise RequestError(f"id_column: the frame has no column {id_column!r}")
+        ids = list(polygons.index if id_column is None else polygons[id_column])
+        shapes = list(located.geometry)
+    else:
+        if id_column is not None:
+            raise RequestError("id_column: shapely polygons have no columns; leave it out, or give a GeoDataFrame")
+        try:
+            shapes = list(polygons)
+        except TypeError:
+            shapes = [polygons]
+        ids = range(len(shapes))
+    kinds = ("Polygon", "MultiPolygon")
+    bad = [i for i, one in enumerate(shapes) if getattr(one, "geom_type", None) not in kinds or one.is_empty]
+    if bad or not shapes:
+        what = f"number {bad[0]} is {type(shapes[bad[0]]).__name__}" if bad else "there are none"
+        raise RequestError(f"zones: give polygons; {what}")
+    geometries = np.empty(len(shapes), dtype=object)
+    geometries[:] = shapes
+    zones = Zones(tuple(map(str, ids)), shapely.force_2d(geometries), id_column or "zone")
+    check_zones(zones, "the polygons")
+    return zones
+
+
+def table_bytes(table: pa.Table, suffix: str) -> bytes:
+    """A table of zones as a file: GeoParquet, GeoJSON, or CSV without polygons. suffix: one of SUFFIXES."""
+    if suffix == ".parquet":
+        return parquet_bytes(table)
+    if suffix == ".csv":
+        text = io.BytesIO()
+        pyarrow.csv.write_csv(table.drop_columns("geometry"), text)
+        return text.getvalue()
+    rows = table.drop_columns("geometry").to_pylist()
+    shapes = shapely.to_geojson(shapely.from_wkb(table["geometry"].to_numpy()))
+    features = [
+        {"type": "Feature", "properties": row, "geometry": json.loads(shape)}
+        for row, shape in zip(rows, shapes, strict=True)
+    ]
+    origin = json.loads(table.schema.metadata[b"sfumato"])
+    return json.dumps({"type": "FeatureCollection", "sfumato": origin, "features": features}).encode()
+
+
+def _cells_of(release: Release) -> tuple[UnbiasedCounts, WithinCells]:
+    """The users of a heatmap's cells, their errors, and the spread inside them. Raises RequestError."""
+    job, errors = release.manifest.get("job"), release.manifest.get("errors", {})
+    if job != "heatmap":
+        raise RequestError(
+            f"release: {release.path} is of `sfumato {job}`; zones are estimated from a `sfumato heatmap`, whose cells "
+            "cover its map"
+        )
+    if release.grid is None:
+        raise RequestError(f"release: {release.path}: the manifest lacks the map's region or depth")
+    sums = str(errors.get("sums", ""))
+    if TOTALS_FILE not in sums and not (_INDEPENDENT in sums and _all_counted(release)):
+        raise RequestError(
+            f"release: {release.path} does not state errors of sums of cells, only a lower bound, so zones would have "
+            "none; publish the heatmap with the method adaptive or flat"
+        )
+    table = release.arrow_table(CELLS_FILE)
+    count, variance = table["count"].to_numpy(), table["stddev"].to_numpy() ** 2
+    if TOTALS_FILE in sums:
+        nodes = release.arrow_table(TOTALS_FILE)
+        node, cell, users, measured = (nodes[name].to_numpy() for name in ("node", "cell", "users", "variance"))
+        unbiased = UnbiasedCounts.from_nodes(node, users, measured, release.grid.depth)
+        cell = cell[cell >= 0]
+        share = _area_shares(unbiased.full, cell, len(count))
+    else:
+        unbiased, cell, share = _independent(release, table["cell_id"].to_pylist(), count, variance)
+    return unbiased, learn_within_cells(unbiased, count[cell] * share, variance[cell] * share)
+
+
+def _independent(
+    release: Release, names: list[str], count: NDArray[np.float64], variance: NDArray[np.float64]
+) -> tuple[UnbiasedCounts, NDArray[np.int64], NDArray[np.float64]]:
+    """The users of cells of independent errors, the cell of each leaf and its share of the cell's area."""
+    assert release.grid is not None
+    try:
+        nodes = nodes_from_names(names, release.grid.depth)
+        tree = Tree.of(release.grid.depth, nodes)
+    except ValueError as error:
+        raise RequestError(f"{release.path}: {CELLS_FILE} is damaged ({error})") from None
+    full = FullTree.from_trees(tree)
+    order = np.argsort(nodes)
+    owner = tree.entries[full.owners(tree)]
+    cell = order[np.minimum(np.searchsorted(nodes[order], owner), len(nodes) - 1)]
+    share = _area_shares(full, cell, len(names))
+    users, spread = (full.sums(full.by_level(one[cell] * share)) for one in (count, variance))
+    return UnbiasedCounts(full, users, spread, float(spread[0][0])), cell, share
+
+
+def _area_shares(full: FullTree, cell: NDArray[np.int64], cells: int) -> NDArray[np.float64]:
+    """The share of each leaf's area in its cell: float64[leaves]."""
+    area = np.concatenate([np.full(int(leaf.sum()), 0.25**level) for level, leaf in enumerate(full.leaves)])
+    return np.asarray(area / np.bincount(cell, area, cells)[cell])
+
+
+def _all_counted(release: Release) -> bool:
+    """Whether every user was counted in the last sub-query, so that noise is all of a cell's error."""
+    privacy = release.manifest.get("privacy", {})
+    queries = privacy.get("sub_queries") or [{}]
+    return privacy.get("composition") != "parallel" and not queries[-1].get("shards_lost")
