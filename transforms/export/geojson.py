@@ -16,7 +16,7 @@ from sfumato.transforms.export.map_layer import MapLayer
 def write_geojson(source: ExportSource) -> dict[str, bytes]:
     """The file's bytes. Numbers that are not finite are null. Outer rings are anticlockwise, as the RFC demands."""
     layer = source.layer
-    head = {
+    head: dict[str, Any] = {
         "type": "FeatureCollection",
         "name": layer.name,
         **({"bbox": list(layer.bounds)} if len(layer.shapes) else {}),
