@@ -113,19 +113,22 @@ class Release(published_release.Release):
             overwrite=overwrite,
         )
 
-    def to_xarray(self) -> xarray.Dataset:
+    def to_xarray(self, table: str | None = None) -> xarray.Dataset:
         """The map as bands over pixels: `users`, `density`, its interval and standard deviation, rates or means.
 
         A pixel has the value of its cell, so the pixels of one cell are not independent. The attributes `long_name`
         and `units` say what a band is, and the attributes of the Dataset state the guarantee.
 
+        Args:
+            table: `slots`, for the maps of slots of time; None for the whole map.
+
         Returns:
-            A Dataset with the dimensions y and x, in degrees. y is from the north.
+            A Dataset with the dimensions y and x, in degrees, and before them slot. y is from the north.
 
         Raises:
-            RequestError: the release has no map of cells, or xarray is missing.
+            RequestError: the release has no map of cells or no such table, or xarray is missing.
         """
-        return map_dataset(ExportSource(self))
+        return map_dataset(ExportSource(self, table_name=table))
 
     def to_geodataframe(self, table: str | None = None) -> geopandas.GeoDataFrame:
         """The rows of the map with their shapes; `attrs` states the guarantee.

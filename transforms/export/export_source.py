@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, MODEL_FILE, TOTALS_FILE
@@ -106,6 +107,21 @@ class ExportSource:
             raise RequestError(f"{release.path}: this release has no map of cells")
         name = self._raster_file.removesuffix(_PARQUET)
         return raster_of_cells(name, self._table(name), grid, nested=self.nested)
+
+    @cached_property
+    def slots(self) -> dict[str, MapRaster]:
+        """The map of each slot of time by the slot's name, for a table with a row for each slot and cell.
+
+        Empty where the table to export has no slots. Raises RequestError if the release has no such table.
+        """
+        grid = self.release.grid
+        if self.table_name is None or grid is None:
+            return {}
+        table = self._table(self.table_name)
+        if not {"slot", "slot_name", "cell_id"} <= set(table.column_names):
+            return {}
+        parts = [table.filter(pc.equal(table["slot"], slot)) for slot in sorted(pc.unique(table["slot"]).to_pylist())]
+        return {str(part["slot_name"][0]): raster_of_cells(self.table_name, part, grid, nested=False) for part in parts}
 
     @cached_property
     def table(self) -> tuple[str, pa.Table]:

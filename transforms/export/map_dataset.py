@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.export.export_format import needs_extra
@@ -18,20 +20,26 @@ _CRS = "crs"  # the variable that the climate and forecast conventions name as `
 def map_dataset(source: ExportSource) -> xarray.Dataset:
     """The bands as variables over y and x, in degrees, by the climate and forecast conventions (CF 1.11).
 
+    A table with slots of time gives the dimension `slot` before them.
+
     Raises:
-        RequestError: the release has no map of cells, or xarray is missing.
+        RequestError: the release has no map of cells, the named table has no slots, or xarray is missing.
     """
     _check(source, RASTER, "to_xarray")
     with needs_extra("to_xarray"):
         import xarray
-    raster = source.raster
+    if source.table_name is not None and not source.slots:
+        raise RequestError(f"table: {source.table_name} has no slots of time; leave it out for the map")
+    rasters = list(source.slots.values()) or [source.raster]
+    raster = rasters[0]
+    dimensions = ("slot", "y", "x") if source.slots else ("y", "x")
     variables = {
         band.name: (
-            ("y", "x"),
-            band.values,
+            dimensions,
+            np.stack([one.bands[number].values for one in rasters]) if source.slots else band.values,
             {"units": band.unit or "1", "long_name": band.text, "grid_mapping": _CRS},
         )
-        for band in raster.bands
+        for number, band in enumerate(raster.bands)
     }
     crs = {
         "grid_mapping_name": "latitude_longitude",
@@ -40,7 +48,8 @@ def map_dataset(source: ExportSource) -> xarray.Dataset:
         "crs_wkt": 'GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563]],'
         'PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433],AUTHORITY["EPSG","4326"]]',
     }
-    axes = {
+    axes: dict[str, Any] = {"slot": ("slot", list(source.slots), {"long_name": "slot of time"})} if source.slots else {}
+    axes |= {
         "y": ("y", raster.latitudes, {"standard_name": "latitude", "units": "degrees_north", "axis": "Y"}),
         "x": ("x", raster.longitudes, {"standard_name": "longitude", "units": "degrees_east", "axis": "X"}),
     }

@@ -89,6 +89,7 @@ _USERS = (
     _Source("low", "density_low", f"lower {_END} {_OF_ITS_CELL}"),
     _Source("high", "density_high", f"upper {_END} {_OF_ITS_CELL}"),
     _Source("stddev", "density_stddev", f"standard deviation of the estimated users {_OF_ITS_CELL}"),
+    _Source("expected", "density_expected", f"users to expect by the pattern of all cells {_OF_ITS_CELL}"),
 )
 _CHANGES = (
     _Source("difference", "difference", f"users after less users before {_OF_ITS_CELL}"),
@@ -129,7 +130,7 @@ def raster_of_cells(name: str, table: pa.Table, grid: Grid, *, nested: bool) -> 
     for source in _sources(name, table):
         values = table[source.column].to_numpy(zero_copy_only=False).astype(np.float64)
         values = values / np.where(own > 0, own, np.nan) if source.per_area else values
-        averaged = source.band in ("density", "difference", "before", "after")
+        averaged = source.band in ("density", "density_expected", "difference", "before", "after")
         bands.append(
             Band(source.band, _USERS_KM2 if source.per_area else "", source.text, piece.paint(values, averaged))
         )

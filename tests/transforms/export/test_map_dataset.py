@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import sfumato
+from sfumato.transforms.release.metadata import parquet_bytes
+from sfumato.transforms.release.release_folder import publish
 from tests.transforms.export.conftest import MAPS
 
 
@@ -46,6 +49,34 @@ def test_a_place_is_found_by_its_coordinates(folders: dict[str, Path]) -> None:
     assert float(dataset["users"].sum()) == pytest.approx(cells["count"].sum())
     at = dataset.sel(y=(cell["north"] + cell["south"]) / 2, x=(cell["west"] + cell["east"]) / 2, method="nearest")
     assert float(at["density"]) == pytest.approx(cell["density"])
+
+
+def test_slots_of_time_are_a_dimension(folders: dict[str, Path], tmp_path: Path) -> None:
+    """A table with a row for each slot and cell, as maps by hour have it."""
+    release = sfumato.open_release(folders["flat"])
+    cells = release.arrow_table("cells.parquet").select(["cell_id", "depth", "west", "south", "east", "north"])
+    count = release.cells["count"].to_numpy()
+    parts = []
+    for slot, share in enumerate((0.2, 0.3, 0.5)):
+        name = pa.array([f"{slot}-{slot + 1} h"] * len(count))
+        parts.append(
+            cells.append_column("slot", pa.array(np.full(len(count), slot)))
+            .append_column("slot_name", name)
+            .append_column("users", pa.array(count * share))
+        )
+    files = {path.name: path.read_bytes() for path in folders["flat"].iterdir()}
+    files["slots.parquet"] = parquet_bytes(pa.concat_tables(parts[::-1]))
+    publish(str(tmp_path / "release"), files, "made-up", overwrite=False)
+    dataset = sfumato.open_release(tmp_path / "release").to_xarray("slots")
+    assert dataset["users"].dims == ("slot", "y", "x")
+    assert dataset["slot"].values.tolist() == ["0-1 h", "1-2 h", "2-3 h"]
+    whole = release.to_xarray()
+    assert dataset["users"].sum("slot").values == pytest.approx(whole["users"].values)
+    assert float(dataset["users"].sel(slot="1-2 h").sum()) == pytest.approx(0.3 * count.sum())
+    with pytest.raises(sfumato.RequestError, match=r"^table: cells has no slots"):
+        release.to_xarray("cells")
+    with pytest.raises(sfumato.RequestError, match=r"^table: .* has no table 'slots'"):
+        release.to_xarray("slots")
 
 
 def test_a_frame_has_shapes_and_the_guarantee(folders: dict[str, Path]) -> None:
