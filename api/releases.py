@@ -16,13 +16,18 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE, ZONES_FILE
+from sfumato.transforms.export.export_file import export_release
+from sfumato.transforms.export.export_source import ExportSource
+from sfumato.transforms.export.map_dataset import map_dataset, map_frame
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release import published_release
 from sfumato.transforms.zones.release_zones import zones_from, zones_of_release
 
 if TYPE_CHECKING:
+    import geopandas
     import pandas as pd
+    import xarray
     from matplotlib.axes import Axes
 
 _MAX_BARS = 30
@@ -107,6 +112,71 @@ class Release(published_release.Release):
         files[MANIFEST_FILE] = published_release.read_part(self.path, MANIFEST_FILE)
         publish(os.fspath(output), files, str(self.manifest.get("release_id")), overwrite)
         return open_release(output)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,
+        *,
+        licence: str | None = None,
+        table: str | None = None,
+        resolution: int | None = None,
+        overwrite: bool = False,
+    ) -> list[str]:
+        """Writes the release as a file of another tool, with its guarantee in the file's metadata.
+
+        Args:
+            path: the file, local or gs://.
+            format: geotiff, geojson, csv, gpkg, pmtiles, h3 or stac; None for that of the file's suffix.
+            licence: that the file states, as an SPDX identifier such as CC-BY-4.0; None states none.
+            table: of the release; None for the one with the map.
+            resolution: of H3's cells, for the format h3.
+            overwrite: whether to replace a file that is there.
+
+        Returns:
+            The files that were written, `path` first.
+
+        Raises:
+            RequestError: the format does not fit the release, an option is wrong, a library is missing, or the file
+                cannot be written.
+        """
+        return export_release(
+            self,
+            os.fspath(path),
+            format,
+            licence=licence,
+            table=table,
+            resolution=resolution,
+            overwrite=overwrite,
+        )
+
+    def to_xarray(self, table: str | None = None) -> xarray.Dataset:
+        """The map as bands over pixels: `users`, `density`, its interval and standard deviation, rates or means.
+
+        A pixel has the value of its cell, so the pixels of one cell are not independent. The attributes `long_name`
+        and `units` say what a band is, and the attributes of the Dataset state the guarantee.
+
+        Args:
+            table: `slots`, for the maps of slots of time; None for the whole map.
+
+        Returns:
+            A Dataset with the dimensions y and x, in degrees, and before them slot. y is from the north.
+
+        Raises:
+            RequestError: the release has no map of cells or no such table, or xarray is missing.
+        """
+        return map_dataset(ExportSource(self, table_name=table))
+
+    def to_geodataframe(self, table: str | None = None) -> geopandas.GeoDataFrame:
+        """The rows of the map with their shapes; `attrs` states the guarantee.
+
+        Args:
+            table: of the release; None for the one with the map.
+
+        Raises:
+            RequestError: the release has no such table or no map, or geopandas is missing.
+        """
+        return map_frame(ExportSource(self, table_name=table))
 
     def zones(self, polygons: Any, id_column: str | None = None) -> pd.DataFrame:
         """Users of zones, such as tracts, from a heatmap. It costs no privacy budget.
