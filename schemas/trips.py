@@ -44,6 +44,10 @@ class TripColumns:
         begin, end = self.origin, self.destination
         return LocationColumns(self.user_id, begin[1], begin[0]), LocationColumns(self.user_id, end[1], end[0])
 
+    def text_types(self) -> dict[str, pa.DataType]:
+        """See Columns.text_types."""
+        return {**dict.fromkeys((*self.origin, *self.destination), pa.float64()), self.user_id: pa.string()}
+
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         """See Columns.check."""
         kind = check_user_id(schema, self.user_id, path)

@@ -14,7 +14,7 @@ from sfumato.schemas.trust import Trust
 
 MAX_TRIPS = 1000
 MAX_GAP, MIN_DISTANCE = 4 * 3600.0, 100.0  # where they are not given
-_OF_RECORDS = ("latitude_column", "longitude_column", "max_gap", "min_distance")
+_OF_RECORDS = (*PlaceColumns.model_fields, "max_gap", "min_distance")
 
 
 class FlowsRequest(PlaceColumns, UserColumn, RegionOfMap, MapGeography):
