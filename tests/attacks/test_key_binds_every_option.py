@@ -198,13 +198,14 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("origin", {}, "a,e"),
         ("destination", {}, "c,e"),
         *[
-            (name, OF_RECORDS, value)
-            for name, value in (
-                ("latitude_column", "y"),
-                ("longitude_column", "x"),
-                ("time_column", "u"),
-                ("max_gap", 60),
-                ("min_distance", 5),
+            (name, OF_RECORDS | base, value)
+            for name, base, value in (
+                ("latitude_column", {}, "y"),
+                ("longitude_column", {}, "x"),
+                *PLACES,
+                ("time_column", {}, "u"),
+                ("max_gap", {}, 60),
+                ("min_distance", {}, 5),
             )
         ],
     ],
