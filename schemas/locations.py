@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean
+from sfumato.schemas.slots import Slots
 
 DROP_REASONS = (
     "null_user_id",
@@ -132,9 +133,11 @@ class LocationColumns:
             without. With neither weight nor time, all records of a user weigh the same.
         max_dwell: upper bound of the weights from times, in seconds.
         auxiliary: a category for each record; None without.
+        slots: of local time, in which records are counted apart; None without. Their column is no weight.
 
     Raises:
-        RequestError: both weight and time are given, max_dwell is out of range, or a column has two roles.
+        RequestError: both weight and time are given, max_dwell is out of range, a column has two roles, or both
+            auxiliary data and slots are given.
     """
 
     user_id: str = "user_id"
@@ -144,8 +147,11 @@ class LocationColumns:
     time: str | None = None
     max_dwell: float = 3600.0
     auxiliary: Auxiliary | None = None
+    slots: Slots | None = None
 
     def __post_init__(self) -> None:
+        if self.auxiliary is not None and self.slots is not None:
+            raise RequestError("auxiliary: a map has slots or rates, not both; leave out --auxiliary or --slots")
         if self.weight is not None and self.time is not None:
             raise RequestError(
                 f"weight_column, time_column: a record weighs {self.weight!r} or its time by {self.time!r}; give one"
@@ -159,6 +165,17 @@ class LocationColumns:
     def categories(self) -> int:
         """Number of categories; 1 without auxiliary data."""
         return len(self.auxiliary.categories) if self.auxiliary else 1
+
+    @property
+    def bins(self) -> int:
+        """In how many bins the records of a cell are counted: by category or by slot; 1 without either."""
+        return self.categories if self.slots is None else len(self.slots)
+
+    def metadata(self) -> dict[str, Any]:
+        """The columns by role, in JSON's types; slots where there are any."""
+        own = asdict(self)
+        del own["slots"]  # the keys of maps without slots stay as they were
+        return own if self.slots is None else {**own, "slots": self.slots.metadata()}
 
     @property
     def has_weights(self) -> bool:
@@ -176,7 +193,8 @@ class LocationColumns:
 
     def names_beside_coordinates(self) -> list[str]:
         """The columns to read without the coordinates, each once."""
-        more = (self.weight, self.time, self.auxiliary.column if self.auxiliary else None)
+        beside = (one.column for one in (self.auxiliary, self.slots) if one is not None)
+        more = (self.weight, self.time, *beside)
         return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
@@ -187,12 +205,9 @@ class LocationColumns:
             weight = field_type(schema, self.weight, "weight_column", path)
             if not (pt.is_floating(weight) or pt.is_integer(weight)):
                 raise RequestError(f"{path}: column {self.weight!r} must hold weights as numbers, it holds {weight}")
-        if self.time is not None:
-            time = field_type(schema, self.time, "time_column", path)
-            if not (pt.is_timestamp(time) or pt.is_floating(time) or pt.is_integer(time)):
-                raise RequestError(
-                    f"{path}: column {self.time!r} must hold timestamps, or seconds as numbers, it holds {time}"
-                )
+        for name in (self.time, self.slots.column if self.slots else None):
+            if name is not None:
+                check_time(schema, name, path)
         if self.auxiliary is not None:
             self.auxiliary.check(schema, path)
         return {self.user_id: kind}
@@ -205,6 +220,13 @@ def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataT
         raise RequestError(f"{path}: no column {name!r}{hint}; set --{option} to one of: {', '.join(schema.names)}")
     kind = schema.field(name).type
     return kind.value_type if pt.is_dictionary(kind) else kind
+
+
+def check_time(schema: pa.Schema, name: str, path: str) -> None:
+    """Raises RequestError unless the column exists and holds timestamps or numbers."""
+    time = field_type(schema, name, "time_column", path)
+    if not (pt.is_timestamp(time) or pt.is_floating(time) or pt.is_integer(time)):
+        raise RequestError(f"{path}: column {name!r} must hold timestamps, or seconds as numbers, it holds {time}")
 
 
 def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:

@@ -29,6 +29,8 @@ RANGES_PICTURE = "ranges.png"
 TOTALS_FILE = "totals.parquet"
 ANSWERS_FILE = "answers.parquet"
 BASEMAP_FILE = "basemap.json"
+SLOTS_FILE = "slots.parquet"
+SLOT_MAPS_FILE = "slots.npy"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -53,6 +55,8 @@ RELEASE_FILES = frozenset(
         TOTALS_FILE,
         ANSWERS_FILE,
         BASEMAP_FILE,
+        SLOTS_FILE,
+        SLOT_MAPS_FILE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/2"
@@ -141,6 +145,37 @@ ANSWERS_SCHEMA = pa.schema(
         pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
         pa.field("users", pa.float64(), False, {"description": "noisy users by this sub-query alone; may be negative"}),
         pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise, in users"}),
+    ]
+)
+
+_SLOT_STDDEV = (
+    "standard deviation of the error of users: noise and what the profiles around leave open; it holds on average over "
+    "cells and slots"
+)
+# One row for each slot and each cell that the sub-query by slot counted, slot after slot.
+SLOTS_SCHEMA = pa.schema(
+    [
+        *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
+        pa.field("slot", pa.int16(), False, {"description": "its index in the manifest's slots.names, from 0"}),
+        pa.field("slot_name", pa.dictionary(pa.int16(), pa.string()), False, {"description": "such as 08-09 h"}),
+        pa.field(
+            "users",
+            pa.float64(),
+            False,
+            {"description": "estimated users whose counted record is in the cell and slot; add up to the map's users"},
+        ),
+        pa.field("stddev", pa.float64(), False, {"description": _SLOT_STDDEV}),
+        pa.field(
+            "expected",
+            pa.float64(),
+            False,
+            {"description": "users to expect in such a slot, by the profiles of all cells: the pattern without chance"},
+        ),
+        pa.field(
+            "users_unbiased", pa.float64(), False, {"description": "users with the noise alone; may be negative"}
+        ),
+        pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the users"}),
+        pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the users"}),
     ]
 )
 

@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, option
+from sfumato.schemas.slots import UTC, Slots
 
 DEFAULT_MAX_DWELL = 3600.0
 
@@ -23,6 +24,8 @@ IN_COLUMNS = dict.fromkeys(
         "max_dwell",
         "auxiliary",
         "categories",
+        "slots",
+        "time_zone",
     ),
     "columns",
 )
@@ -66,6 +69,51 @@ class LogColumns(PlaceColumns, UserColumn):
         if self.max_dwell is not None and self.time_column is None:
             raise RequestError("max_dwell: is of dwell times, which need --time_column NAME")
         return self
+
+
+class SlotColumns(LogColumns):
+    """When a record was, for maps of every slot of time."""
+
+    time_column: str | None = option(
+        None,
+        "column of timestamps, or of seconds since 1970: a record weighs the time until the same user's next record; "
+        "with --slots it is the time of the record alone, and weighs nothing",
+        COLUMNS,
+        metavar="NAME",
+    )
+    slots: str | None = option(
+        None,
+        "maps by local time of the --time_column: hour, weekday, hour_of_week, or hours between edges such as "
+        "0,7,10,16,19,24",
+        COLUMNS,
+        common=True,
+        metavar="SLOTS",
+    )
+    time_zone: str | None = option(
+        None,
+        f"time zone of the --slots, such as Asia/Tokyo; times without a zone are in UTC (default: {UTC})",
+        COLUMNS,
+        metavar="NAME",
+    )
+
+    @model_validator(mode="after")
+    def _of_slots(self) -> Self:
+        if self.slots is None:
+            if self.time_zone is not None:
+                raise RequestError("time_zone: is of slots; give --slots hour or the like, or leave it out")
+            return self
+        if self.time_column is None:
+            raise RequestError("slots: are of times, which need --time_column NAME")
+        if self.max_dwell is not None:
+            raise RequestError("max_dwell: with --slots a record does not weigh its time; leave it out")
+        return self
+
+    @property
+    def time_slots(self) -> Slots | None:
+        """The slots; None without. Raises RequestError."""
+        if self.slots is None or self.time_column is None:
+            return None
+        return Slots.parse(self.time_column, self.slots, UTC if self.time_zone is None else self.time_zone)
 
 
 class RateColumn(Request):

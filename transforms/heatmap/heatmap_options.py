@@ -91,13 +91,16 @@ def heatmap_options() -> dict[str, Option]:
     return options
 
 
-def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int = 1) -> HeatmapParameters:
+def heatmap_parameters(
+    method: str, values: Mapping[str, Any], categories: int = 1, slots: int = 1
+) -> HeatmapParameters:
     """Makes parameters of options.
 
     Args:
         method: its name.
         values: by option name. A missing option, None and False give the default; every flag's is False.
         categories: how many the auxiliary data have; 1 without such data.
+        slots: of time, how many; 1 without.
 
     Raises:
         RequestError: the method or an option is unknown, an option is of another method, or a value is out of range.
@@ -113,7 +116,7 @@ def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int =
     own = {name: value for name, value in given.items() if options[name].methods}
     common = {name: value for name, value in given.items() if not options[name].methods}
     kind.check_given(own)
-    return HeatmapParameters(**common, categories=categories, method=kind(**own))
+    return HeatmapParameters(**common, categories=categories, slots=slots, method=kind(**own))
 
 
 def option_grid(

@@ -10,7 +10,7 @@ from pydantic import create_model, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
-from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn
+from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn, SlotColumns
 from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap, ReleaseRequest
 from sfumato.schemas.requests.request_base import (
     INPUT,
@@ -51,14 +51,16 @@ def location_columns(request: LogColumns) -> LocationColumns:
     if isinstance(request, RateColumn) and request.auxiliary is not None:
         known = request.categories
         auxiliary = Auxiliary(request.auxiliary, assumed=True) if known is None else Auxiliary(request.auxiliary, known)
+    slots = request.time_slots if isinstance(request, SlotColumns) else None
     return LocationColumns(
         user_id=request.user_id_column,
         latitude=request.latitude_column,
         longitude=request.longitude_column,
         weight=request.weight_column,
-        time=request.time_column,
+        time=request.time_column if slots is None else None,
         max_dwell=DEFAULT_MAX_DWELL if request.max_dwell is None else request.max_dwell,
         auxiliary=auxiliary,
+        slots=slots,
     )
 
 
@@ -67,7 +69,7 @@ def lists_of(request: Request, names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: [True] if value is True else list(value) for name, value in request.given(names).items()}
 
 
-class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseRequest):
+class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, ReleaseRequest):
     """The options of the job, without those of HeatmapParameters and of the methods."""
 
     JOB: ClassVar[str] = "heatmap"
@@ -97,7 +99,9 @@ class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseR
     @cached_property
     def parameters(self) -> HeatmapParameters:
         """The parameters of the heatmap. Raises RequestError."""
-        return heatmap_parameters(self.method, self.given(heatmap_options()), self.columns.categories)
+        columns = self.columns
+        slots = 1 if columns.slots is None else len(columns.slots)
+        return heatmap_parameters(self.method, self.given(heatmap_options()), columns.categories, slots)
 
     @cached_property
     def columns(self) -> LocationColumns:

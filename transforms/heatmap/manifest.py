@@ -24,6 +24,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rates import LEVEL, published_categories
+from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta
@@ -45,6 +46,15 @@ _ALL = "one distribution a user over the cells of all their locations, in intege
 _ROUNDED = (
     "one distribution a user over the cells of all their locations, times {}, with independent rounding of every "
     "entry: a sum below that plus the vector's length"
+)
+_ONE_SLOT = (
+    "; that record counts once in all, in the slot of its time, one of {} ({}, {}): the map of a slot is of the users "
+    "whose counted record is in it, not of all who were there"
+)
+_SLOTS = (
+    "users by slot of local time, estimated together: slots.parquet has users of cells with 95% intervals, which are "
+    "pointwise and hold the noise alone; slots.npy has the users of every slot on a grid. The slots of a cell add up to "
+    "the map of all slots. A user counts in one slot."
 )
 _BINS = "; each location with its category, one of {} bins of its cell"
 _POSTERIOR_STDDEV = (
@@ -72,7 +82,11 @@ _RATES = (
 
 
 def heatmap_manifest(
-    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, grid: Grid
+    state: HeatmapState,
+    parameters: HeatmapParameters,
+    metadata: ReleaseMetadata,
+    grid: Grid,
+    slots: SlotMaps | None = None,
 ) -> dict[str, Any]:
     """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
 
@@ -81,6 +95,7 @@ def heatmap_manifest(
         parameters: of the heatmap.
         metadata: of the release.
         grid: of the heatmap.
+        slots: the maps of every slot; None without slots.
     """
     population, cohort = state.population, state.cohort
     central = parameters.is_central
@@ -139,6 +154,7 @@ def heatmap_manifest(
         ),
         "errors": _errors(parameters),
         **_auxiliary(parameters, metadata),
+        **({} if slots is None else _slots(slots, metadata)),
     }
     return release_manifest(metadata, content, _warnings(state, parameters))
 
@@ -179,6 +195,12 @@ def _auxiliary(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict
     return {"auxiliary": {**bins, "rates": rates}}
 
 
+def _slots(slots: SlotMaps, metadata: ReleaseMetadata) -> dict[str, Any]:
+    """The manifest's entry on slots of time."""
+    stated = metadata.parameters["columns"]["slots"]
+    return {"slots": {**stated, "level": LEVEL, "description": _SLOTS, "region": slots.profile()}}
+
+
 def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> str:
     """The bound on one user's contribution, as a text."""
     gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
@@ -189,6 +211,9 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> s
     else:
         weighted = columns.get("weight") is not None or columns.get("time") is not None
         bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)
+    if parameters.slots > 1:
+        stated = columns["slots"]
+        return bound + _ONE_SLOT.format(len(stated["names"]), stated["kind"], stated["time_zone"])
     return bound + (_BINS.format(parameters.categories) if parameters.categories > 1 else "")
 
 

@@ -257,7 +257,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
 def _bounds(parameters: HeatmapParameters) -> list[str]:
     """Lines that hold for any number of users in any places."""
     method, depth = parameters.method, parameters.depth
-    rounds, delta = method.max_rounds(depth), ""
+    rounds, delta = parameters.max_rounds(), ""
     if parameters.rho is not None:
         delta = f" and delta {parameters.delta:g}, with Gaussian noise"
     lines = [

@@ -56,10 +56,9 @@ class PrivateHeatmap(beam.PTransform):
     ):
         super().__init__()
         columns = columns or LocationColumns()
-        if columns.categories != parameters.categories:
-            raise RequestError(
-                f"categories: the columns have {columns.categories}, the heatmap's parameters {parameters.categories}"
-            )
+        for name, given in (("categories", columns.categories), ("slots", len(columns.slots) if columns.slots else 1)):
+            if given != (expected := getattr(parameters, name)):
+                raise RequestError(f"{name}: the columns have {given}, the heatmap's parameters {expected}")
         check_prior(prior, parameters)
         self._grid = Grid(region, parameters.depth)
         self._parameters = parameters
@@ -71,7 +70,7 @@ class PrivateHeatmap(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         grid, parameters, key, spill = self._grid, self._parameters, self._key, self._spill
-        columns, places = self._columns, Places(grid.depth, parameters.categories)
+        columns, places = self._columns, Places(grid.depth, parameters.bins)
         bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
         chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, grid, key, spill)  # (user group, chunk)
         bounded, users = chunks | "BoundUsers" >> bound  # bytes, UserCounts
@@ -90,5 +89,5 @@ def bind_key(
     prior: Estimate | None = None,
 ) -> RunKey:
     """The key for one heatmap's region, parameters, columns and earlier map."""
-    metadata = {"region": asdict(region), **parameters.metadata(), "columns": asdict(columns)}
+    metadata = {"region": asdict(region), **parameters.metadata(), "columns": columns.metadata()}
     return key.narrowed(metadata if prior is None else {**metadata, "prior": digest(prior)})

@@ -73,6 +73,7 @@ def plan(
         rounding=parameters.rounding,
         prior=prior,
         noise=parameters.count_noise,
+        slots=parameters.slots,
     )
     return _with_next_query(state, parameters)
 
@@ -171,7 +172,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     shard_range, available = _shard_range(query, state), budget.remaining
     if shard_range is not None and parameters.is_central:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
-    max_rounds = parameters.method.max_rounds(parameters.depth)
+    max_rounds = parameters.max_rounds()
     min_noise = state.noise.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
     min_epsilon = _MIN_SHARE * budget.total + min_noise
     if not state.results and max_rounds * min_epsilon > available:

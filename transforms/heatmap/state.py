@@ -90,6 +90,7 @@ class HeatmapState:
         rounding: of the users' distributions.
         prior: the map of an earlier release that this one starts from.
         noise: of every sum.
+        slots: of time, by which the last sub-query counts; 1 without any.
     """
 
     population: Population
@@ -103,6 +104,18 @@ class HeatmapState:
     rounding: Rounding = "systematic"
     prior: Estimate | None = None
     noise: AdditiveNoise = LAPLACE
+    slots: int = 1
+
+    @property
+    def map_results(self) -> tuple[NoisyCounts, ...]:
+        """The results that count all slots together; all results of a map without slots."""
+        return self.results if self.slot_result is None else self.results[:-1]
+
+    @property
+    def slot_result(self) -> NoisyCounts | None:
+        """The result by slot, the last one; None before it and without slots."""
+        last = self.results[-1] if self.slots > 1 and self.results else None
+        return last if last is not None and len(last.counts) != len(last.tree.entries) else None
 
     @property
     def next_query_budget(self) -> Budget:

@@ -68,7 +68,7 @@ class CollectCounts(beam.PTransform):
         super().__init__()
         self._plan = plan
         self._admit = admit
-        self._key = key.narrowed({**plan.metadata(), "columns": asdict(columns)})
+        self._key = key.narrowed({**plan.metadata(), "columns": columns.metadata()})
         self._columns = columns
         self._spill = Spill(spill)
 
