@@ -171,9 +171,7 @@ SLOTS_SCHEMA = pa.schema(
             False,
             {"description": "users to expect in such a slot, by the profiles of all cells: the pattern without chance"},
         ),
-        pa.field(
-            "users_unbiased", pa.float64(), False, {"description": "users with the noise alone; may be negative"}
-        ),
+        pa.field("users_unbiased", pa.float64(), False, {"description": "users with the noise alone; may be negative"}),
         pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the users"}),
         pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the users"}),
     ]

@@ -1,4 +1,4 @@
-"""Slots of local time, in which records are counted apart: hours, weekdays, hours of the week, or hours between edges."""
+"""Slots of local time, in which records are counted apart: hours, weekdays, hours of the week, or other hours."""
 
 from __future__ import annotations
 
@@ -85,6 +85,15 @@ class Slots:
         return DAYS if self.kind == "weekday" else hours
 
     @property
+    def ticks(self) -> tuple[tuple[int, str], ...]:
+        """The slots at which an axis of slots has a tick, and its text."""
+        if self.kind == "edges":
+            return tuple((slot, _clock(edge)) for slot, edge in enumerate(self.edges))
+        if self.kind == "hour":
+            return tuple((hour, _clock(hour)) for hour in range(0, 25, 6))
+        return tuple((day * (24 if self.kind == "hour_of_week" else 1), name[:3]) for day, name in enumerate(DAYS))
+
+    @property
     def edge_seconds(self) -> tuple[int, ...]:
         """The starts of the slots of a day and its end, in seconds after local midnight."""
         hours = self.edges or tuple(range(25))
@@ -97,8 +106,9 @@ class Slots:
 
 
 def _hours(begin: float, end: float) -> str:
-    def clock(hour: float) -> str:
-        minutes = round(hour * 60)
-        return f"{minutes // 60:02d}" if minutes % 60 == 0 else f"{minutes // 60:02d}:{minutes % 60:02d}"
+    return f"{_clock(begin)}-{_clock(end)} h"
 
-    return f"{clock(begin)}-{clock(end)} h"
+
+def _clock(hour: float) -> str:
+    minutes = round(hour * 60)
+    return f"{minutes // 60:02d}" if minutes % 60 == 0 else f"{minutes // 60:02d}:{minutes % 60:02d}"

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,27 @@ from sfumato.schemas.release import (
     MANIFEST_FILE,
     PICTURE_FILE,
     RATES_PICTURE,
+    SLOT_MAPS_FILE,
+    SLOTS_FILE,
     TOTALS_FILE,
     rate_columns,
 )
+from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section, Table
+from sfumato.schemas.views import (
+    Bounds,
+    FileLink,
+    Geography,
+    Layer,
+    MapBody,
+    Measure,
+    PageView,
+    Scale,
+    Section,
+    Table,
+    TimeSlots,
+)
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.numbers import about, length, plural
 from sfumato.transforms.report.scales import WIDE, density_scale, rate_scale
@@ -47,6 +62,7 @@ from sfumato.transforms.report.sections import (
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
+_MAX_SLOT_VALUES = 48_000  # of all slots on a page
 _LISTED = 24
 _FINEST = 0.01  # users: no count is written finer than a hundredth of it
 _TAIL = 0.025  # of each end of the intervals
@@ -54,6 +70,8 @@ _FILES = {
     CELLS_FILE: "one row for each cell: bounds, estimated users with their intervals, density, shape, rates",
     ANSWERS_FILE: "each sub-query's own noisy answers, which the page's layers show",
     TOTALS_FILE: "what adds up the errors of cells: Release.total gives their users and standard deviation",
+    SLOTS_FILE: "one row for each slot of time and cell: users with their interval, users to expect",
+    SLOT_MAPS_FILE: "the users of every slot of time on a grid: float32[slots, rows from the north, columns]",
     DENSITY_FILE: "the density on the finest grid, row 0 in the north, adding up to 1",
     RATES_PICTURE: "the map of the rate as a picture",
     MANIFEST_FILE: "the guarantee, every parameter, every version",
@@ -168,8 +186,54 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         depth=grid.depth,
         layers=layers,
         finest_metres=(wide / grid.side, tall / grid.side),
+        slots=_slots(files, manifest, grid),
     )
     return body, len(published.nodes)
+
+
+def _slots(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> TimeSlots | None:
+    """The maps of every slot of time on one scale; None without slots."""
+    if SLOTS_FILE not in files:
+        return None
+    stated = manifest["slots"]
+    slots = Slots(stated["column"], stated["kind"], stated["time_zone"], tuple(stated["edges"]))
+    table = _table(files[SLOTS_FILE])
+    shape = (len(slots), -1)
+    names = np.asarray(table["cell_id"]).reshape(shape)[0].tolist()
+    nodes = nodes_from_names(names, grid.depth)
+    columns = (
+        np.asarray(table[name]).reshape(shape) for name in ("users", "users_unbiased", "users_low", "users_high")
+    )
+    by_slot, area, room = [], _areas(nodes, grid.depth), max(_MAX_SLOT_VALUES // len(slots), 1)
+    for users, unbiased, low, high in zip(*columns, strict=True):
+        error = (high - unbiased) / _deviations(manifest, None)  # of the noise alone, which adds up where cells merge
+        noisy = _Cells(nodes, area, unbiased, error, low, high).merged(room, _deviations(manifest, None))
+        shown = _Cells(nodes, area, users, error, low, high).merged(room, 0.0).users
+        low = np.maximum(noisy.low, 0)
+        by_slot.append(replace(noisy, low=low, users=np.clip(shown, low, np.maximum(noisy.high, 0))))
+    cells = by_slot[0]
+    area, users = _area_km2(cells, grid), np.stack([one.users for one in by_slot])
+    weight = users * np.minimum(users / np.maximum(1.96 * np.stack([one.stddev for one in by_slot]), 1e-12), 1) ** 2
+    scale = density_scale((users / area).ravel(), np.where(cells.area > 0, weight, 0).ravel())
+    measures = [
+        _users(one, grid, scale, None).model_copy(update={"name": f"Users, {name}"})
+        for one, name in zip(by_slot, slots.names, strict=True)
+    ]
+    title = {"hour": "By hour", "weekday": "By weekday", "hour_of_week": "By hour of the week", "edges": "By hours"}
+    note = (
+        f"Local time, {slots.time_zone}. Each user counts once, in the slot of one record of theirs: "
+        "a map of a slot shows who was counted there, not all who were."
+    )
+    return TimeSlots(
+        title=title[slots.kind],
+        note=note,
+        names=list(slots.names),
+        ticks=list(slots.ticks),
+        layer=_layer(title[slots.kind], "", cells, grid, measures),
+        region=[
+            tuple(float(f"{max(one[name], 0):.5g}") for name in ("users", "low", "high")) for one in stated["region"]
+        ],
+    )
 
 
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:

@@ -42,6 +42,7 @@ _MECHANISMS = {  # by the noise, and whether a trusted curator adds it
 _ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
 _TOP = "one location a user, the cell with most of their records or weight"
+_TOP_SLOT = "one location a user, the cell and slot with most of their records or weight"
 _ALL = "one distribution a user over the cells of all their locations, in integers with sum {}"
 _ROUNDED = (
     "one distribution a user over the cells of all their locations, times {}, with independent rounding of every "
@@ -53,8 +54,8 @@ _ONE_SLOT = (
 )
 _SLOTS = (
     "users by slot of local time, estimated together: slots.parquet has users of cells with 95% intervals, which are "
-    "pointwise and hold the noise alone; slots.npy has the users of every slot on a grid. The slots of a cell add up to "
-    "the map of all slots. A user counts in one slot."
+    "pointwise and hold the noise alone; slots.npy has the users of every slot on a grid. The slots of a cell add up "
+    "to the map of all slots. A user counts in one slot."
 )
 _BINS = "; each location with its category, one of {} bins of its cell"
 _POSTERIOR_STDDEV = (
@@ -207,7 +208,7 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> s
     if gamma is not None:
         bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(gamma)
     elif parameters.contributes == "top":
-        bound = _TOP
+        bound = _TOP if parameters.slots == 1 else _TOP_SLOT
     else:
         weighted = columns.get("weight") is not None or columns.get("time") is not None
         bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)

@@ -25,9 +25,9 @@ def read_values(
     """Reads the values of a batch of n rows.
 
     Returns:
-        Weights or times in seconds, float64[n], and categories or slots, uint64[n]; None where the columns name none. Then the
-        fault of each row, int8[n]: 0 for a good row, else 1 + the index in REASONS. The other numbers of a row with a
-        fault have no meaning.
+        Weights or times in seconds, float64[n], and categories or slots, uint64[n]; None where the columns name none.
+        Then the fault of each row, int8[n]: 0 for a good row, else 1 + the index in REASONS. The other numbers of a row
+        with a fault have no meaning.
     """
     faults = np.zeros(block.num_rows, dtype=np.int8)
     numbers = categories = None
@@ -95,7 +95,7 @@ def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArra
         numbers = _numbers(column)
         known = np.isfinite(numbers)
         seconds = np.floor(np.clip(np.where(known, numbers, 0), -_MAX_SECONDS, _MAX_SECONDS)).astype(np.int64)
-    known = known & (_FIRST_SECOND <= seconds) & (seconds < _END_SECOND)
+    known = known & (seconds >= _FIRST_SECOND) & (seconds < _END_SECOND)
     moments = pa.array(np.where(known, seconds, 0), pa.timestamp("s", slots.time_zone))
     local = pc.local_timestamp(moments).cast(pa.int64()).to_numpy()
     day, second = np.divmod(local, _DAY)

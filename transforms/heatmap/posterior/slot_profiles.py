@@ -75,13 +75,7 @@ def infer_slots(full: FullTree, counts: Array, noise: float, users: Array) -> Sl
     by_component = [full.by_level(one) for one in basis @ counts]
     own = [np.stack([one[level] for one in by_component], axis=-1) for level in range(len(full.codes))]
     means, variances, kappas = _upward(full, own, measured, totals, frequency)
-    mean, variance = means[0], variances[0]
-    found, spread = [mean], [variance]
-    for level in range(1, len(full.codes)):
-        family = _Family.of(totals[level], kappas[level], means[level], variances[level])
-        mean, variance = family.posterior(found[-1][full.parents[level]], spread[-1][full.parents[level]])
-        found.append(mean)
-        spread.append(variance)
+    found, spread = _downward(full, means, variances, kappas, totals)
     raw = [one @ basis + total[:, None] / slots for one, total in zip(found, totals, strict=True)]
     # A component's variance counts in every slot with its basis vector's square, which is 1 / slots on average.
     each = [one.sum(axis=1) / slots for one in spread]
@@ -211,6 +205,19 @@ def _upward(
         kappas[level] = (weight * KAPPAS[:, None]).sum(axis=0) / weight.sum(axis=0)
         above = _Family.of(totals[level], kappas[level], mean, variance).message()
     return means, variances, kappas
+
+
+def _downward(
+    full: FullTree, means: list[Array], variances: list[Array], kappas: list[Array], totals: list[Array]
+) -> tuple[list[Array], list[Array]]:
+    """The posterior means and variances of every node's components, by level: float64[n, K]. See `_upward`."""
+    found, spread = [means[0]], [variances[0]]
+    for level in range(1, len(full.codes)):
+        family = _Family.of(totals[level], kappas[level], means[level], variances[level])
+        mean, variance = family.posterior(found[-1][full.parents[level]], spread[-1][full.parents[level]])
+        found.append(mean)
+        spread.append(variance)
+    return found, spread
 
 
 def _reconciled(full: FullTree, raw: list[Array], totals: list[Array]) -> list[Array]:
