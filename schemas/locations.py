@@ -205,9 +205,9 @@ class LocationColumns:
             weight = field_type(schema, self.weight, "weight_column", path)
             if not (pt.is_floating(weight) or pt.is_integer(weight)):
                 raise RequestError(f"{path}: column {self.weight!r} must hold weights as numbers, it holds {weight}")
-        for name in (self.time, self.slots.column if self.slots else None):
-            if name is not None:
-                check_time(schema, name, path)
+        for column in (self.time, self.slots.column if self.slots else None):
+            if column is not None:
+                check_time(schema, column, path)
         if self.auxiliary is not None:
             self.auxiliary.check(schema, path)
         return {self.user_id: kind}

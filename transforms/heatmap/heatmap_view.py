@@ -230,9 +230,7 @@ def _slots(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> TimeSl
         names=list(slots.names),
         ticks=list(slots.ticks),
         layer=_layer(title[slots.kind], "", cells, grid, measures),
-        region=[
-            tuple(float(f"{max(one[name], 0):.5g}") for name in ("users", "low", "high")) for one in stated["region"]
-        ],
+        region=[(_figure(max(one["users"], 0)), _figure(one["low"]), _figure(one["high"])) for one in stated["region"]],
     )
 
 
@@ -419,9 +417,14 @@ def _cost(query: Mapping[str, Any]) -> str:
     return f"ε = {query['epsilon']:.3g}" if "epsilon" in query else f"ρ = {query['rho']:.3g}"
 
 
+def _figure(value: float) -> float:
+    """Five digits of a number."""
+    return float(f"{value:.5g}")
+
+
 def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:
     """Rows of a list with their value and the ends of its interval."""
-    return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]
+    return [(row, *(_figure(float(one[row])) for one in values)) for row in rows.tolist()]
 
 
 def _rounded(values: Array, spread: Array) -> list[float | None]:

@@ -103,7 +103,8 @@ def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArra
     if slots.kind == "weekday":
         return weekday.astype(np.uint64), known
     hour = np.searchsorted(slots.edge_seconds, second, side="right") - 1
-    return (hour + (24 * weekday if slots.kind == "hour_of_week" else 0)).astype(np.uint64), known
+    slot = hour + 24 * weekday if slots.kind == "hour_of_week" else hour
+    return np.asarray(slot, dtype=np.uint64), known
 
 
 def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
