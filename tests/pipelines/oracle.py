@@ -12,6 +12,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from scipy.stats import binom
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region, interleave
+from sfumato.schemas.slots import Slots
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import bind_key
 from sfumato.transforms.heatmap.schedule import advance, start
@@ -54,12 +56,25 @@ def value_of(record: dict[str, Any], columns: LocationColumns) -> float | None:
 
 
 def category_of(record: dict[str, Any], columns: LocationColumns) -> int | None:
-    """A record's category, None where it has none of them."""
+    """A record's category or slot, None where it has none of them."""
+    if columns.slots is not None:
+        return slot_of(record[columns.slots.column], columns.slots)
     if columns.auxiliary is None:
         return 0
     value = record[columns.auxiliary.column]
     name = str(value).lower() if isinstance(value, bool) else str(value)
     return columns.auxiliary.categories.index(name) if name in columns.auxiliary.categories else None
+
+
+def slot_of(value: datetime | float | None, slots: Slots) -> int | None:
+    """The slot of a time by the calendar, None for what is no time."""
+    if isinstance(value, int | float):
+        value = datetime.fromtimestamp(math.floor(value), UTC) if math.isfinite(value) else None
+    if value is None:
+        return None
+    local = (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(ZoneInfo(slots.time_zone))
+    hour = sum(3600 * local.hour + 60 * local.minute >= edge for edge in slots.edge_seconds[:-1]) - 1
+    return {"weekday": local.weekday(), "hour_of_week": 24 * local.weekday() + hour}.get(slots.kind, hour)
 
 
 def records_of_users(
@@ -110,7 +125,7 @@ def heatmap(
     prior: Estimate | None = None,
 ) -> HeatmapState:
     depth, columns = parameters.depth, columns or LocationColumns()
-    bits = 2 * depth + math.ceil(math.log2(columns.categories))
+    bits = 2 * depth + math.ceil(math.log2(columns.bins))
     key = bind_key(key, region, parameters, columns, prior)
     records = records_of_users(pattern, region, depth, key, columns)
     users = weights_of_users({user: mine for user, mine in records.items() if mine}, parameters, columns)
@@ -181,7 +196,7 @@ def ask(
                 node = code | 4**parameters.depth
                 while node not in present:
                     node >>= 2
-                vector[category * len(nodes) + place[node]] += weight
+                vector[place[node] + (0 if len(nodes) == length else category * len(nodes))] += weight
         if parameters.is_central:
             total += np.array(vector)
             continue
