@@ -8,7 +8,6 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, option
-from sfumato.schemas.slots import UTC, Slots
 
 DEFAULT_MAX_DWELL = 3600.0
 
@@ -91,7 +90,7 @@ class SlotColumns(LogColumns):
     )
     time_zone: str | None = option(
         None,
-        f"time zone of the --slots, such as Asia/Tokyo; times without a zone are in UTC (default: {UTC})",
+        "time zone of the --slots, such as Asia/Tokyo; times without a zone are in UTC (default: UTC)",
         COLUMNS,
         metavar="NAME",
     )
@@ -107,13 +106,6 @@ class SlotColumns(LogColumns):
         if self.max_dwell is not None:
             raise RequestError("max_dwell: with --slots a record does not weigh its time; leave it out")
         return self
-
-    @property
-    def time_slots(self) -> Slots | None:
-        """The slots; None without. Raises RequestError."""
-        if self.slots is None or self.time_column is None:
-            return None
-        return Slots.parse(self.time_column, self.slots, UTC if self.time_zone is None else self.time_zone)
 
 
 class RateColumn(Request):

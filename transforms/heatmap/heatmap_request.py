@@ -23,6 +23,7 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
+from sfumato.schemas.slots import UTC, Slots
 from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -51,7 +52,9 @@ def location_columns(request: LogColumns) -> LocationColumns:
     if isinstance(request, RateColumn) and request.auxiliary is not None:
         known = request.categories
         auxiliary = Auxiliary(request.auxiliary, assumed=True) if known is None else Auxiliary(request.auxiliary, known)
-    slots = request.time_slots if isinstance(request, SlotColumns) else None
+    slots = None
+    if isinstance(request, SlotColumns) and request.slots is not None and request.time_column is not None:
+        slots = Slots.parse(request.time_column, request.slots, UTC if request.time_zone is None else request.time_zone)
     return LocationColumns(
         user_id=request.user_id_column,
         latitude=request.latitude_column,
