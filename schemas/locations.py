@@ -134,6 +134,7 @@ class LocationColumns:
         max_dwell: upper bound of the weights from times, in seconds.
         auxiliary: a category for each record; None without.
         slots: of local time, in which records are counted apart; None without. Their column is no weight.
+        records_per_user: the most slots in which a user counts, each by one record.
 
     Raises:
         RequestError: both weight and time are given, max_dwell is out of range, a column has two roles, or both
@@ -148,10 +149,17 @@ class LocationColumns:
     max_dwell: float = 3600.0
     auxiliary: Auxiliary | None = None
     slots: Slots | None = None
+    records_per_user: int = 1
 
     def __post_init__(self) -> None:
         if self.auxiliary is not None and self.slots is not None:
             raise RequestError("auxiliary: a map has slots or rates, not both; leave out --auxiliary or --slots")
+        if self.records_per_user > 1:
+            if self.slots is None or self.records_per_user > len(self.slots):
+                most = 1 if self.slots is None else len(self.slots)
+                raise RequestError(f"records_per_user: at most one a slot, so {most}; got {self.records_per_user}")
+            if self.weight is not None:
+                raise RequestError("weight_column: with several records a user all weigh the same; leave it out")
         if self.weight is not None and self.time is not None:
             raise RequestError(
                 f"weight_column, time_column: a record weighs {self.weight!r} or its time by {self.time!r}; give one"
@@ -174,8 +182,9 @@ class LocationColumns:
     def metadata(self) -> dict[str, Any]:
         """The columns by role, in JSON's types; slots where there are any."""
         own = asdict(self)
-        del own["slots"]  # the keys of maps without slots stay as they were
-        return own if self.slots is None else {**own, "slots": self.slots.metadata()}
+        del own["slots"], own["records_per_user"]  # the keys of maps without slots stay as they were
+        slots = self.slots
+        return own if slots is None else {**own, "slots": slots.metadata(), "records_per_user": self.records_per_user}
 
     @property
     def has_weights(self) -> bool:

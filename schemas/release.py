@@ -98,6 +98,7 @@ _STDDEV = (
     "chosen by their counts and for sums of cells. With the methods count_min, emd, hierarchical, adaptive_grid and "
     "spatial_decomposition it is a lower bound everywhere"
 )
+_COUNT = "estimated users of the cohort, or user-slots with --records_per_user; may be negative"
 CELLS_SCHEMA = pa.schema(
     [
         pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
@@ -106,7 +107,7 @@ CELLS_SCHEMA = pa.schema(
         pa.field("south", pa.float64(), False, {"unit": "degrees"}),
         pa.field("east", pa.float64(), False, {"unit": "degrees"}),
         pa.field("north", pa.float64(), False, {"unit": "degrees"}),
-        pa.field("count", pa.float64(), False, {"description": "estimated users of the cohort; may be negative"}),
+        pa.field("count", pa.float64(), False, {"description": _COUNT}),
         pa.field("stddev", pa.float64(), False, {"description": _STDDEV}),
         pa.field("density", pa.float64(), True, {"unit": "users per square kilometre, null if the area is 0"}),
         pa.field("geometry", pa.binary(), False, {"description": "WKB, the node without its descendants"}),
@@ -162,7 +163,7 @@ SLOTS_SCHEMA = pa.schema(
             "users",
             pa.float64(),
             False,
-            {"description": "estimated users whose counted record is in the cell and slot; add up to the map's users"},
+            {"description": "estimated users with a counted record in the cell and slot; add up to the map's count"},
         ),
         pa.field("stddev", pa.float64(), False, {"description": _SLOT_STDDEV}),
         pa.field(

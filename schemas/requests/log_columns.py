@@ -25,6 +25,7 @@ IN_COLUMNS = dict.fromkeys(
         "categories",
         "slots",
         "time_zone",
+        "records_per_user",
     ),
     "columns",
 )
@@ -95,9 +96,21 @@ class SlotColumns(LogColumns):
         metavar="NAME",
     )
 
+    records_per_user: int | None = option(
+        None,
+        "with --slots, the most slots in which a user counts, each by one record drawn from it; noise grows with it "
+        "(default: 1, one record in all)",
+        COLUMNS,
+        metavar="N",
+        ge=1,
+        le=168,
+    )
+
     @model_validator(mode="after")
     def _of_slots(self) -> Self:
         if self.slots is None:
+            if self.records_per_user is not None:
+                raise RequestError("records_per_user: is of slots; give --slots hour or the like, or leave it out")
             if self.time_zone is not None:
                 raise RequestError("time_zone: is of slots; give --slots hour or the like, or leave it out")
             return self

@@ -79,6 +79,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("slots", {"time_column": "t"}, "hour"),
         ("slots", {"time_column": "t", "slots": "0,7,24"}, "0,8,24"),
         ("time_zone", {"time_column": "t", "slots": "hour"}, "Asia/Tokyo"),
+        ("records_per_user", {"time_column": "t", "slots": "hour"}, 2),
         ("method", {}, "flat"),
         ("blur", {}, 0.1),
     ],

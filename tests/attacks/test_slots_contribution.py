@@ -1,4 +1,4 @@
-"""A user with records in every hour and everywhere still adds one to one entry of each sub-query.
+"""A user with records in every hour and everywhere adds one to one entry of each sub-query, or to as many as stated.
 
 A map of every slot under one epsilon would be a false promise if a user counted once in each slot. So logs with and
 without one busy user are read, bounded and summed as the job does it, without noise.
@@ -22,14 +22,14 @@ from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import Contribution, bound_users, split_by_user_group
+from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, split_by_user_group
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 DEPTH, OTHERS, BUSY = 5, 200, 5_000
 REGION = Region(-1, 50, 1, 51)
 
 
-def sums(slots: Slots, busy: int, contribution: Contribution, seed: int) -> list[NDArray[np.int64]]:
+def sums(slots: Slots, busy: int, contribution: Contribution, seed: int, most: int = 1) -> list[NDArray[np.int64]]:
     """Exact sums, over all shards, of sub-queries with all slots together and by slot."""
     rng = np.random.default_rng(seed)
     columns = {
@@ -44,9 +44,11 @@ def sums(slots: Slots, busy: int, contribution: Contribution, seed: int) -> list
     groups: dict[int, list[bytes]] = {}
     for group, chunk in split_by_user_group(encoded, spill):
         groups.setdefault(group, []).append(chunk)
-    bounded = np.sort(
-        np.concatenate([bound_users(one, places, None, contribution == "top") for one in groups.values()])
-    )
+    if most > 1:
+        parts = [bound_slots(one, places, most) for one in groups.values()]
+    else:
+        parts = [bound_users(one, places, None, contribution == "top") for one in groups.values()]
+    bounded = np.sort(np.concatenate(parts))
     rows = Rows(places, bounded & ~places.mask, bounded & places.mask)
     cohort = Cohort(OTHERS, OTHERS, 1.0, 3, 1)
     encodings = [
@@ -66,6 +68,24 @@ def test_a_busy_user_adds_one_to_one_entry_of_each_sub_query(kind: str, contribu
         difference = more - less
         assert np.abs(difference).sum() == 1
         assert difference.max() == 1
+
+
+@pytest.mark.parametrize(("kind", "most"), [("hour", 2), ("hour", 24), ("weekday", 3), ("hour_of_week", 10)])
+def test_a_busy_user_adds_at_most_one_in_as_many_slots_as_stated(kind: str, most: int) -> None:
+    """In L1 by the stated number in all, which is what the noise is for; and by one in a slot."""
+    slots = Slots.parse("time", kind, "Asia/Tokyo")
+    with_user, without = (sums(slots, busy, "one", 3, most) for busy in (BUSY, 0))
+    for summed, more, less in zip((True, False) * 2, with_user, without, strict=True):
+        difference = more - less
+        assert (difference >= 0).all()
+        assert difference.sum() == most  # they have records in every slot: exactly that, so the bound is not loose
+        if not summed:
+            assert (difference.reshape(len(slots), -1).sum(axis=1) <= 1).all()
+    parameters = heatmap_parameters(
+        "adaptive", {"depth": 6, "population": 5_000, "trust": "central"}, slots=len(slots), records_per_user=most
+    )
+    for one in make_plan(parameters).sub_queries:
+        assert one.noise_stddev == pytest.approx(parameters.count_noise.stddev(one.cost, most))
 
 
 def test_the_noise_of_every_sub_query_is_for_one_record() -> None:

@@ -116,6 +116,24 @@ def weights_of_users(
     return weights
 
 
+def mixed(user: int, slot: int, stream: int) -> int:
+    """SplitMix64 of a user and a slot, in Python's integers."""
+    word = (1 << 64) - 1
+    bits = (user + (4 * slot + stream) * 0x9E3779B97F4A7C15) & word
+    bits = ((bits ^ bits >> 30) * 0xBF58476D1CE4E5B9) & word
+    bits = ((bits ^ bits >> 27) * 0x94D049BB133111EB) & word
+    return bits ^ bits >> 31
+
+
+def slots_of_user(user: int, records: list[tuple[int, float]], parameters: HeatmapParameters) -> dict[int, int]:
+    """One record in each of a few slots: 1 in each of its places."""
+    slots: dict[int, list[int]] = defaultdict(list)
+    for place, _ in sorted(records):
+        slots[place >> 2 * parameters.depth].append(place)
+    kept = sorted(slots, key=lambda slot: mixed(user, slot, 2))[: parameters.records_per_user]
+    return {slots[slot][(mixed(user, slot, 1) % 2**32 * len(slots[slot])) >> 32]: 1 for slot in kept}
+
+
 def heatmap(
     pattern: str,
     region: Region,
@@ -128,7 +146,11 @@ def heatmap(
     bits = 2 * depth + math.ceil(math.log2(columns.bins))
     key = bind_key(key, region, parameters, columns, prior)
     records = records_of_users(pattern, region, depth, key, columns)
-    users = weights_of_users({user: mine for user, mine in records.items() if mine}, parameters, columns)
+    present = {user: mine for user, mine in records.items() if mine}
+    if parameters.records_per_user > 1:
+        users = {user: slots_of_user(user, mine, parameters) for user, mine in present.items()}
+    else:
+        users = weights_of_users(present, parameters, columns)
     admission = Admit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
     state = start(admission, parameters, prior)
     cohort = state.cohort

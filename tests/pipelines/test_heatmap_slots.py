@@ -16,7 +16,9 @@ from sfumato.pipelines import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.slots import Slots
+from sfumato.schemas.views import MapBody
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from tests.conftest import REGION, make_logs, write_files
@@ -47,11 +49,16 @@ def timed_logs(users: int, records: int) -> pa.Table:
         (Slots("time", "hour_of_week", "Europe/Berlin"), {"contribution": "top", "depth": 5}),
         (Slots("time", "edges", "UTC", (0, 6, 12, 18, 24)), {"depth": 14, "users": 900, "population": 1200}),
         (Slots("time", "hour"), {"noise_source": "client", "schedule": "lean"}),
+        (Slots("time", "weekday", "Europe/Berlin"), {"records_per_user": 3}),
+        (Slots("time", "edges", "UTC", (0, 7, 24)), {"records_per_user": 2, "trust": "central"}),
+        (Slots("time", "hour"), {"records_per_user": 24, "noise": "gaussian", "delta": 1e-6, "epsilon": 8.0}),
     ],
 )
 def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, slots: Slots, changes: dict[str, Any]) -> None:
-    pattern, columns = write_files(timed_logs(1200, 3), tmp_path / "logs", 4), LocationColumns(slots=slots)
-    parameters = heatmap_parameters("adaptive", {**SMALL, **changes}, slots=len(slots))
+    most = changes.pop("records_per_user", 1)
+    columns = LocationColumns(slots=slots, records_per_user=most)
+    pattern = write_files(timed_logs(1200, 5 if most > 1 else 3), tmp_path / "logs", 4)
+    parameters = heatmap_parameters("adaptive", {**SMALL, **changes}, slots=len(slots), records_per_user=most)
     state = run_state(pattern, parameters, columns)
     assert len(state.results) in (2, 3, 4)
     assert state.slot_result is state.results[-1]
@@ -82,6 +89,31 @@ def test_the_command_publishes_every_slot(tmp_path: Path) -> None:
     assert "counts once in all" in manifest["privacy"]["contribution_bound"]
     assert np.load(out / "slots.npy").shape == (3, 64, 64)
     assert manifest["privacy"]["epsilon_spent"] == pytest.approx(manifest["privacy"]["epsilon"])
+
+
+def test_several_records_a_user_count_user_slots_and_say_so(tmp_path: Path) -> None:
+    """3,000 users with about six records in three slots: the slots add up to the user-slots, and users stay users."""
+    table = timed_logs(3000, 6)
+    pattern, out = write_files(table, tmp_path / "logs", 2), tmp_path / "out"
+    slots = ("--time_column", "time", "--slots", "0,8,16,24", "--records_per_user", "3", "--trust", "central")
+    assert cli.main(command(pattern, out, "--depth", "5", "--epsilon", "4", "--max_bad_fraction", "0.4", *slots)) == 0
+    manifest = json.loads((out / "manifest.json").read_text())
+    known = table.filter(pa.compute.is_valid(table["time"]))
+    slot = pa.compute.floor(pa.compute.divide(pa.compute.hour(known["time"]), 8))
+    truth = len({*zip(known["user_id"].to_pylist(), slot.to_pylist(), strict=True)})
+    results = manifest["results"]
+    assert abs(results["user_slots"] - truth) < 6 * results["user_slots_stddev"]
+    assert abs(results["users"] - 3000) < 6 * results["users_stddev"]
+    assert results["users"] < 0.6 * results["user_slots"]
+    total = sum(sfumato.open_release(out).table("slots")["users"])
+    assert total == pytest.approx(results["user_slots"])
+    assert "at most 3 records a user" in manifest["privacy"]["contribution_bound"]
+    body = heatmap_view({path.name: path.read_bytes() for path in out.iterdir()}).body
+    assert isinstance(body, MapBody)
+    assert body.slots is not None
+    assert body.layers[-1].measures[0].unit == "user-slots"
+    assert body.slots.layer.measures[0].unit == "users"
+    assert "in 3 slots at most, once in each" in body.slots.note
 
 
 def test_python_has_slots_too(tmp_path: Path) -> None:
@@ -116,12 +148,14 @@ def test_the_key_is_bound_to_column_kind_edges_and_zone() -> None:
         Slots("t", "edges", "UTC", (0, 7, 24)),
         Slots("t", "edges", "UTC", (0, 8, 24)),
     ]
-    keys = [
+    several = LocationColumns(slots=slots[0], records_per_user=2)
+    keys = [bind_key(KEY, REGION, heatmap_parameters("adaptive", {}, slots=24, records_per_user=2), several)]
+    keys += [
         bind_key(KEY, REGION, heatmap_parameters("adaptive", {}, slots=len(one)), LocationColumns(slots=one))
         for one in slots
     ]
     keys.append(bind_key(KEY, REGION, HeatmapParameters(), LocationColumns()))
-    assert len({key.subkey("x") for key in keys}) == len(keys)
+    assert len({key.subkey("x") for key in keys}) == len(keys) == 8
 
 
 def test_slots_of_columns_and_parameters_must_agree() -> None:
@@ -142,6 +176,21 @@ def test_slots_of_columns_and_parameters_must_agree() -> None:
         ("--time_column time --slots hour --method flat", "slots: method flat makes no maps of slots; use adaptive"),
         ("--time_column time --slots hour --schedule paper", "schedule: paper makes no maps of slots"),
         ("--time_column time --slots hour --contribution all", "contribution: with slots a user gives records"),
+        ("--records_per_user 2", "records_per_user: is of slots; give --slots hour"),
+        ("--time_column time --slots 0,7,24 --records_per_user 3", "records_per_user: at most one a slot, so 2; got 3"),
+        ("--time_column time --slots hour --records_per_user 0", "records_per_user: must be a whole number in 1..168"),
+        (
+            "--time_column time --slots hour --records_per_user 2 --weight_column seconds",
+            "weight_column: with several records a user all weigh the same",
+        ),
+        (
+            "--time_column time --slots hour --records_per_user 2 --contribution top",
+            "contribution: with several records a user it must be one, got top",
+        ),
+        (
+            "--time_column time --slots hour --records_per_user 2 --simulated_dropout 0.1",
+            "simulated_dropout: with several records a user it must be 0, got 0.1",
+        ),
         ("--time_column time --slots hour --max_entries 200", "max_entries: 24 slots need at least 384"),
         ("--time_column when --slots hour", "no column 'when'; set --time_column"),
         ("--time_column user_name --slots hour", "must hold timestamps, or seconds as numbers, it holds string"),

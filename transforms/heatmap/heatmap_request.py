@@ -64,6 +64,7 @@ def location_columns(request: LogColumns) -> LocationColumns:
         max_dwell=DEFAULT_MAX_DWELL if request.max_dwell is None else request.max_dwell,
         auxiliary=auxiliary,
         slots=slots,
+        records_per_user=(request.records_per_user or 1) if isinstance(request, SlotColumns) else 1,
     )
 
 
@@ -104,7 +105,9 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
         """The parameters of the heatmap. Raises RequestError."""
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
-        return heatmap_parameters(self.method, self.given(heatmap_options()), columns.categories, slots)
+        return heatmap_parameters(
+            self.method, self.given(heatmap_options()), columns.categories, slots, columns.records_per_user
+        )
 
     @cached_property
     def columns(self) -> LocationColumns:

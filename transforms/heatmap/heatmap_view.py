@@ -62,6 +62,7 @@ from sfumato.transforms.report.sections import (
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
+USERS, USER_SLOTS = "users", "user-slots"
 _MAX_SLOT_VALUES = 48_000  # of all slots on a page
 _LISTED = 24
 _FINEST = 0.01  # users: no count is written finer than a hundredth of it
@@ -163,14 +164,16 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         np.maximum(shown.users, 0)
         * np.minimum(np.maximum(shown.users, 0) / np.maximum(1.96 * shown.stddev, 1e-12), 1) ** 2
     )
-    scale = density_scale(np.maximum(shown.users, 0) / area, np.where(shown.area > 0, weight, 0))
+    unit = "users per km²" if _most_slots(manifest) == 1 else "user-slots per km²"
+    scale = density_scale(np.maximum(shown.users, 0) / area, np.where(shown.area > 0, weight, 0), unit)
+    noun = USERS if _most_slots(manifest) == 1 else USER_SLOTS
     layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
     for done, (query, cells) in enumerate(rounds):
         few = cells.merged(max(room // (len(rounds) - done), 1), _deviations(manifest, query))
         room -= len(few.nodes)
         title = f"Sub-query {done + 1} of {len(rounds)}"
         note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for {_cost(query)}."
-        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None)]))
+        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None, noun)]))
     note = "All answers together make this map." if rounds else "The map as it was published."
     if len(shown.nodes) < len(published.nodes):
         note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."
@@ -179,7 +182,7 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         rates = _rates(table, manifest)
     last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
     sums = noisy_sums(last)
-    layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums), *rates]))
+    layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums, noun), *rates]))
     wide, tall = ground_metres(grid.region)
     body = MapBody(
         region=Bounds(**manifest["region"]),
@@ -220,9 +223,11 @@ def _slots(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> TimeSl
         for one, name in zip(by_slot, slots.names, strict=True)
     ]
     title = {"hour": "By hour", "weekday": "By weekday", "hour_of_week": "By hour of the week", "edges": "By hours"}
+    most = _most_slots(manifest)
+    counted = "once, in the slot of one record of theirs" if most == 1 else f"in {most} slots at most, once in each"
     note = (
-        f"Local time, {slots.time_zone}. Each user counts once, in the slot of one record of theirs: "
-        "a map of a slot shows who was counted there, not all who were."
+        f"Local time, {slots.time_zone}. Each user counts {counted}: a map of a slot shows who was counted there, not "
+        "all who were."
     )
     return TimeSlots(
         title=title[slots.kind],
@@ -232,6 +237,11 @@ def _slots(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> TimeSl
         layer=_layer(title[slots.kind], "", cells, grid, measures),
         region=[(_figure(max(one["users"], 0)), _figure(one["low"]), _figure(one["high"])) for one in stated["region"]],
     )
+
+
+def _most_slots(manifest: Manifest) -> int:
+    """The most slots in which a user counts; 1 without slots."""
+    return int(get(manifest, "parameters.columns.records_per_user", 1))
 
 
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
@@ -316,8 +326,16 @@ def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Meas
     )
 
 
-def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> Measure:
-    """The users of each cell. noisy_sums: how many sums made the counts, for the list; None makes none."""
+def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None, noun: str = USERS) -> Measure:
+    """The users of each cell.
+
+    Args:
+        cells: with their users.
+        grid: of the heatmap.
+        scale: of their colours.
+        noisy_sums: how many sums made the counts, for the list; None makes none.
+        noun: what is counted.
+    """
     listed: list[tuple[int, float, float, float]] = []
     if noisy_sums is not None:
         wider = _simultaneous(len(cells.nodes), noisy_sums) / 1.96
@@ -327,9 +345,9 @@ def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> M
         order = np.argsort(-density, kind="stable")[:_LISTED]
         listed = _listed(order[low[order] > 0], cells.users, low, high)
     return Measure(
-        name="Users",
+        name=noun.capitalize(),
         kind="count",
-        unit="users",
+        unit=noun,
         value=_rounded(cells.users, np.maximum(cells.stddev, _FINEST)),
         low=_rounded(cells.low, np.maximum((cells.high - cells.low) / 4, _FINEST)),
         high=_rounded(cells.high, np.maximum((cells.high - cells.low) / 4, _FINEST)),
@@ -339,7 +357,7 @@ def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> M
         listed_note=""
         if noisy_sums is None
         else (
-            "Ordered by the users per km² that are surely there: the bounds hold for all cells at once, at 95%."
+            f"Ordered by the {noun} per km² that are surely there: the bounds hold for all cells at once, at 95%."
             if listed
             else "No cell surely has users: noise could explain every count."
         ),

@@ -52,10 +52,15 @@ _ONE_SLOT = (
     "; that record counts once in all, in the slot of its time, one of {} ({}, {}): the map of a slot is of the users "
     "whose counted record is in it, not of all who were there"
 )
+_SEVERAL_SLOTS = (
+    "at most {} records a user, each in another slot of {} ({}, {}) and drawn uniformly from the user's records there; "
+    "the slots are drawn uniformly from those where the user has records. Every count is of user-slots: a user counts "
+    "once in each of their drawn slots, and as often in the map of all slots"
+)
 _SLOTS = (
     "users by slot of local time, estimated together: slots.parquet has users of cells with 95% intervals, which are "
     "pointwise and hold the noise alone; slots.npy has the users of every slot on a grid. The slots of a cell add up "
-    "to the map of all slots. A user counts in one slot."
+    "to the map of all slots."
 )
 _BINS = "; each location with its category, one of {} bins of its cell"
 _POSTERIOR_STDDEV = (
@@ -101,7 +106,6 @@ def heatmap_manifest(
     population, cohort = state.population, state.cohort
     central = parameters.is_central
     model = parameters.participation
-    users, users_stddev = state.users_estimate()
     spent = [result.spent for result in state.results]
     total = combined_sub_query(state)
     composition = "parallel" if state.has_disjoint_cohorts else "sequential"
@@ -146,7 +150,7 @@ def heatmap_manifest(
             },
             "assumptions": _assumptions(parameters, metadata),
         },
-        "results": {"users": users, "users_stddev": users_stddev},
+        "results": _results(state),
         "communication": known(
             {
                 "vector_entries": total.vector_length,
@@ -158,6 +162,16 @@ def heatmap_manifest(
         **({} if slots is None else _slots(slots, metadata)),
     }
     return release_manifest(metadata, content, _warnings(state, parameters))
+
+
+def _results(state: HeatmapState) -> dict[str, float]:
+    """The users, and where a user counts in several slots the user-slots that the maps count."""
+    counted, stddev = state.users_estimate()
+    if state.records_per_user == 1:
+        return {"users": counted, "users_stddev": stddev}
+    users_stddev = state.population.noise_stddev * state.cohort.sampling_rate
+    users = {"users": max(state.counted_users, 0.0), "users_stddev": users_stddev}
+    return {**users, "user_slots": counted, "user_slots_stddev": stddev}
 
 
 def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
@@ -213,8 +227,9 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> s
         weighted = columns.get("weight") is not None or columns.get("time") is not None
         bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)
     if parameters.slots > 1:
-        stated = columns["slots"]
-        return bound + _ONE_SLOT.format(len(stated["names"]), stated["kind"], stated["time_zone"])
+        stated, most = columns["slots"], parameters.records_per_user
+        slots = (len(stated["names"]), stated["kind"], stated["time_zone"])
+        return _SEVERAL_SLOTS.format(most, *slots) if most > 1 else bound + _ONE_SLOT.format(*slots)
     return bound + (_BINS.format(parameters.categories) if parameters.categories > 1 else "")
 
 

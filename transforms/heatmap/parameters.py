@@ -42,6 +42,7 @@ class HeatmapParameters:
     Attributes:
         categories: of the auxiliary data; 1 without.
         slots: of time, each with a map of its own; 1 without.
+        records_per_user: the most slots in which a user counts, each by one record.
         method: with its own parameters.
 
     Raises:
@@ -111,6 +112,7 @@ class HeatmapParameters:
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP)
     categories: int = 1
     slots: int = 1
+    records_per_user: int = 1
     method: Method = field(default_factory=Adaptive)
 
     def __post_init__(self) -> None:
@@ -124,6 +126,7 @@ class HeatmapParameters:
             )
         check_integer("categories", self.categories, 1, MAX_CATEGORIES)
         self.method.check_use(self.categories, self.is_central)
+        check_integer("records_per_user", self.records_per_user, 1, self.slots)
         if self.slots > 1:
             self._check_slots()
         if self.is_central and (name := self._by_client):
@@ -191,6 +194,14 @@ class HeatmapParameters:
         if self.participation != "planned":
             raise RequestError("participation: paper is for maps without slots; leave it out")
         self.method.check_slots(self.slots)
+        if self.records_per_user > 1:
+            for name, value, needed in (
+                ("contribution", self.contributes, "one"),
+                ("noise_source", self.noise_source, "shard"),
+                ("simulated_dropout", self.simulated_dropout, 0),
+            ):
+                if value != needed:
+                    raise RequestError(f"{name}: with several records a user it must be {needed}, got {value}")
 
     @property
     def bins(self) -> int:
@@ -255,5 +266,5 @@ class HeatmapParameters:
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
         own["gamma"] = self.distribution_gamma
         if self.slots == 1:  # the keys of maps without slots stay as they were
-            del own["slots"]
+            del own["slots"], own["records_per_user"]
         return {**own, "method": self.method.NAME, **asdict(self.method)}

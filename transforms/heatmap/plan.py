@@ -265,7 +265,9 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
         f"{'it' if parameters.rho is None else f'its rho of {parameters.rho:.4g}'}"
     ]
     if parameters.slots > 1:
-        lines.append(f"- the last sub-query counts by slot, {parameters.slots} in all: its noise is that of one slot's count")
+        lines.append(
+            f"- the last sub-query counts by slot, {parameters.slots} in all: its noise is that of one slot's count"
+        )
     entries = method.max_query_entries()
     if entries is None and isinstance(method, Adaptive):
         entries = parameters.categories * 4**depth  # the finest tree

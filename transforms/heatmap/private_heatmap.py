@@ -56,7 +56,11 @@ class PrivateHeatmap(beam.PTransform):
     ):
         super().__init__()
         columns = columns or LocationColumns()
-        for name, given in (("categories", columns.categories), ("slots", len(columns.slots) if columns.slots else 1)):
+        for name, given in (
+            ("categories", columns.categories),
+            ("slots", len(columns.slots) if columns.slots else 1),
+            ("records_per_user", columns.records_per_user),
+        ):
             if given != (expected := getattr(parameters, name)):
                 raise RequestError(f"{name}: the columns have {given}, the heatmap's parameters {expected}")
         check_prior(prior, parameters)
@@ -71,7 +75,14 @@ class PrivateHeatmap(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         grid, parameters, key, spill = self._grid, self._parameters, self._key, self._spill
         columns, places = self._columns, Places(grid.depth, parameters.bins)
-        bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
+        bound = BoundUsers(
+            places,
+            spill,
+            parameters.contributes,
+            parameters.distribution_total,
+            columns.dwell_limit,
+            parameters.records_per_user,
+        )
         chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, grid, key, spill)  # (user group, chunk)
         bounded, users = chunks | "BoundUsers" >> bound  # bytes, UserCounts
         state = users | "Start" >> StartSubQueries(parameters, key, rows, self._admit, self._prior)  # HeatmapState

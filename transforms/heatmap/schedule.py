@@ -67,13 +67,14 @@ def plan(
         population,
         cohort,
         budget,
-        parameters.distribution_gamma or 1,
+        parameters.distribution_gamma or parameters.records_per_user,
         noisy_sums,
         categories=parameters.categories,
         rounding=parameters.rounding,
         prior=prior,
         noise=parameters.count_noise,
         slots=parameters.slots,
+        records_per_user=parameters.records_per_user,
     )
     return _with_next_query(state, parameters)
 
@@ -131,7 +132,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         rho=query.epsilon if state.noise == GAUSSIAN else None,
     )
     result = NoisyCounts(
-        query.encoding, totals.sums.astype(np.float64) * (scale / state.gamma), spent, query.shard_range
+        query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent, query.shard_range
     )
     budget = state.charged(query.epsilon, query.shard_range is not None)
     return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
