@@ -117,7 +117,7 @@ def heatmap_parameters(
     own = {name: value for name, value in given.items() if options[name].methods}
     common = {name: value for name, value in given.items() if not options[name].methods}
     kind.check_given(own)
-    bins = {"categories": categories, "slots": slots, "records_per_user": records_per_user}
+    bins: dict[str, Any] = {"categories": categories, "slots": slots, "records_per_user": records_per_user}
     return HeatmapParameters(**common, **bins, method=kind(**own))
 
 
