@@ -161,10 +161,11 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
     ),
     "heatmap": (
         "GeoParquet, a row a node of the quadtree that owns a count. Columns of categories and rates occur with "
-        "`--auxiliary`.",
+        "`--auxiliary`, the table of slots with `--slots`.",
         {
             release.CELLS_FILE: release.cells_schema(("true", "false"), ("true",), unbiased=True),
             release.TOTALS_FILE: release.TOTALS_SCHEMA,
+            release.SLOTS_FILE: release.SLOTS_SCHEMA,
         },
     ),
     "histogram, hotspots": (
@@ -209,6 +210,8 @@ OTHER_FILES = {
     "the north, never negative, sums to 1 (heatmap)",
     release.PICTURE_FILE: "the map as a picture (heatmap)",
     release.RATES_PICTURE: "the map of rates (heatmap with `--auxiliary`)",
+    release.SLOT_MAPS_FILE: "users of every slot of time: float32[slots, 2^d, 2^d], row 0 in the north, not negative "
+    "(heatmap with `--slots`)",
     release.HISTOGRAM_PICTURE: "picture of a histogram",
     release.HOTSPOTS_PICTURE: "picture of hot spots",
     release.QUANTILES_PICTURE: "picture of a distribution",

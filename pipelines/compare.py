@@ -88,7 +88,7 @@ class CompareJob(ReleaseJob):
             "methods": list(self.request.methods),
             **lists_of(self.request, SWEPT),
             **asdict(self.evaluation),
-            "columns": asdict(self.columns()),
+            "columns": self.columns().metadata(),
         }
 
     def stored_bytes(self, rows: int) -> int:

@@ -78,7 +78,7 @@ class HeatmapJob(ReleaseJob):
             "region": asdict(self.request.region),
             **self.request.parameters.metadata(),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
-            "columns": asdict(self.request.columns),
+            "columns": self.request.columns.metadata(),
         }
 
     def stored_bytes(self, rows: int) -> int:

@@ -7,7 +7,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -96,7 +96,7 @@ class RangesJob(ReleaseJob):
         return self.plan.counting.admission(self.min_users)
 
     def resolved(self) -> dict[str, Any]:
-        return {**self.plan.metadata(), "columns": asdict(self.columns())}
+        return {**self.plan.metadata(), "columns": self.columns().metadata()}
 
     def stored_bytes(self, rows: int) -> int:
         return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns().has_weights)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean
+from sfumato.schemas.slots import Slots
 
 DROP_REASONS = (
     "null_user_id",
@@ -137,9 +138,12 @@ class LocationColumns:
             without. With neither weight nor time, all records of a user weigh the same.
         max_dwell: upper bound of the weights from times, in seconds.
         auxiliary: a category for each record; None without.
+        slots: of local time, in which records are counted apart; None without. Their column is no weight.
+        records_per_user: the most slots in which a user counts, each by one record.
 
     Raises:
-        RequestError: both weight and time are given, max_dwell is out of range, or a column has two roles.
+        RequestError: both weight and time are given, max_dwell is out of range, a column has two roles, or both
+            auxiliary data and slots are given.
     """
 
     user_id: str = "user_id"
@@ -149,8 +153,18 @@ class LocationColumns:
     time: str | None = None
     max_dwell: float = 3600.0
     auxiliary: Auxiliary | None = None
+    slots: Slots | None = None
+    records_per_user: int = 1
 
     def __post_init__(self) -> None:
+        if self.auxiliary is not None and self.slots is not None:
+            raise RequestError("auxiliary: a map has slots or rates, not both; leave out --auxiliary or --slots")
+        if self.records_per_user > 1:
+            if self.slots is None or self.records_per_user > len(self.slots):
+                most = 1 if self.slots is None else len(self.slots)
+                raise RequestError(f"records_per_user: at most one a slot, so {most}; got {self.records_per_user}")
+            if self.weight is not None:
+                raise RequestError("weight_column: with several records a user all weigh the same; leave it out")
         if self.weight is not None and self.time is not None:
             raise RequestError(
                 f"weight_column, time_column: a record weighs {self.weight!r} or its time by {self.time!r}; give one"
@@ -164,6 +178,18 @@ class LocationColumns:
     def categories(self) -> int:
         """Number of categories; 1 without auxiliary data."""
         return len(self.auxiliary.categories) if self.auxiliary else 1
+
+    @property
+    def bins(self) -> int:
+        """In how many bins the records of a cell are counted: by category or by slot; 1 without either."""
+        return self.categories if self.slots is None else len(self.slots)
+
+    def metadata(self) -> dict[str, Any]:
+        """The columns by role, in JSON's types; slots where there are any."""
+        own = asdict(self)
+        del own["slots"], own["records_per_user"]  # the keys of maps without slots stay as they were
+        slots = self.slots
+        return own if slots is None else {**own, "slots": slots.metadata(), "records_per_user": self.records_per_user}
 
     @property
     def has_weights(self) -> bool:
@@ -181,7 +207,8 @@ class LocationColumns:
 
     def names_beside_coordinates(self) -> list[str]:
         """The columns to read without the coordinates, each once."""
-        more = (self.weight, self.time, self.auxiliary.column if self.auxiliary else None)
+        beside = (one.column for one in (self.auxiliary, self.slots) if one is not None)
+        more = (self.weight, self.time, *beside)
         return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
 
     def text_types(self) -> dict[str, pa.DataType]:
@@ -200,12 +227,9 @@ class LocationColumns:
             weight = field_type(schema, self.weight, "weight_column", path)
             if not (pt.is_floating(weight) or pt.is_integer(weight)):
                 raise RequestError(f"{path}: column {self.weight!r} must hold weights as numbers, it holds {weight}")
-        if self.time is not None:
-            time = field_type(schema, self.time, "time_column", path)
-            if not (pt.is_timestamp(time) or pt.is_floating(time) or pt.is_integer(time)):
-                raise RequestError(
-                    f"{path}: column {self.time!r} must hold timestamps, or seconds as numbers, it holds {time}"
-                )
+        for column in (self.time, self.slots.column if self.slots else None):
+            if column is not None:
+                check_time(schema, column, path)
         if self.auxiliary is not None:
             self.auxiliary.check(schema, path)
         return {self.user_id: kind}
@@ -218,6 +242,13 @@ def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataT
         raise RequestError(f"{path}: no column {name!r}{hint}; set --{option} to one of: {', '.join(schema.names)}")
     kind = schema.field(name).type
     return kind.value_type if pt.is_dictionary(kind) else kind
+
+
+def check_time(schema: pa.Schema, name: str, path: str) -> None:
+    """Raises RequestError unless the column exists and holds timestamps or numbers."""
+    time = field_type(schema, name, "time_column", path)
+    if not (pt.is_timestamp(time) or pt.is_floating(time) or pt.is_integer(time)):
+        raise RequestError(f"{path}: column {name!r} must hold timestamps, or seconds as numbers, it holds {time}")
 
 
 def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:

@@ -34,6 +34,8 @@ FLOWS_CSV = "flows.csv"
 FLOWS_PICTURE = "flows.png"
 ZONES_FILE = "zones.parquet"
 ZONES_PICTURE = "zones.png"
+SLOTS_FILE = "slots.parquet"
+SLOT_MAPS_FILE = "slots.npy"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -63,6 +65,8 @@ RELEASE_FILES = frozenset(
         FLOWS_PICTURE,
         ZONES_FILE,
         ZONES_PICTURE,
+        SLOTS_FILE,
+        SLOT_MAPS_FILE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/2"
@@ -104,6 +108,7 @@ _STDDEV = (
     "chosen by their counts and for sums of cells. With the methods count_min, emd, hierarchical, adaptive_grid and "
     "spatial_decomposition it is a lower bound everywhere"
 )
+_COUNT = "estimated users of the cohort, or user-slots with --records_per_user; may be negative"
 CELLS_SCHEMA = pa.schema(
     [
         pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
@@ -112,7 +117,7 @@ CELLS_SCHEMA = pa.schema(
         pa.field("south", pa.float64(), False, {"unit": "degrees"}),
         pa.field("east", pa.float64(), False, {"unit": "degrees"}),
         pa.field("north", pa.float64(), False, {"unit": "degrees"}),
-        pa.field("count", pa.float64(), False, {"description": "estimated users of the cohort; may be negative"}),
+        pa.field("count", pa.float64(), False, {"description": _COUNT}),
         pa.field("stddev", pa.float64(), False, {"description": _STDDEV}),
         pa.field("density", pa.float64(), True, {"unit": "users per square kilometre, null if the area is 0"}),
         pa.field("geometry", pa.binary(), False, {"description": "WKB, the node without its descendants"}),
@@ -151,6 +156,35 @@ ANSWERS_SCHEMA = pa.schema(
         pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
         pa.field("users", pa.float64(), False, {"description": "noisy users by this sub-query alone; may be negative"}),
         pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise, in users"}),
+    ]
+)
+
+_SLOT_STDDEV = (
+    "standard deviation of the error of users: noise and what the profiles around leave open; it holds on average over "
+    "cells and slots"
+)
+# One row for each slot and each cell that the sub-query by slot counted, slot after slot.
+SLOTS_SCHEMA = pa.schema(
+    [
+        *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
+        pa.field("slot", pa.int16(), False, {"description": "its index in the manifest's slots.names, from 0"}),
+        pa.field("slot_name", pa.dictionary(pa.int16(), pa.string()), False, {"description": "such as 08-09 h"}),
+        pa.field(
+            "users",
+            pa.float64(),
+            False,
+            {"description": "estimated users with a counted record in the cell and slot; add up to the map's count"},
+        ),
+        pa.field("stddev", pa.float64(), False, {"description": _SLOT_STDDEV}),
+        pa.field(
+            "expected",
+            pa.float64(),
+            False,
+            {"description": "users to expect in such a slot, by the profiles of all cells: the pattern without chance"},
+        ),
+        pa.field("users_unbiased", pa.float64(), False, {"description": "users with the noise alone; may be negative"}),
+        pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the users"}),
+        pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the users"}),
     ]
 )
 

@@ -176,10 +176,37 @@ class Layer(_Model):
         return self
 
 
+class TimeSlots(_Model):
+    """Maps of every slot of time, beside the map of all slots.
+
+    Attributes:
+        title: of the control, such as `By hour`.
+        note: one sentence on what a slot's map is of, with the time zone.
+        names: of the slots, such as `08-09 h`.
+        ticks: of an axis of slots: the slot, or the number of slots for the end, and its text.
+        layer: its cells, with one measure for each slot.
+        region: users of the whole region in each slot: the estimate and the ends of its 95% interval.
+    """
+
+    title: str
+    note: str
+    names: list[str]
+    ticks: list[tuple[int, str]]
+    layer: Layer
+    region: list[tuple[float, float, float]]
+
+    @model_validator(mode="after")
+    def _check(self) -> TimeSlots:
+        if not len(self.names) == len(self.layer.measures) == len(self.region):
+            raise ValueError("names, region: must hold one entry for each measure of the layer")
+        return self
+
+
 class MapBody(_Model):
     """A map of cells: heatmap, rates, counted cells, hot spots, means by cell, changes.
 
     Attributes:
+        slots: maps of every slot of time; None without slots.
         layers: coarse to fine or first to last; the last is shown first.
         missing: what a place without a cell means, in one sentence; None where cells cover the region.
         finest_metres: width and height of the finest cell.
@@ -193,6 +220,7 @@ class MapBody(_Model):
     missing: str | None = None
     finest_metres: tuple[float, float]
     start: Bounds | None = None
+    slots: TimeSlots | None = None
 
 
 class Bar(_Model):

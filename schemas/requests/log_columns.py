@@ -24,6 +24,9 @@ IN_COLUMNS = dict.fromkeys(
         "max_dwell",
         "auxiliary",
         "categories",
+        "slots",
+        "time_zone",
+        "records_per_user",
     ),
     "columns",
 )
@@ -104,6 +107,56 @@ class LogColumns(PlaceColumns, UserColumn):
     def _dwell(self) -> Self:
         if self.max_dwell is not None and self.time_column is None:
             raise RequestError("max_dwell: is of dwell times, which need --time_column NAME")
+        return self
+
+
+class SlotColumns(LogColumns):
+    """When a record was, for maps of every slot of time."""
+
+    time_column: str | None = option(
+        None,
+        "column of timestamps, or of seconds since 1970: a record weighs the time until the same user's next record; "
+        "with --slots it is the time of the record alone, and weighs nothing",
+        COLUMNS,
+        metavar="NAME",
+    )
+    slots: str | None = option(
+        None,
+        "maps by local time of the --time_column: hour, weekday, hour_of_week, or hours between edges such as "
+        "0,7,10,16,19,24",
+        COLUMNS,
+        common=True,
+        metavar="SLOTS",
+    )
+    time_zone: str | None = option(
+        None,
+        "time zone of the --slots, such as Asia/Tokyo; times without a zone are in UTC (default: UTC)",
+        COLUMNS,
+        metavar="NAME",
+    )
+
+    records_per_user: int | None = option(
+        None,
+        "with --slots, the most slots in which a user counts, each by one record drawn from it; noise grows with it "
+        "(default: 1, one record in all)",
+        COLUMNS,
+        metavar="N",
+        ge=1,
+        le=168,
+    )
+
+    @model_validator(mode="after")
+    def _of_slots(self) -> Self:
+        if self.slots is None:
+            if self.records_per_user is not None:
+                raise RequestError("records_per_user: is of slots; give --slots hour or the like, or leave it out")
+            if self.time_zone is not None:
+                raise RequestError("time_zone: is of slots; give --slots hour or the like, or leave it out")
+            return self
+        if self.time_column is None:
+            raise RequestError("slots: are of times, which need --time_column NAME")
+        if self.max_dwell is not None:
+            raise RequestError("max_dwell: with --slots a record does not weigh its time; leave it out")
         return self
 
 

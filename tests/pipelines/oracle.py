@@ -12,6 +12,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from scipy.stats import binom
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region, interleave
+from sfumato.schemas.slots import Slots
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import bind_key
 from sfumato.transforms.heatmap.schedule import advance, start
@@ -54,12 +56,25 @@ def value_of(record: dict[str, Any], columns: LocationColumns) -> float | None:
 
 
 def category_of(record: dict[str, Any], columns: LocationColumns) -> int | None:
-    """A record's category, None where it has none of them."""
+    """A record's category or slot, None where it has none of them."""
+    if columns.slots is not None:
+        return slot_of(record[columns.slots.column], columns.slots)
     if columns.auxiliary is None:
         return 0
     value = record[columns.auxiliary.column]
     name = str(value).lower() if isinstance(value, bool) else str(value)
     return columns.auxiliary.categories.index(name) if name in columns.auxiliary.categories else None
+
+
+def slot_of(value: datetime | float | None, slots: Slots) -> int | None:
+    """The slot of a time by the calendar, None for what is no time."""
+    if isinstance(value, int | float):
+        value = datetime.fromtimestamp(math.floor(value), UTC) if math.isfinite(value) else None
+    if value is None:
+        return None
+    local = (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(ZoneInfo(slots.time_zone))
+    hour = sum(3600 * local.hour + 60 * local.minute >= edge for edge in slots.edge_seconds[:-1]) - 1
+    return {"weekday": local.weekday(), "hour_of_week": 24 * local.weekday() + hour}.get(slots.kind, hour)
 
 
 def records_of_users(
@@ -101,6 +116,24 @@ def weights_of_users(
     return weights
 
 
+def mixed(user: int, slot: int, stream: int) -> int:
+    """SplitMix64 of a user and a slot, in Python's integers."""
+    word = (1 << 64) - 1
+    bits = (user + (4 * slot + stream) * 0x9E3779B97F4A7C15) & word
+    bits = ((bits ^ bits >> 30) * 0xBF58476D1CE4E5B9) & word
+    bits = ((bits ^ bits >> 27) * 0x94D049BB133111EB) & word
+    return bits ^ bits >> 31
+
+
+def slots_of_user(user: int, records: list[tuple[int, float]], parameters: HeatmapParameters) -> dict[int, int]:
+    """One record in each of a few slots: 1 in each of its places."""
+    slots: dict[int, list[int]] = defaultdict(list)
+    for place, _ in sorted(records):
+        slots[place >> 2 * parameters.depth].append(place)
+    kept = sorted(slots, key=lambda slot: mixed(user, slot, 2))[: parameters.records_per_user]
+    return {slots[slot][(mixed(user, slot, 1) % 2**32 * len(slots[slot])) >> 32]: 1 for slot in kept}
+
+
 def heatmap(
     pattern: str,
     region: Region,
@@ -110,10 +143,14 @@ def heatmap(
     prior: Estimate | None = None,
 ) -> HeatmapState:
     depth, columns = parameters.depth, columns or LocationColumns()
-    bits = 2 * depth + math.ceil(math.log2(columns.categories))
+    bits = 2 * depth + math.ceil(math.log2(columns.bins))
     key = bind_key(key, region, parameters, columns, prior)
     records = records_of_users(pattern, region, depth, key, columns)
-    users = weights_of_users({user: mine for user, mine in records.items() if mine}, parameters, columns)
+    present = {user: mine for user, mine in records.items() if mine}
+    if parameters.records_per_user > 1:
+        users = {user: slots_of_user(user, mine, parameters) for user, mine in present.items()}
+    else:
+        users = weights_of_users(present, parameters, columns)
     admission = Admit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
     state = start(admission, parameters, prior)
     cohort = state.cohort
@@ -181,7 +218,7 @@ def ask(
                 node = code | 4**parameters.depth
                 while node not in present:
                     node >>= 2
-                vector[category * len(nodes) + place[node]] += weight
+                vector[place[node] + (0 if len(nodes) == length else category * len(nodes))] += weight
         if parameters.is_central:
             total += np.array(vector)
             continue

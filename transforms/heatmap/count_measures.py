@@ -28,6 +28,7 @@ def count_measure(
     scale: Scale,
     listing: tuple[Array, int] | None,
     place: str = "cell",
+    noun: str = "users",
 ) -> Measure:
     """The users of each cell or zone.
 
@@ -36,7 +37,8 @@ def count_measure(
         scale: of users per square kilometre.
         listing: for the list of what is surely crowded, areas in square kilometres, float64[n] (0 for what is not
             listed), and how many sums made the counts; None makes no list.
-        place: what is counted, in one word.
+        place: what a row is, in one word.
+        noun: what is counted.
     """
     listed: list[tuple[int, float, float, float]] = []
     if listing is not None:
@@ -47,9 +49,9 @@ def count_measure(
         order = np.argsort(-density, kind="stable")[:_LISTED]
         listed = _listed(order[surely[order] > 0], users, surely, most)
     return Measure(
-        name="Users",
+        name=noun.capitalize(),
         kind="count",
-        unit="users",
+        unit=noun,
         value=_rounded(users, np.maximum(stddev, _FINEST)),
         low=_rounded(low, np.maximum((high - low) / 4, _FINEST)),
         high=_rounded(high, np.maximum((high - low) / 4, _FINEST)),
@@ -59,7 +61,7 @@ def count_measure(
         listed_note=""
         if listing is None
         else (
-            f"Ordered by the users per km² that are surely there: the bounds hold for all {place}s at once, at 95%."
+            f"Ordered by the {noun} per km² that are surely there: the bounds hold for all {place}s at once, at 95%."
             if listed
             else f"No {place} surely has users: noise could explain every count."
         ),

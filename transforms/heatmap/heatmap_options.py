@@ -91,13 +91,17 @@ def heatmap_options() -> dict[str, Option]:
     return options
 
 
-def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int = 1) -> HeatmapParameters:
+def heatmap_parameters(
+    method: str, values: Mapping[str, Any], categories: int = 1, slots: int = 1, records_per_user: int = 1
+) -> HeatmapParameters:
     """Makes parameters of options.
 
     Args:
         method: its name.
         values: by option name. A missing option, None and False give the default; every flag's is False.
         categories: how many the auxiliary data have; 1 without such data.
+        slots: of time, how many; 1 without.
+        records_per_user: the most slots in which a user counts.
 
     Raises:
         RequestError: the method or an option is unknown, an option is of another method, or a value is out of range.
@@ -113,7 +117,8 @@ def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int =
     own = {name: value for name, value in given.items() if options[name].methods}
     common = {name: value for name, value in given.items() if not options[name].methods}
     kind.check_given(own)
-    return HeatmapParameters(**common, categories=categories, method=kind(**own))
+    bins: dict[str, Any] = {"categories": categories, "slots": slots, "records_per_user": records_per_user}
+    return HeatmapParameters(**common, **bins, method=kind(**own))
 
 
 def option_grid(

@@ -10,7 +10,7 @@ from pydantic import create_model, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
-from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn
+from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn, SlotColumns
 from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap, ReleaseRequest
 from sfumato.schemas.requests.request_base import (
     INPUT,
@@ -23,6 +23,7 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
+from sfumato.schemas.slots import UTC, Slots
 from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -51,14 +52,19 @@ def location_columns(request: LogColumns) -> LocationColumns:
     if isinstance(request, RateColumn) and request.auxiliary is not None:
         known = request.categories
         auxiliary = Auxiliary(request.auxiliary, assumed=True) if known is None else Auxiliary(request.auxiliary, known)
+    slots = None
+    if isinstance(request, SlotColumns) and request.slots is not None and request.time_column is not None:
+        slots = Slots.parse(request.time_column, request.slots, UTC if request.time_zone is None else request.time_zone)
     return LocationColumns(
         user_id=request.user_id_column,
         latitude=request.latitude_column,
         longitude=request.longitude_column,
         weight=request.weight_column,
-        time=request.time_column,
+        time=request.time_column if slots is None else None,
         max_dwell=DEFAULT_MAX_DWELL if request.max_dwell is None else request.max_dwell,
         auxiliary=auxiliary,
+        slots=slots,
+        records_per_user=(request.records_per_user or 1) if isinstance(request, SlotColumns) else 1,
     )
 
 
@@ -67,7 +73,7 @@ def lists_of(request: Request, names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: [True] if value is True else list(value) for name, value in request.given(names).items()}
 
 
-class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseRequest):
+class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, ReleaseRequest):
     """The options of the job, without those of HeatmapParameters and of the methods."""
 
     JOB: ClassVar[str] = "heatmap"
@@ -97,7 +103,11 @@ class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseR
     @cached_property
     def parameters(self) -> HeatmapParameters:
         """The parameters of the heatmap. Raises RequestError."""
-        return heatmap_parameters(self.method, self.given(heatmap_options()), self.columns.categories)
+        columns = self.columns
+        slots = 1 if columns.slots is None else len(columns.slots)
+        return heatmap_parameters(
+            self.method, self.given(heatmap_options()), columns.categories, slots, columns.records_per_user
+        )
 
     @cached_property
     def columns(self) -> LocationColumns:

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,26 @@ from sfumato.schemas.release import (
     MANIFEST_FILE,
     PICTURE_FILE,
     RATES_PICTURE,
+    SLOT_MAPS_FILE,
+    SLOTS_FILE,
     TOTALS_FILE,
 )
+from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section, Table
+from sfumato.schemas.views import (
+    Bounds,
+    FileLink,
+    Geography,
+    Layer,
+    MapBody,
+    Measure,
+    PageView,
+    Scale,
+    Section,
+    Table,
+    TimeSlots,
+)
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.numbers import about, length, plural
@@ -46,10 +61,14 @@ from sfumato.transforms.report.sections import (
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
+USERS, USER_SLOTS = "users", "user-slots"
+_MAX_SLOT_VALUES = 48_000  # of all slots on a page
 _FILES = {
     CELLS_FILE: "one row for each cell: bounds, estimated users with their intervals, density, shape, rates",
     ANSWERS_FILE: "each sub-query's own noisy answers, which the page's layers show",
     TOTALS_FILE: "what adds up the errors of cells: Release.total gives their users and standard deviation",
+    SLOTS_FILE: "one row for each slot of time and cell: users with their interval, users to expect",
+    SLOT_MAPS_FILE: "the users of every slot of time on a grid: float32[slots, rows from the north, columns]",
     DENSITY_FILE: "the density on the finest grid, row 0 in the north, adding up to 1",
     RATES_PICTURE: "the map of the rate as a picture",
     MANIFEST_FILE: "the guarantee, every parameter, every version",
@@ -141,14 +160,16 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         np.maximum(shown.users, 0)
         * np.minimum(np.maximum(shown.users, 0) / np.maximum(1.96 * shown.stddev, 1e-12), 1) ** 2
     )
-    scale = density_scale(np.maximum(shown.users, 0) / area, np.where(shown.area > 0, weight, 0))
+    unit = "users per km²" if _most_slots(manifest) == 1 else "user-slots per km²"
+    scale = density_scale(np.maximum(shown.users, 0) / area, np.where(shown.area > 0, weight, 0), unit)
+    noun = USERS if _most_slots(manifest) == 1 else USER_SLOTS
     layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
     for done, (query, cells) in enumerate(rounds):
         few = cells.merged(max(room // (len(rounds) - done), 1), _deviations(manifest, query))
         room -= len(few.nodes)
         title = f"Sub-query {done + 1} of {len(rounds)}"
         note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for {_cost(query)}."
-        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None)]))
+        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None, noun)]))
     note = "All answers together make this map." if rounds else "The map as it was published."
     if len(shown.nodes) < len(published.nodes):
         note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."
@@ -157,15 +178,66 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         rates = rate_measures(table, manifest)
     last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
     sums = noisy_sums(last)
-    layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums), *rates]))
+    layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums, noun), *rates]))
     wide, tall = ground_metres(grid.region)
     body = MapBody(
         region=Bounds(**manifest["region"]),
         depth=grid.depth,
         layers=layers,
         finest_metres=(wide / grid.side, tall / grid.side),
+        slots=_slots(files, manifest, grid),
     )
     return body, len(published.nodes)
+
+
+def _slots(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> TimeSlots | None:
+    """The maps of every slot of time on one scale; None without slots."""
+    if SLOTS_FILE not in files:
+        return None
+    stated = manifest["slots"]
+    slots = Slots(stated["column"], stated["kind"], stated["time_zone"], tuple(stated["edges"]))
+    table = _table(files[SLOTS_FILE])
+    shape = (len(slots), -1)
+    names = np.asarray(table["cell_id"]).reshape(shape)[0].tolist()
+    nodes = nodes_from_names(names, grid.depth)
+    columns = (
+        np.asarray(table[name]).reshape(shape) for name in ("users", "users_unbiased", "users_low", "users_high")
+    )
+    by_slot, area, room = [], _areas(nodes, grid.depth), max(_MAX_SLOT_VALUES // len(slots), 1)
+    for users, unbiased, low, high in zip(*columns, strict=True):
+        error = (high - unbiased) / _deviations(manifest, None)  # of the noise alone, which adds up where cells merge
+        noisy = _Cells(nodes, area, unbiased, error, low, high).merged(room, _deviations(manifest, None))
+        shown = _Cells(nodes, area, users, error, low, high).merged(room, 0.0).users
+        low = np.maximum(noisy.low, 0)
+        by_slot.append(replace(noisy, low=low, users=np.clip(shown, low, np.maximum(noisy.high, 0))))
+    cells = by_slot[0]
+    area, users = _area_km2(cells, grid), np.stack([one.users for one in by_slot])
+    weight = users * np.minimum(users / np.maximum(1.96 * np.stack([one.stddev for one in by_slot]), 1e-12), 1) ** 2
+    scale = density_scale((users / area).ravel(), np.where(cells.area > 0, weight, 0).ravel())
+    measures = [
+        _users(one, grid, scale, None).model_copy(update={"name": f"Users, {name}"})
+        for one, name in zip(by_slot, slots.names, strict=True)
+    ]
+    title = {"hour": "By hour", "weekday": "By weekday", "hour_of_week": "By hour of the week", "edges": "By hours"}
+    most = _most_slots(manifest)
+    counted = "once, in the slot of one record of theirs" if most == 1 else f"in {most} slots at most, once in each"
+    note = (
+        f"Local time, {slots.time_zone}. Each user counts {counted}: a map of a slot shows who was counted there, not "
+        "all who were."
+    )
+    return TimeSlots(
+        title=title[slots.kind],
+        note=note,
+        names=list(slots.names),
+        ticks=list(slots.ticks),
+        layer=_layer(title[slots.kind], "", cells, grid, measures),
+        region=[(_figure(max(one["users"], 0)), _figure(one["low"]), _figure(one["high"])) for one in stated["region"]],
+    )
+
+
+def _most_slots(manifest: Manifest) -> int:
+    """The most slots in which a user counts; 1 without slots."""
+    return int(get(manifest, "parameters.columns.records_per_user", 1))
 
 
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
@@ -250,10 +322,18 @@ def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Meas
     )
 
 
-def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> Measure:
-    """The users of each cell. noisy_sums: how many sums made the counts, for the list; None makes none."""
+def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None, noun: str = USERS) -> Measure:
+    """The users of each cell.
+
+    Args:
+        cells: with their users.
+        grid: of the heatmap.
+        scale: of their colours.
+        noisy_sums: how many sums made the counts, for the list; None makes none.
+        noun: what is counted.
+    """
     listing = None if noisy_sums is None else (np.where(cells.area > 0, _area_km2(cells, grid), 0), noisy_sums)
-    return count_measure(cells.users, cells.stddev, cells.low, cells.high, scale, listing)
+    return count_measure(cells.users, cells.stddev, cells.low, cells.high, scale, listing, noun=noun)
 
 
 def _round_table(manifest: Manifest) -> Section:
@@ -276,6 +356,11 @@ def _round_table(manifest: Manifest) -> Section:
 def _cost(query: Mapping[str, Any]) -> str:
     """What a sub-query spent: an epsilon, or a rho with Gaussian noise."""
     return f"ε = {query['epsilon']:.3g}" if "epsilon" in query else f"ρ = {query['rho']:.3g}"
+
+
+def _figure(value: float) -> float:
+    """Five digits of a number."""
+    return float(f"{value:.5g}")
 
 
 def _table(content: bytes) -> pa.Table:

@@ -24,6 +24,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rates import LEVEL, published_categories
+from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta
@@ -41,10 +42,25 @@ _MECHANISMS = {  # by the noise, and whether a trusted curator adds it
 _ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
 _TOP = "one location a user, the {} with most of their records or weight"
+_TOP_SLOT = "one location a user, the cell and slot with most of their records or weight"
 _ALL = "one distribution a user over the {}s of all their locations, in integers with sum {}"
 _ROUNDED = (
     "one distribution a user over the {}s of all their locations, times {}, with independent rounding of every "
     "entry: a sum below that plus the vector's length"
+)
+_ONE_SLOT = (
+    "; that record counts once in all, in the slot of its time, one of {} ({}, {}): the map of a slot is of the users "
+    "whose counted record is in it, not of all who were there"
+)
+_SEVERAL_SLOTS = (
+    "at most {} records a user, each in another slot of {} ({}, {}) and drawn uniformly from the user's records there; "
+    "the slots are drawn uniformly from those where the user has records. Every count is of user-slots: a user counts "
+    "once in each of their drawn slots, and as often in the map of all slots"
+)
+_SLOTS = (
+    "users by slot of local time, estimated together: slots.parquet has users of cells with 95% intervals, which are "
+    "pointwise and hold the noise alone; slots.npy has the users of every slot on a grid. The slots of a cell add up "
+    "to the map of all slots."
 )
 _BINS = "; each location with its category, one of {} bins of its {}"
 _POSTERIOR_STDDEV = (
@@ -72,7 +88,11 @@ _RATES = (
 
 
 def heatmap_manifest(
-    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, grid: Grid
+    state: HeatmapState,
+    parameters: HeatmapParameters,
+    metadata: ReleaseMetadata,
+    grid: Grid,
+    slots: SlotMaps | None = None,
 ) -> dict[str, Any]:
     """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
 
@@ -81,6 +101,7 @@ def heatmap_manifest(
         parameters: of the heatmap.
         metadata: of the release.
         grid: of the heatmap.
+        slots: the maps of every slot; None without slots.
     """
     content = {
         "region": asdict(grid.region),
@@ -88,6 +109,7 @@ def heatmap_manifest(
         **counts_content(state, parameters, metadata),
         "errors": _errors(parameters),
         **auxiliary_content(parameters, metadata),
+        **({} if slots is None else _slots(slots, metadata)),
     }
     return release_manifest(metadata, content, counts_warnings(state, parameters))
 
@@ -106,7 +128,6 @@ def counts_content(
     population, cohort = state.population, state.cohort
     central = parameters.is_central
     model = parameters.participation
-    users, users_stddev = state.users_estimate()
     spent = [result.spent for result in state.results]
     total = combined_sub_query(state)
     composition = "parallel" if state.has_disjoint_cohorts else "sequential"
@@ -149,7 +170,7 @@ def counts_content(
             },
             "assumptions": _assumptions(parameters, metadata),
         },
-        "results": {"users": users, "users_stddev": users_stddev},
+        "results": _results(state),
         "communication": known(
             {
                 "vector_entries": total.vector_length,
@@ -157,6 +178,16 @@ def counts_content(
             }
         ),
     }
+
+
+def _results(state: HeatmapState) -> dict[str, float]:
+    """The users, and where a user counts in several slots the user-slots that the maps count."""
+    counted, stddev = state.users_estimate()
+    if state.records_per_user == 1:
+        return {"users": counted, "users_stddev": stddev}
+    users_stddev = state.population.noise_stddev * state.cohort.sampling_rate
+    users = {"users": max(state.counted_users, 0.0), "users_stddev": users_stddev}
+    return {**users, "user_slots": counted, "user_slots_stddev": stddev}
 
 
 def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
@@ -195,16 +226,26 @@ def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) 
     return {"auxiliary": {**bins, "rates": rates}}
 
 
+def _slots(slots: SlotMaps, metadata: ReleaseMetadata) -> dict[str, Any]:
+    """The manifest's entry on slots of time."""
+    stated = metadata.parameters["columns"]["slots"]
+    return {"slots": {**stated, "level": LEVEL, "description": _SLOTS, "region": slots.profile()}}
+
+
 def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str) -> str:
     """The bound on one user's contribution, as a text."""
     gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
     if gamma is not None:
         bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(place, gamma)
     elif parameters.contributes == "top":
-        bound = _TOP.format(place)
+        bound = _TOP.format(place) if parameters.slots == 1 else _TOP_SLOT
     else:
         weighted = columns.get("weight") is not None or columns.get("time") is not None
         bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)
+    if parameters.slots > 1:
+        stated, most = columns["slots"], parameters.records_per_user
+        slots = (len(stated["names"]), stated["kind"], stated["time_zone"])
+        return _SEVERAL_SLOTS.format(most, *slots) if most > 1 else bound + _ONE_SLOT.format(*slots)
     return bound + (_BINS.format(parameters.categories, place) if parameters.categories > 1 else "")
 
 

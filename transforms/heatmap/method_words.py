@@ -47,6 +47,14 @@ _RATES = (
     "interval holds for each cell by itself and includes noise and how few the users are. A cell is listed as high "
     "only where an interval that holds for all cells at once lies above the average."
 )
+_SLOTS = (
+    "The map of a slot of time and the map of all slots were estimated together: the slots of a place add up to its "
+    "number in all. A place's profile over the slots follows its surroundings where its own answers say little."
+)
+_USER_SLOTS = (
+    " A user counts in up to {} slots, so the map of all slots is of user-slots: a user in three slots counts three "
+    "times."
+)
 
 
 def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
@@ -72,6 +80,9 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
         texts.append("The scale of colours ends where few users live, so that crowded cells do not darken all others.")
     if len(layer.measures) > 1:
         texts.append(_RATES)
+    if body.slots is not None:
+        most = int(get(manifest, "parameters.columns.records_per_user", 1))
+        texts.append(_SLOTS + (_USER_SLOTS.format(most) if most > 1 else ""))
     return Section(title="How to read it", paragraphs=texts)
 
 

@@ -41,6 +41,8 @@ class HeatmapParameters:
 
     Attributes:
         categories: of the auxiliary data; 1 without.
+        slots: of time, each with a map of its own; 1 without.
+        records_per_user: the most slots in which a user counts, each by one record.
         method: with its own parameters.
 
     Raises:
@@ -109,6 +111,8 @@ class HeatmapParameters:
     simulated_dropout: float = option(0.0, "probability that a client drops out after the noise is planned", ge=0, le=1)
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP)
     categories: int = 1
+    slots: int = 1
+    records_per_user: int = 1
     method: Method = field(default_factory=Adaptive)
 
     def __post_init__(self) -> None:
@@ -122,6 +126,9 @@ class HeatmapParameters:
             )
         check_integer("categories", self.categories, 1, MAX_CATEGORIES)
         self.method.check_use(self.categories, self.is_central)
+        check_integer("records_per_user", self.records_per_user, 1, self.slots)
+        if self.slots > 1:
+            self._check_slots()
         if self.is_central and (name := self._by_client):
             raise RequestError(f"{name}: with trust central there are no shards; leave it out")
         twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
@@ -178,6 +185,33 @@ class HeatmapParameters:
                 f"{name}: clients' shares do not add up to Gaussian noise; leave it out, or give --noise laplace"
             )
 
+    def _check_slots(self) -> None:
+        """Raises RequestError for options that do not go with slots."""
+        if self.categories > 1:
+            raise RequestError("auxiliary: a map has slots or rates, not both; leave out --auxiliary or --slots")
+        if self.contributes == "all":
+            raise RequestError("contribution: with slots a user gives records, not a distribution; use one or top")
+        if self.participation != "planned":
+            raise RequestError("participation: paper is for maps without slots; leave it out")
+        self.method.check_slots(self.slots)
+        if self.records_per_user > 1:
+            for name, value, needed in (
+                ("contribution", self.contributes, "one"),
+                ("noise_source", self.noise_source, "shard"),
+                ("simulated_dropout", self.simulated_dropout, 0),
+            ):
+                if value != needed:
+                    raise RequestError(f"{name}: with several records a user it must be {needed}, got {value}")
+
+    @property
+    def bins(self) -> int:
+        """In how many bins the records of a cell are counted: by category or by slot; 1 without either."""
+        return self.categories * self.slots
+
+    def max_rounds(self) -> int:
+        """The largest number of sub-queries in one run."""
+        return self.method.max_rounds(self.depth) + (self.slots > 1)
+
     @property
     def _by_client(self) -> str:
         """The option by which every client's share of the noise counts; empty where a shard's noise does."""
@@ -210,7 +244,7 @@ class HeatmapParameters:
         return GammaInputs(
             epsilon=self.laplace_epsilon(self.budget.total),
             counting_epsilon=self.laplace_epsilon(self.admission().epsilon),
-            max_rounds=self.method.max_rounds(self.depth),
+            max_rounds=self.max_rounds(),
             max_cells=self.categories << (2 * self.depth),
             users=min(self.users or UNKNOWN_USERS, self.population or UNKNOWN_USERS),
             shard_size=self.shard_size,
@@ -231,4 +265,6 @@ class HeatmapParameters:
         """The parameters and the method's own by name, in JSON's types. The key is bound to them."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
         own["gamma"] = self.distribution_gamma
+        if self.slots == 1:  # the keys of maps without slots stay as they were
+            del own["slots"], own["records_per_user"]
         return {**own, "method": self.method.NAME, **asdict(self.method)}

@@ -257,13 +257,17 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
 def _bounds(parameters: HeatmapParameters) -> list[str]:
     """Lines that hold for any number of users in any places."""
     method, depth = parameters.method, parameters.depth
-    rounds, delta = method.max_rounds(depth), ""
+    rounds, delta = parameters.max_rounds(), ""
     if parameters.rho is not None:
         delta = f" and delta {parameters.delta:g}, with Gaussian noise"
     lines = [
         f"- epsilon {parameters.epsilon:g} in all{delta}; the count of users costs {parameters.population_share:g} of "
         f"{'it' if parameters.rho is None else f'its rho of {parameters.rho:.4g}'}"
     ]
+    if parameters.slots > 1:
+        lines.append(
+            f"- the last sub-query counts by slot, {parameters.slots} in all: its noise is that of one slot's count"
+        )
     entries = method.max_query_entries()
     if entries is None and isinstance(method, Adaptive):
         entries = parameters.categories * 4**depth  # the finest tree

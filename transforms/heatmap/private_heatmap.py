@@ -59,8 +59,15 @@ class CountLocations(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         locator, parameters, key, spill = self._locator, self._parameters, self._key, self._spill
-        columns, places = self._columns, Places(locator.depth, parameters.categories)
-        bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
+        columns, places = self._columns, Places(locator.depth, parameters.bins)
+        bound = BoundUsers(
+            places,
+            spill,
+            parameters.contributes,
+            parameters.distribution_total,
+            columns.dwell_limit,
+            parameters.records_per_user,
+        )
         chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, locator, key, spill)  # (user group, chunk)
         bounded, users = chunks | "BoundUsers" >> bound  # bytes, UserCounts
         state = users | "Start" >> StartSubQueries(parameters, key, rows, self._admit, self._prior)  # HeatmapState
@@ -103,10 +110,13 @@ class PrivateHeatmap(CountLocations):
         admit: Admit | None = None,
     ):
         columns = columns or LocationColumns()
-        if columns.categories != parameters.categories:
-            raise RequestError(
-                f"categories: the columns have {columns.categories}, the heatmap's parameters {parameters.categories}"
-            )
+        for name, given in (
+            ("categories", columns.categories),
+            ("slots", len(columns.slots) if columns.slots else 1),
+            ("records_per_user", columns.records_per_user),
+        ):
+            if given != (expected := getattr(parameters, name)):
+                raise RequestError(f"{name}: the columns have {given}, the heatmap's parameters {expected}")
         check_prior(prior, parameters)
         bound = bind_key(key, region, parameters, columns, prior)
         super().__init__(Grid(region, parameters.depth), parameters, bound, columns, spill, prior, admit)
@@ -120,5 +130,5 @@ def bind_key(
     prior: Estimate | None = None,
 ) -> RunKey:
     """The key for one heatmap's region, parameters, columns and earlier map."""
-    metadata = {"region": asdict(region), **parameters.metadata(), "columns": asdict(columns)}
+    metadata = {"region": asdict(region), **parameters.metadata(), "columns": columns.metadata()}
     return key.narrowed(metadata if prior is None else {**metadata, "prior": digest(prior)})

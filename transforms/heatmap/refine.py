@@ -91,7 +91,7 @@ class RunSubQueries(beam.PTransform):
 
     def expand(self, shards: beam.PCollection) -> beam.PCollection:
         parameters, state = self._parameters, self._state
-        for index in range(1, parameters.method.max_rounds(parameters.depth) + 1):
+        for index in range(1, parameters.max_rounds() + 1):
             known = beam.pvalue.AsSingleton(state), parameters, self._key
             state = (
                 shards

@@ -14,6 +14,8 @@ from sfumato.schemas.release import (
     CELLS_FILE,
     DENSITY_FILE,
     MANIFEST_FILE,
+    SLOT_MAPS_FILE,
+    SLOTS_FILE,
     TOTALS_FILE,
 )
 from sfumato.transforms.heatmap.cells import answers_table, cells_table, totals_table
@@ -24,6 +26,7 @@ from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
 from sfumato.transforms.heatmap.rates import Rates, estimate_rates
+from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes
 from sfumato.transforms.report.pages import page_files
@@ -80,21 +83,30 @@ def release_files(
         blur: standard deviation, in sides of the region, of a Gaussian filter over the density (paper 001, Section
             2.3); the cells, the page and the pictures stay as they are.
     """
-    manifest = heatmap_manifest(state, parameters, metadata, grid)
     categories = category_names(parameters, metadata)
     estimate, unbiased, rates = published_estimate(state, parameters, grid, categories)
+    slots = SlotMaps.from_state(state, estimate)
+    manifest = heatmap_manifest(state, parameters, metadata, grid, slots)
     array = io.BytesIO()
     np.save(array, gaussian_heatmap(estimate_density(estimate), blur))
-    answers = [result for result in state.results if isinstance(result.encoding, TreeEncoding)]
+    answers = [result for result in state.map_results if isinstance(result.encoding, TreeEncoding)]
     files = {
         CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates, unbiased)),
         **({} if unbiased is None else {TOTALS_FILE: parquet_bytes(totals_table(estimate, unbiased))}),
         **({ANSWERS_FILE: parquet_bytes(answers_table(answers))} if answers else {}),
+        **({} if slots is None else _slot_files(slots, estimate, grid, manifest["slots"]["names"])),
         **metadata.geography_files,
         DENSITY_FILE: array.getvalue(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
     return {**page_files(heatmap_view(files)), **files}
+
+
+def _slot_files(slots: SlotMaps, estimate: Estimate, grid: Grid, names: Sequence[str]) -> dict[str, bytes]:
+    """The table and the array of the maps of every slot."""
+    array = io.BytesIO()
+    np.save(array, slots.raster(estimate))
+    return {SLOTS_FILE: parquet_bytes(slots.table(grid, tuple(names))), SLOT_MAPS_FILE: array.getvalue()}
 
 
 def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, result: NoisyCounts) -> Rates | None:

@@ -67,12 +67,14 @@ def plan(
         population,
         cohort,
         budget,
-        parameters.distribution_gamma or 1,
+        parameters.distribution_gamma or parameters.records_per_user,
         noisy_sums,
         categories=parameters.categories,
         rounding=parameters.rounding,
         prior=prior,
         noise=parameters.count_noise,
+        slots=parameters.slots,
+        records_per_user=parameters.records_per_user,
     )
     return _with_next_query(state, parameters)
 
@@ -130,7 +132,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         rho=query.epsilon if state.noise == GAUSSIAN else None,
     )
     result = NoisyCounts(
-        query.encoding, totals.sums.astype(np.float64) * (scale / state.gamma), spent, query.shard_range
+        query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent, query.shard_range
     )
     budget = state.charged(query.epsilon, query.shard_range is not None)
     return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
@@ -171,7 +173,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     shard_range, available = _shard_range(query, state), budget.remaining
     if shard_range is not None and parameters.is_central:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
-    max_rounds = parameters.method.max_rounds(parameters.depth)
+    max_rounds = parameters.max_rounds()
     min_noise = state.noise.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
     min_epsilon = _MIN_SHARE * budget.total + min_noise
     if not state.results and max_rounds * min_epsilon > available:

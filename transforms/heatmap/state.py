@@ -82,7 +82,7 @@ class HeatmapState:
         population: the number of users that the run is planned for.
         cohort: how users are spread over shards.
         budget: of the user who has spent most, in the unit of the noise: epsilon or rho.
-        gamma: the sum of a user's weights; 1 for one location a user.
+        gamma: the sum of a user's weights; 1 for one location a user; the most records of a user with several.
         noisy_sums: number of sums with independent noise that are added up: the shards, or 1 with central noise.
         query: the sub-query to run next; None when the run is complete.
         results: of all sub-queries so far, in order.
@@ -90,6 +90,8 @@ class HeatmapState:
         rounding: of the users' distributions.
         prior: the map of an earlier release that this one starts from.
         noise: of every sum.
+        slots: of time, by which the last sub-query counts; 1 without any.
+        records_per_user: the most slots in which a user counts. Above 1, all counts are of user-slots.
     """
 
     population: Population
@@ -103,6 +105,24 @@ class HeatmapState:
     rounding: Rounding = "systematic"
     prior: Estimate | None = None
     noise: AdditiveNoise = LAPLACE
+    slots: int = 1
+    records_per_user: int = 1
+
+    @property
+    def unit(self) -> int:
+        """The weight that counts as one in the results: a whole user's, or that of one of several records."""
+        return 1 if self.records_per_user > 1 else self.gamma
+
+    @property
+    def map_results(self) -> tuple[NoisyCounts, ...]:
+        """The results that count all slots together; all results of a map without slots."""
+        return self.results if self.slot_result is None else self.results[:-1]
+
+    @property
+    def slot_result(self) -> NoisyCounts | None:
+        """The result by slot, the last one; None before it and without slots."""
+        last = self.results[-1] if self.slots > 1 and self.results else None
+        return last if last is not None and len(last.counts) != len(last.tree.entries) else None
 
     @property
     def next_query_budget(self) -> Budget:
@@ -167,7 +187,8 @@ class HeatmapState:
         """The number of users of the cohort and its standard deviation, from all noisy figures.
 
         The noisy user count and the total of every result are weighted by inverse variance. The users of a sub-query
-        are a sample of the cohort.
+        are a sample of the cohort. With several records a user it is the number of user-slots, which the noisy user
+        count does not know.
 
         Returns:
             Users, at least 0, and the standard deviation, both in users; the public figure and 0 without any count.
@@ -184,6 +205,8 @@ class HeatmapState:
             totals.append(float(result.counts.sum()) / entries)
             variances.append(spent.vector_length * (spent.noise_stddev / entries) ** 2 + (1 / queried - 1) * size)
         summed, error = _weighted_mean(totals, variances)
+        if self.records_per_user > 1:
+            return max(summed, 0.0), math.sqrt(error + (1 - rate) * size)
         users, error = _weighted_mean([counted, summed], [variance, error + (1 - rate) * size])
         return max(users, 0.0), math.sqrt(error)
 
@@ -207,7 +230,7 @@ class HeatmapState:
             sensitivity: how many entries a location adds to.
             length: of the vector; None for that of the last result.
         """
-        one = self.noise.stddev(epsilon, self.sensitivity(length, sensitivity)) / self.gamma
+        one = self.noise.stddev(epsilon, self.sensitivity(length, sensitivity)) / self.unit
         return math.sqrt(self.noisy_sums) * one
 
 

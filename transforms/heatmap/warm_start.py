@@ -111,6 +111,8 @@ def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
     """Raises RequestError if a heatmap of these parameters cannot start from an earlier map."""
     if prior is None:
         return
+    if parameters.slots > 1:
+        raise RequestError("warm_start: a map with slots cannot start from an earlier release; leave it out")
     parameters.method.check_warm_start()
     if prior.tree.depth != parameters.depth:
         raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")

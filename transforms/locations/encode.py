@@ -67,14 +67,14 @@ def encode_locations(
     """
     rows = batch.num_rows
     users = np.empty(rows, dtype=np.uint64)
-    codes = np.empty(rows, dtype=Places(locator.depth, columns.categories).dtype)
+    codes = np.empty(rows, dtype=Places(locator.depth, columns.bins).dtype)
     values = np.empty(rows, dtype=np.float64) if columns.has_weights else None
     kept, dropped, unusable = 0, np.zeros(len(DROP_REASONS), dtype=np.int64), [np.empty(0, dtype=np.uint64)]
     for first in range(0, rows, _BLOCK_ROWS):
         rows_of_block = batch.slice(first, _BLOCK_ROWS)
         block, cells, usable = _located(rows_of_block, columns, locator, dropped)
         numbers = categories = None
-        if columns.has_weights or columns.auxiliary is not None:
+        if columns.has_weights or columns.bins > 1:
             numbers, categories, faults = read_values(block, columns)
             good = faults == 0
             if not good.all():

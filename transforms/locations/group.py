@@ -28,7 +28,7 @@ from sfumato.transforms.locations.shards import (
     split_by_shard_group,
 )
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import Contribution, bound_users, count_unusable, split_unusable
+from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, count_unusable, split_unusable
 from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS
 from sfumato.transforms.privacy.admission import UserCounts
 
@@ -41,21 +41,32 @@ class _BoundUsersFn(beam.DoFn):
     USERS = "users"
 
     def __init__(
-        self, places: Places, spill: Spill, contribution: Contribution, gamma: int | None, max_dwell: float | None
+        self,
+        places: Places,
+        spill: Spill,
+        contribution: Contribution,
+        gamma: int | None,
+        max_dwell: float | None,
+        records_per_user: int,
     ):
         self._places = places
         self._spill = spill
         self._top = contribution == "top"
         self._gamma = gamma
         self._max_dwell = max_dwell
+        self._records_per_user = records_per_user
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
         records, unusable = split_unusable(element[1])
         users = 0
         if records and self._gamma is None:
-            bounded = bound_users(records, self._places, self._max_dwell, self._top)
-            users = len(bounded)
-            for part in np.array_split(bounded, 1 + users // _USERS_PER_ELEMENT):
+            if self._records_per_user > 1:
+                bounded = bound_slots(records, self._places, self._records_per_user)
+                users = len(np.unique(bounded & ~self._places.mask))
+            else:
+                bounded = bound_users(records, self._places, self._max_dwell, self._top)
+                users = len(bounded)
+            for part in np.array_split(bounded, 1 + len(bounded) // _USERS_PER_ELEMENT):
                 yield self._spill.store(part.data)
         elif records and self._gamma is not None:
             rows = bound_distributions(records, self._places, self._gamma, self._max_dwell)
@@ -77,6 +88,7 @@ class BoundUsers(beam.PTransform):
         contribution: what a user adds.
         gamma: with contribution `all`, the sum of a user's weights, see `rounding.stored_total`.
         max_dwell: see `sorted_records`.
+        records_per_user: above 1, a user adds one record in each of so many slots at most, see `bound_slots`.
 
     Raises:
         RequestError: gamma is out of range.
@@ -89,13 +101,14 @@ class BoundUsers(beam.PTransform):
         contribution: Contribution = "one",
         gamma: int | None = None,
         max_dwell: float | None = None,
+        records_per_user: int = 1,
     ):
         super().__init__()
         if (gamma is not None) != (contribution == "all"):
             raise ValueError(f"gamma belongs to contribution all, got {gamma} and {contribution!r}")
         if gamma is not None:
             check_gamma(gamma)
-        self._bound = _BoundUsersFn(places, spill, contribution, gamma, max_dwell)
+        self._bound = _BoundUsersFn(places, spill, contribution, gamma, max_dwell, records_per_user)
 
     def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         bounded = (

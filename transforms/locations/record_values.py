@@ -1,4 +1,4 @@
-"""The values of records beside user and location, from Arrow columns: weight or time, and category. Pure."""
+"""The values of records beside user and location, from Arrow columns: weight or time, and category or slot. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import Auxiliary, LocationColumns, holds_text
+from sfumato.schemas.slots import Slots
 
 REASONS = ("null_value", "bad_weight", "unknown_category")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY = 24 * 3600  # seconds
+_EPOCH_WEEKDAY = 3  # 1 January 1970 was a Thursday
+_FIRST_SECOND, _END_SECOND = -62_135_510_400, 253_402_214_400  # of the years 1 to 9999, a day inside
+_MAX_SECONDS = 1e15
 
 
 def read_values(
@@ -20,9 +25,9 @@ def read_values(
     """Reads the values of a batch of n rows.
 
     Returns:
-        Weights or times in seconds, float64[n], and categories, uint64[n]; None where the columns name none. Then the
-        fault of each row, int8[n]: 0 for a good row, else 1 + the index in REASONS. The other numbers of a row with a
-        fault have no meaning.
+        Weights or times in seconds, float64[n], and categories or slots, uint64[n]; None where the columns name none.
+        Then the fault of each row, int8[n]: 0 for a good row, else 1 + the index in REASONS. The other numbers of a row
+        with a fault have no meaning.
     """
     faults = np.zeros(block.num_rows, dtype=np.int8)
     numbers = categories = None
@@ -37,6 +42,9 @@ def read_values(
         categories, known = _categories(block.column(columns.auxiliary.column), columns.auxiliary)
         _note(faults, "unknown_category", ~known & (faults == 0))
         _note(faults, "null_value", nulls(block.column(columns.auxiliary.column)))
+    if columns.slots is not None:
+        categories, known = slots_of(block.column(columns.slots.column), columns.slots)
+        _note(faults, "null_value", ~known & (faults == 0))
     return numbers, categories, faults
 
 
@@ -70,6 +78,33 @@ def _seconds(column: pa.Array) -> NDArray[np.float64]:
     if not pt.is_timestamp(column.type):
         return _numbers(column)
     return _numbers(column.cast(pa.int64())) / _PER_SECOND[column.type.unit]
+
+
+def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """The slot of each time, by the local time of the slots' zone, and whether there is a time: uint64[n], bool[n].
+
+    A timestamp without a zone, and a number of seconds since 1970, is in UTC. A moment outside the years 1 to 9999
+    counts as no time.
+    """
+    column = _plain(column)
+    if pt.is_timestamp(column.type):
+        unit = _PER_SECOND[column.type.unit]
+        known = ~nulls(column)
+        seconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // unit
+    else:
+        numbers = _numbers(column)
+        known = np.isfinite(numbers)
+        seconds = np.floor(np.clip(np.where(known, numbers, 0), -_MAX_SECONDS, _MAX_SECONDS)).astype(np.int64)
+    known = known & (seconds >= _FIRST_SECOND) & (seconds < _END_SECOND)
+    moments = pa.array(np.where(known, seconds, 0), pa.timestamp("s", slots.time_zone))
+    local = pc.local_timestamp(moments).cast(pa.int64()).to_numpy()
+    day, second = np.divmod(local, _DAY)
+    weekday = (day + _EPOCH_WEEKDAY) % 7
+    if slots.kind == "weekday":
+        return weekday.astype(np.uint64), known
+    hour = np.searchsorted(slots.edge_seconds, second, side="right") - 1
+    slot = hour + 24 * weekday if slots.kind == "hour_of_week" else hour
+    return np.asarray(slot, dtype=np.uint64), known
 
 
 def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

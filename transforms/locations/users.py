@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations.encode import EncodedLocations
-from sfumato.transforms.locations.records import UserRecords, join_records, sorted_records
+from sfumato.transforms.locations.records import UserRecords, join_records, keyed_below, sorted_records
 from sfumato.transforms.locations.spill import Spill, load
 
 # What a user adds: one of their records, their location of largest weight, or a distribution over all their locations.
@@ -101,6 +101,42 @@ def bound_users(
         records = sorted_records(users, codes, values, places, max_dwell)
         users, codes = records.users, records.codes_of(_most_frequent(records) if top else _drawn(records))
     return (users & ~places.mask) | codes
+
+
+def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) -> NDArray[np.uint64]:
+    """One record of each user in each of so many slots at most: uint64[rows], like the results of `bound_users`.
+
+    In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
+    so the choice depends on no other user and on no order.
+
+    Args:
+        chunks: of one group's records, from `split_by_user_group`, without weights.
+        places: how a location and a slot are coded.
+        records_per_user: at least 1.
+    """
+    users, codes, _ = join_records(chunks, places)
+    records = sorted_records(users, codes, None, places, None)
+    slot_of_row = records.by_code >> np.uint64(2 * places.depth)  # with the index of the user above
+    new = np.ones(len(slot_of_row), dtype=bool)
+    new[1:] = slot_of_row[1:] != slot_of_row[:-1]
+    first = np.flatnonzero(new)
+    count = np.diff(first, append=len(slot_of_row))
+    user = (records.by_code[first] >> np.uint64(places.bits)).astype(np.int64)
+    slot = slot_of_row[first] & np.uint64((1 << places.category_bits) - 1)
+    row = first + keyed_below(_mixed(records.users[user], slot, 1), count)
+    order = np.lexsort((_mixed(records.users[user], slot, 2), user))
+    begins = np.searchsorted(user[order], user[order])  # users ascend in this order too
+    chosen = np.sort(order[np.arange(len(order)) - begins < records_per_user])
+    return (records.users[user[chosen]] & ~places.mask) | records.codes_of(row[chosen])
+
+
+def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) -> NDArray[np.uint64]:
+    """Pseudo-random bits for each user and slot, uint64[n], by SplitMix64 (Steele, Lea and Flood 2014)."""
+    with np.errstate(over="ignore"):
+        bits = hashes + (slot * np.uint64(4) + np.uint64(stream)) * np.uint64(0x9E3779B97F4A7C15)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(bits ^ (bits >> np.uint64(31)))
 
 
 def _drawn(records: UserRecords) -> NDArray[np.int64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 import apache_beam as beam
@@ -68,7 +67,7 @@ class CollectCounts(beam.PTransform):
         super().__init__()
         self._plan = plan
         self._admit = admit
-        self._key = key.narrowed({**plan.metadata(), "columns": asdict(columns)})
+        self._key = key.narrowed({**plan.metadata(), "columns": columns.metadata()})
         self._columns = columns
         self._spill = Spill(spill)
 

@@ -68,24 +68,37 @@ class TreeEncoding(Encoding):
 
     With auxiliary data there is one for each category and node: k one-hot bins for each node (Section 5.7), in order of
     categories.
+
+    Attributes:
+        tree: of the entries.
+        categories: of the rows, auxiliary categories or slots of time.
+        summed: counts all categories together, one entry for each node.
     """
 
     tree: Tree
     categories: int = 1
+    summed: bool = False
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """Entries of the tree, times the categories."""
-        return self.categories * len(self.tree.entries)
+        """Entries of the tree, times the bins of each."""
+        return self.bins * len(self.tree.entries)
+
+    @property
+    def bins(self) -> int:
+        """Entries of a node: one for each category, or 1 where they are summed."""
+        return 1 if self.summed else self.categories
 
     @property
     def fingerprint(self) -> str:
-        return f"tree {self.tree.depth} {self.categories} {hashlib.sha256(self.tree.nodes.tobytes()).hexdigest()}"
+        summed = " summed" if self.summed else ""
+        digest = hashlib.sha256(self.tree.nodes.tobytes()).hexdigest()
+        return f"tree {self.tree.depth} {self.categories}{summed} {digest}"
 
     @property
     def shares(self) -> NDArray[np.float64]:
         """See Encoding.shares: each entry's share of the area, the same in every category."""
-        return np.tile(self.tree.areas / (self.categories * 4.0**self.tree.depth), self.categories)
+        return np.tile(self.tree.areas / (self.bins * 4.0**self.tree.depth), self.bins)
 
     def reads_every_row(self, group: ShardGroup) -> bool:
         # A lookup of every row's cell is cheaper for a tree with more entries than a tenth of a shard's users.
@@ -105,14 +118,17 @@ class TreeEncoding(Encoding):
         if not self.reads_every_row(group):
             below = group.counts_below(tree.index.boundaries, block)
             intervals = np.diff(below.reshape(shards * self.categories, -1), axis=1)
-            return tree.index.sum_intervals(intervals).reshape(shards, self.length)
+            sums = tree.index.sum_intervals(intervals).reshape(shards, self.categories, -1)
+            return np.asarray(sums.sum(axis=1) if self.summed else sums.reshape(shards, self.length))
         part, cells = parts_and_cells(group, block)
         sums = tally(part, self._entry_at(cells), group, block, len(tree.entries))
+        if self.summed:
+            return np.asarray(sums.reshape(shards, -1, len(tree.entries)).sum(axis=1))
         return sums.reshape(shards, -1)[:, : self.length]  # the bits of a category may hold more categories than exist
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
         part, cells = parts_and_cells(group, block)
-        category = part & ((1 << group.places.category_bits) - 1)
+        category = 0 if self.summed else part & ((1 << group.places.category_bits) - 1)
         yield category * len(self.tree.entries) + self._entry_at(cells)
 
     def _entry_at(self, cells: NDArray[np.uint64]) -> NDArray[np.signedinteger[Any]]:

@@ -115,6 +115,7 @@ export interface Place {
  * A map of cells: heatmap, rates, counted cells, hot spots, means by cell, changes.
  *
  * Attributes:
+ *     slots: maps of every slot of time; None without slots.
  *     layers: coarse to fine or first to last; the last is shown first.
  *     missing: what a place without a cell means, in one sentence; None where cells cover the region.
  *     finest_metres: width and height of the finest cell.
@@ -132,6 +133,7 @@ export interface MapBody {
    */
   finest_metres: [number, number];
   start: Bounds | null;
+  slots: TimeSlots | null;
 }
 /**
  * A region in degrees.
@@ -212,6 +214,25 @@ export interface Scale {
   knee: number | null;
   unit: string;
   ticks: [number, string][];
+}
+/**
+ * Maps of every slot of time, beside the map of all slots.
+ *
+ * Attributes:
+ *     title: of the control, such as `By hour`.
+ *     note: one sentence on what a slot's map is of, with the time zone.
+ *     names: of the slots, such as `08-09 h`.
+ *     ticks: of an axis of slots: the slot, or the number of slots for the end, and its text.
+ *     layer: its cells, with one measure for each slot.
+ *     region: users of the whole region in each slot: the estimate and the ends of its 95% interval.
+ */
+export interface TimeSlots {
+  title: string;
+  note: string;
+  names: string[];
+  ticks: [number, string][];
+  layer: Layer;
+  region: [number, number, number][];
 }
 /**
  * Ranked items, groups or prefixes.

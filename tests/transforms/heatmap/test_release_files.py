@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,7 @@ def test_secure_aggregation_is_told_in_full() -> None:
 
 
 def metadata_of(parameters: Any, columns: LocationColumns) -> ReleaseMetadata:
-    told = {**parameters.metadata(), "columns": asdict(columns)}
+    told = {**parameters.metadata(), "columns": columns.metadata()}
     return ReleaseMetadata("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, told)
 
 

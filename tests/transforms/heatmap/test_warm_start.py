@@ -145,7 +145,7 @@ def test_a_release_by_any_method_is_read_back_as_its_map(method: str, values: di
     names = ("false", "true") if categories == 2 else tuple("abc")
     columns = LocationColumns(auxiliary=Auxiliary("kind", names) if categories > 1 else None)
     metadata = ReleaseMetadata(
-        "heatmap", "monday", "now", "seed", False, {**parameters.metadata(), "columns": asdict(columns)}
+        "heatmap", "monday", "now", "seed", False, {**parameters.metadata(), "columns": columns.metadata()}
     )
     state = run_in_memory(crowd(3000, categories), 3000, parameters, KEY)
     made = add_up_to(parameters.method.decode(state, DEPTH), state.users_estimate()[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,7 +60,7 @@ def _keep(element: Any, path: str) -> None:
 
 def exact_people(pattern: str, asked: RangesPlan, columns: LocationColumns) -> ExactCounts:
     """Everybody's one place, user by user."""
-    key = KEY.narrowed({**asked.metadata(), "columns": asdict(columns)})
+    key = KEY.narrowed({**asked.metadata(), "columns": columns.metadata()})
     records = oracle.records_of_users(pattern, REGION, 12, key, columns)
     places = oracle.weights_of_users(records, HeatmapParameters(depth=12), columns)
     return ExactCounts.from_codes(12, np.array([code for one in places.values() for code in one], np.uint64))
@@ -112,7 +112,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
     built = run(pattern, BuildRanges(asked, KEY), *options)
     people = exact_people(pattern, asked, columns)
     assert people.users.sum() == USERS
-    key = KEY.narrowed({**asked.metadata(), "columns": asdict(columns)})
+    key = KEY.narrowed({**asked.metadata(), "columns": columns.metadata()})
     expected = collect(people, admission_of(people, asked, key), asked, key)
     assert isinstance(built, Built)
     same_counts(built.collected.counts, expected.counts)
@@ -134,7 +134,7 @@ def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -
     pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
     asked, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
     found = run(pattern, CollectCounts(asked, KEY, columns, None, Admit(asked.counting.admission())))
-    key = KEY.narrowed({**asked.metadata(), "columns": asdict(columns)})
+    key = KEY.narrowed({**asked.metadata(), "columns": columns.metadata()})
     people = exact_people(pattern, asked, columns)
     same_counts(found.counts, collect(people, admission_of(people, asked, key), asked, key).counts)
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
+from sfumato.schemas.slots import Slots
 from sfumato.schemas.views import Layer, MapBody
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
@@ -83,20 +85,37 @@ class CityRelease:
         return body.layers
 
 
-def city_release(method: str, depth: int = 6, users: int = 4000, **options: Any) -> CityRelease:
-    """The release that a method makes of users of the city, each with one location, in four shards."""
-    values = {"depth": depth, "shard_size": users // 4, "dropout": 0.2, "population": users, **options}
-    parameters = heatmap_parameters(method, values)
-    rng = np.random.default_rng(8)
+def slots_of_cells(cells: NDArray[np.int64], depth: int, slots: int, rng: np.random.Generator) -> NDArray[np.uint64]:
+    """A slot for each cell: in the west most users are there in the first half of the slots, else in the second."""
+    is_west = cells % (1 << depth) < 1 << (depth - 1)
+    late = rng.random(len(cells)) < np.where(is_west, 0.2, 0.8)
+    return (rng.integers(0, slots - slots // 2, len(cells)) + np.where(late, slots // 2, 0)).astype(np.uint64)
+
+
+def city_rows(depth: int, users: int, gamma: int | None = None, slots: int = 1, seed: int = 8) -> Rows:
+    """Users of the city, each with one location, and with one of the slots if there are several."""
+    rng = np.random.default_rng(seed)
     cells = rng.choice(4**depth, users, p=city_density(1 << depth).ravel())
     codes = interleave((cells % (1 << depth)).astype(np.uint32), (cells >> depth).astype(np.uint32)).astype(np.uint64)
-    hashes = np.sort(rng.integers(0, 1 << (64 - 2 * depth), users, dtype=np.uint64)) << np.uint64(2 * depth)
-    gamma = parameters.distribution_gamma
-    rows = Rows(Places(depth), hashes, codes, None if gamma is None else np.full(users, gamma))
+    places = Places(depth, slots)
+    hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), users, dtype=np.uint64)) << np.uint64(places.bits)
+    if slots > 1:
+        codes |= slots_of_cells(cells, depth, slots, rng) << np.uint64(2 * depth)
+    return Rows(places, hashes, codes, None if gamma is None else np.full(users, gamma))
+
+
+def city_release(
+    method: str, depth: int = 6, users: int = 4000, slots: Slots | None = None, **options: Any
+) -> CityRelease:
+    """The release that a method makes of users of the city, each with one location, in four shards."""
+    values = {"depth": depth, "shard_size": users // 4, "dropout": 0.2, "population": users, **options}
+    parameters = heatmap_parameters(method, values, slots=1 if slots is None else len(slots))
+    rows = city_rows(depth, users, parameters.distribution_gamma, parameters.slots)
     state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"city" * 8), {}))
-    metadata = ReleaseMetadata(
-        "heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, parameters.metadata()
-    )
+    stated = parameters.metadata()
+    if slots is not None:
+        stated["columns"] = LocationColumns(slots=slots).metadata()
+    metadata = ReleaseMetadata("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, stated)
     files = release_files(state, parameters, metadata, Grid(Region(**REGION), depth))
     estimate = add_up_to(parameters.method.decode(state, depth), state.users_estimate()[0])
     return CityRelease(state, parameters, estimate, files)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -141,7 +142,13 @@ def test_counts_by_category(
                 assert np.array_equal(encoding.count(group, block), wanted)
                 monkeypatch.setattr(TreeEncoding, "reads_every_row", lambda *_: not by_table and tree.level <= 10)  # noqa: B023
                 assert np.array_equal(encoding.count(group, block), wanted)
+                summed, together = (
+                    replace(encoding, summed=True),
+                    wanted.reshape(len(wanted), -1, len(tree.entries)).sum(axis=1),
+                )
+                assert np.array_equal(summed.count(group, block), together)
                 monkeypatch.undo()
+                assert np.array_equal(summed.count(group, block), together)
 
 
 def test_both_ways_to_count_are_taken() -> None:

@@ -136,6 +136,19 @@ class Adaptive(Method):
         if self.refine == "interval" and categories == 1:
             raise RequestError("refine: interval is about rates; name their column with auxiliary")
 
+    def check_slots(self, slots: int) -> None:
+        for name, value, needed in (
+            ("schedule", self.schedule, ("auto", "two_query", "lean")),
+            ("cohorts", self.cohorts, ("auto", "shared")),
+            ("estimator", self.estimator, ("bayes",)),
+        ):
+            if value not in needed:
+                raise RequestError(f"{name}: {value} makes no maps of slots; use {' or '.join(needed)}")
+        if self.max_entries < MIN_ENTRIES * slots:
+            raise RequestError(
+                f"max_entries: {slots} slots need at least {MIN_ENTRIES * slots}, got {self.max_entries}"
+            )
+
     def max_rounds(self, depth: int) -> int:
         return self._algorithm.max_rounds(depth)
 

@@ -58,9 +58,13 @@ class Method(ABC):
         if categories > 1 and not self.CATEGORIES:
             raise RequestError(f"auxiliary: method {self.NAME} makes no rates; use adaptive or flat")
 
+    def check_slots(self, slots: int) -> None:
+        """Raises RequestError if the method cannot count by so many slots of time."""
+        raise RequestError(f"slots: method {self.NAME} makes no maps of slots; use adaptive")
+
     @abstractmethod
     def max_rounds(self, depth: int) -> int:
-        """The largest number of sub-queries in one run."""
+        """The largest number of sub-queries in one run, without the one by slots."""
 
     def max_query_entries(self) -> int | None:
         """The largest number of vector entries of a sub-query; None if it does not depend on the data."""

@@ -15,6 +15,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.estimator import move_to_tree, posterior_of, prior_posterior, sampling_of
 from sfumato.transforms.heatmap.posterior.next_tree import next_tree
+from sfumato.transforms.heatmap.posterior.slot_tree import slot_tree
 from sfumato.transforms.heatmap.rates import split_by_interval
 from sfumato.transforms.heatmap.state import ALL_REMAINING, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -23,6 +24,8 @@ MIN_ENTRIES = 16  # of any tree: two levels are always split
 LEVELS = 6  # by which one sub-query refines the tree of the one before
 _FIRST_SHARE = 0.2  # of the remaining epsilon, for every sub-query but the last, where all shards are queried
 _FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where cohorts are disjoint
+_FIRST_SLOT_SHARE = 0.1  # of the remaining epsilon, for every sub-query without slots but the last of them
+_SLOTLESS_SHARE = 0.3  # for the last of them; the sub-query by slot spends the rest
 _MIN_SHARDS = 2
 _MAX_LOSS_PROBABILITY = 1e-6  # that all shards of the first cohort are lost
 _MAX_PENALTY_SCALE = 1e40  # the tree is then the smallest that `next_tree` gives
@@ -60,6 +63,8 @@ class FewQueries:
         done = len(state.results)
         if state.prior is not None:
             return None if done else Query(_encoding(self._next_tree(state, 1.0), state), ALL_REMAINING)
+        if state.slots > 1:
+            return self._next_by_slot(state, depth)
         begun = replace(state, results=())  # the plan depends only on figures that are public before the first result
         disjoint = self.uses_disjoint_cohorts(begun)
         fractions = self.shard_fractions(begun, depth, disjoint)
@@ -75,6 +80,24 @@ class FewQueries:
             begin = round(sum(fractions[:done]), 9)
             return Query(encoding, ALL_REMAINING, (begin, 1.0 if is_last else begin + fractions[done]))
         return Query(encoding, ALL_REMAINING if is_last else _FIRST_SHARE * state.budget.remaining)
+
+    def _next_by_slot(self, state: HeatmapState, depth: int) -> Query | None:
+        """The next sub-query of a map with slots. All but the last count all slots together, see `slot_tree`."""
+        results = state.results
+        if state.slot_result is not None:
+            return None
+        begun = replace(state, results=(), slots=1)
+        queries = len(self.shard_fractions(begun, depth, False))
+        done, remaining = len(results), state.budget.remaining
+        if done:
+            tree = self._next_tree(state, 1.0) if done < queries else results[-1].tree
+            if done == queries or tree == results[-1].tree:
+                slot_noise = math.sqrt(noise_variance(state, remaining))
+                return Query(TreeEncoding(slot_tree(state, slot_noise, self.max_entries), state.slots), ALL_REMAINING)
+        else:
+            tree = Tree.uniform(depth, self._first_level(begun, depth, False))
+        share = _FIRST_SLOT_SHARE if done + 1 < queries else _SLOTLESS_SHARE
+        return Query(TreeEncoding(tree, state.slots, summed=True), share * remaining)
 
     def uses_disjoint_cohorts(self, state: HeatmapState) -> bool:
         """Whether each user takes part in one sub-query with the whole epsilon, decided from public figures alone.

@@ -54,6 +54,8 @@ def posterior_of(state: HeatmapState) -> Posterior:
 def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
     """Users of an estimate's cells without shrinkage: from the last result, from earlier ones where cells are finer.
 
+    With slots the last result is that of the last sub-query of all slots together, whose noise is less.
+
     Cells finer than the last tree's entries are not unbiased, see `unbiased`.
 
     estimate: what `decode` made of the state with the estimator `bayes`.
@@ -63,13 +65,14 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
     share = 4.0 ** (full.depth - _leaf_levels(full)) / np.maximum(estimate.tree.areas, 1)[owner]
     expected = full.sums(full.by_level(np.maximum(estimate.counts[owner] * share, 0.5)))
     own = NodeMeasurements.empty(full)
-    for result in reversed(state.results):
+    last = state.map_results[-1]
+    for result in reversed(state.map_results):
         missing = [leaf & (weight == 0) for leaf, weight in zip(full.leaves, own.weights, strict=True)]
-        if result is not state.results[-1] and not any(one.any() for one in missing):
+        if result is not last and not any(one.any() for one in missing):
             break
         one = _measurement(result, state)
         found = measure(full, [replace(one, sampling=one.sampling + sampling)], expected)
-        if result is state.results[-1]:
+        if result is last:
             own = found
             continue
         for level, cells in enumerate(missing):

@@ -4,6 +4,7 @@ import { csv, offer } from "../download";
 import { capital, clamp, interval, known, metres, percent, place, shareWords, significant } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
+import { SlotPanel } from "../map/slots";
 import type { Product, Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
 
@@ -36,7 +37,8 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
   const [value, margin] = valueWords(measure, row);
   const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it: the rest has finer cells` : "";
-  const facts: [string, string][] = layer.measures.filter((one) => one !== measure).map((one) => [one.name, valueWords(one, row)[0]]);
+  const others = layer === body.slots?.layer ? [] : layer.measures.filter((one) => one !== measure);
+  const facts: [string, string][] = others.map((one) => [one.name, valueWords(one, row)[0]]);
   const users = measure.value[row];
   if (measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
   const size = sizeWords(figure, body, row);
@@ -134,7 +136,10 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
   const colours = h("div");
   const list = h("div");
   const slider = h("input", { type: "range", min: 0, max: last, step: 1, "aria-label": "Layer" });
+  let times: SlotPanel | null = null;
+  const steps = h("section", {}, title, note, last > 0 && h("div", { class: "slide" }, h("span", {}, "coarse"), slider, h("span", {}, "final")));
   const current = (): [Layer, Measure] => {
+    if (body.slots && times && times.slot >= 0) return [body.slots.layer, body.slots.layer.measures[times.slot]];
     const layer = body.layers[place];
     return [layer, layer.measures[Math.min(number, layer.measures.length - 1)]];
   };
@@ -142,6 +147,14 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     const [layer, measure] = current();
     figure.setLayer(layer, measure);
     figure.setLabel(`Map: ${measure.name}. ${layer.title}`);
+    steps.hidden = layer === body.slots?.layer;
+    if (steps.hidden) {
+      figure.setLabel(`Map: ${measure.name}`);
+      figure.setOverlay(null);
+      list.replaceChildren();
+      colours.replaceChildren();
+      return;
+    }
     title.textContent = layer.title;
     note.textContent = layer.note;
     slider.value = String(place);
@@ -167,8 +180,9 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
   });
   figure.setTip((hit) => cellWords(figure, body, ...current(), hit));
   show();
-  const steps = h("section", {}, title, note, last > 0 && h("div", { class: "slide" }, h("span", {}, "coarse"), slider, h("span", {}, "final")));
-  return { panel: h("aside", { class: "panel", "aria-label": "Controls" }, colours, list, steps), current };
+  if (body.slots) times = new SlotPanel(body.slots, body.region, figure, tools, show);
+  if (times) show();
+  return { panel: h("aside", { class: "panel", "aria-label": "Controls" }, times?.element, colours, list, steps), current };
 }
 
 /** The first screen of a map. */

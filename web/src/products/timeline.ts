@@ -236,7 +236,7 @@ class Timeline {
     const { layer, changes, maps } = this.current;
     const map = maps[B] ?? maps[A];
     if (!map) return null;
-    const body: MapBody = { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: null, start: null, finest_metres: map.finest_metres };
+    const body: MapBody = { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: null, start: null, slots: null, finest_metres: map.finest_metres };
     if (this.shown !== CHANGE) return cellWords(this.figure, body, layer, layer.measures[0], hit);
     const change = changes[hit.row];
     if (!change) return null;

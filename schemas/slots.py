@@ -1,0 +1,114 @@
+"""Slots of local time, in which records are counted apart: hours, weekdays, hours of the week, or other hours."""
+
+from __future__ import annotations
+
+import zoneinfo
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.request_base import did_you_mean
+
+KINDS = ("hour", "weekday", "hour_of_week")
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+UTC = "UTC"
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Slots of local time.
+
+    Attributes:
+        column: of timestamps, or of seconds since 1970.
+        kind: `hour`, `weekday`, `hour_of_week` or `edges`.
+        time_zone: name in the IANA database, by which a moment has its local time.
+        edges: of the kind `edges`, hours of the day from 0 to 24, ascending; empty for the other kinds.
+
+    Raises:
+        RequestError: a value is unknown or out of range.
+    """
+
+    column: str
+    kind: str
+    time_zone: str = UTC
+    edges: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind == "edges":
+            ascending = all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
+            if len(self.edges) < 3 or not ascending or self.edges[0] != 0 or self.edges[-1] != 24:
+                shown = ",".join(f"{edge:g}" for edge in self.edges)
+                raise RequestError(
+                    f"slots: edges are ascending hours of the day from 0 to 24 with one or more between, such as "
+                    f"0,7,10,16,19,24; got {shown!r}"
+                )
+            if any(round(edge * 60) != edge * 60 for edge in self.edges) or len(self.edges) > 25:
+                raise RequestError("slots: edges are at most 25, in hours or whole minutes, such as 7.5 for 07:30")
+        elif self.kind not in KINDS:
+            known = ", ".join(KINDS)
+            raise RequestError(
+                f"slots: must be {known}, or edges in hours such as 0,7,10,16,19,24; got {self.kind!r}"
+                f"{did_you_mean(self.kind, KINDS)}"
+            )
+        try:
+            zoneinfo.ZoneInfo(self.time_zone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            hint = did_you_mean(self.time_zone, sorted(zoneinfo.available_timezones()))
+            raise RequestError(
+                f"time_zone: no time zone is named {self.time_zone!r}{hint}; give a name such as Asia/Tokyo"
+            ) from None
+
+    @classmethod
+    def parse(cls, column: str, text: str, time_zone: str = UTC) -> Slots:
+        """Slots of the text of an option: a kind, or edges with commas. Raises RequestError."""
+        text = text.strip()
+        if "," not in text:
+            return cls(column, text, time_zone)
+        try:
+            edges = tuple(float(part) for part in text.split(","))
+        except ValueError:
+            raise RequestError(f"slots: edges are numbers of hours, such as 0,7,10,16,19,24; got {text!r}") from None
+        return cls(column, "edges", time_zone, edges)
+
+    def __len__(self) -> int:
+        """The number of slots."""
+        return {"hour": 24, "weekday": 7, "hour_of_week": 168, "edges": len(self.edges) - 1}[self.kind]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each slot, such as `08-09 h`, `Monday` or `Monday 08-09 h`."""
+        hours = tuple(_hours(hour, hour + 1) for hour in range(24))
+        if self.kind == "edges":
+            return tuple(_hours(a, b) for a, b in zip(self.edges, self.edges[1:], strict=False))
+        if self.kind == "hour_of_week":
+            return tuple(f"{day} {hour}" for day in DAYS for hour in hours)
+        return DAYS if self.kind == "weekday" else hours
+
+    @property
+    def ticks(self) -> tuple[tuple[int, str], ...]:
+        """The slots at which an axis of slots has a tick, and its text."""
+        if self.kind == "edges":
+            return tuple((slot, _clock(edge)) for slot, edge in enumerate(self.edges))
+        if self.kind == "hour":
+            return tuple((hour, _clock(hour)) for hour in range(0, 25, 6))
+        return tuple((day * (24 if self.kind == "hour_of_week" else 1), name[:3]) for day, name in enumerate(DAYS))
+
+    @property
+    def edge_seconds(self) -> tuple[int, ...]:
+        """The starts of the slots of a day and its end, in seconds after local midnight."""
+        hours = self.edges or tuple(range(25))
+        return tuple(round(hour * 3600) for hour in hours)
+
+    def metadata(self) -> dict[str, Any]:
+        """What the manifest states and the key is bound to, in JSON's types."""
+        own = {"column": self.column, "kind": self.kind, "edges": list(self.edges), "time_zone": self.time_zone}
+        return {**own, "names": list(self.names)}
+
+
+def _hours(begin: float, end: float) -> str:
+    return f"{_clock(begin)}-{_clock(end)} h"
+
+
+def _clock(hour: float) -> str:
+    minutes = round(hour * 60)
+    return f"{minutes // 60:02d}" if minutes % 60 == 0 else f"{minutes // 60:02d}:{minutes % 60:02d}"

@@ -1,0 +1,99 @@
+"""A user with records in every hour and everywhere adds one to one entry of each sub-query, or to as many as stated.
+
+A map of every slot under one epsilon would be a false promise if a user counted once in each slot. So logs with and
+without one busy user are read, bounded and summed as the job does it, without noise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.slots import Slots
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.evaluation.in_memory import Rows
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
+from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.locations.encode import encode_locations
+from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, split_by_user_group
+from sfumato.transforms.secagg.encodings import TreeEncoding
+
+DEPTH, OTHERS, BUSY = 5, 200, 5_000
+REGION = Region(-1, 50, 1, 51)
+
+
+def sums(slots: Slots, busy: int, contribution: Contribution, seed: int, most: int = 1) -> list[NDArray[np.int64]]:
+    """Exact sums, over all shards, of sub-queries with all slots together and by slot."""
+    rng = np.random.default_rng(seed)
+    columns = {
+        "user_id": np.concatenate([np.arange(OTHERS), np.full(BUSY, 10**6)]),
+        "longitude": rng.uniform(-1, 1, OTHERS + BUSY),
+        "latitude": rng.uniform(50, 51, OTHERS + BUSY),
+        "time": rng.integers(0, 10**9, OTHERS + BUSY),
+    }
+    table = pa.RecordBatch.from_pydict(columns).slice(0, OTHERS + busy)
+    places, spill = Places(DEPTH, len(slots)), Spill()
+    encoded = encode_locations(table, LocationColumns(slots=slots), Grid(REGION, DEPTH), b"k" * 32)
+    groups: dict[int, list[bytes]] = {}
+    for group, chunk in split_by_user_group(encoded, spill):
+        groups.setdefault(group, []).append(chunk)
+    if most > 1:
+        parts = [bound_slots(one, places, most) for one in groups.values()]
+    else:
+        parts = [bound_users(one, places, None, contribution == "top") for one in groups.values()]
+    bounded = np.sort(np.concatenate(parts))
+    rows = Rows(places, bounded & ~places.mask, bounded & places.mask)
+    cohort = Cohort(OTHERS, OTHERS, 1.0, 3, 1)
+    encodings = [
+        TreeEncoding(Tree.uniform(DEPTH, level), len(slots), summed) for level in (2, 4) for summed in (True, False)
+    ]
+    shards = rows.shard_groups(cohort)
+    return [sum(one.count(group, slice(0, group.shards)).sum(axis=0) for group in shards) for one in encodings]
+
+
+@pytest.mark.parametrize("kind", ["hour", "weekday", "hour_of_week", "0,7,24"])
+@pytest.mark.parametrize("contribution", ["one", "top"])
+def test_a_busy_user_adds_one_to_one_entry_of_each_sub_query(kind: str, contribution: Contribution) -> None:
+    slots = Slots.parse("time", kind, "Asia/Tokyo")
+    with_user, without = (sums(slots, busy, contribution, seed=3) for busy in (BUSY, 0))
+    for more, less in zip(with_user, without, strict=True):
+        assert more.sum() == OTHERS + 1  # the control: everybody is counted once, over all slots
+        difference = more - less
+        assert np.abs(difference).sum() == 1
+        assert difference.max() == 1
+
+
+@pytest.mark.parametrize(("kind", "most"), [("hour", 2), ("hour", 24), ("weekday", 3), ("hour_of_week", 10)])
+def test_a_busy_user_adds_at_most_one_in_as_many_slots_as_stated(kind: str, most: int) -> None:
+    """In L1 by the stated number in all, which is what the noise is for; and by one in a slot."""
+    slots = Slots.parse("time", kind, "Asia/Tokyo")
+    with_user, without = (sums(slots, busy, "one", 3, most) for busy in (BUSY, 0))
+    for summed, more, less in zip((True, False) * 2, with_user, without, strict=True):
+        difference = more - less
+        assert (difference >= 0).all()
+        assert difference.sum() == most  # they have records in every slot: exactly that, so the bound is not loose
+        if not summed:
+            assert (difference.reshape(len(slots), -1).sum(axis=1) <= 1).all()
+    parameters = heatmap_parameters(
+        "adaptive", {"depth": 6, "population": 5_000, "trust": "central"}, slots=len(slots), records_per_user=most
+    )
+    for one in make_plan(parameters).sub_queries:
+        assert one.noise_stddev == pytest.approx(parameters.count_noise.stddev(one.cost, most))
+
+
+def test_the_noise_of_every_sub_query_is_for_one_record() -> None:
+    """The sensitivity that noise is drawn for does not grow with the slots, and the budget is spent once."""
+    parameters = heatmap_parameters("adaptive", {"depth": 6, "population": 5_000, "trust": "central"}, slots=168)
+    plan = make_plan(parameters)
+    assert plan.state.sensitivity() == 1
+    spent = sum(one.cost for one in plan.sub_queries) + parameters.admission().epsilon
+    assert spent == pytest.approx(parameters.epsilon)
+    for one in plan.sub_queries:
+        assert one.noise_stddev == pytest.approx(parameters.count_noise.stddev(one.cost))
