@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pystac
 import pytest
 import yaml
 from apache_beam.io.filesystem import BeamIOError
@@ -103,6 +104,17 @@ def test_a_backfill_publishes_every_day_and_its_page(backfilled: Place) -> None:
     page = (published / "index.html").read_text()
     assert all(f"releases/{day}" in page for day in DAYS)
     assert sorted(path.name[:10] for path in (published / "maps").iterdir()) == DAYS
+
+
+def test_a_catalog_of_data_has_an_item_of_every_night(backfilled: Place) -> None:
+    published = backfilled.folder / "published"
+    items = sorted(pystac.Catalog.from_file(str(published / "catalog.json")).get_items(), key=lambda item: item.id)
+    assert [item.id for item in items] == [f"city-{day}" for day in DAYS]
+    for day, item in zip(DAYS, items, strict=True):
+        assert str(item.common_metadata.start_datetime) == f"{day} 00:00:00+00:00"
+        assert item.properties["sfumato:epsilon"] == backfilled.release(day).manifest["privacy"]["epsilon"]
+        href = item.assets["cells.parquet"].get_absolute_href()
+        assert href == str(published / "releases" / day / "cells.parquet")
 
 
 def test_each_day_starts_from_the_one_before(backfilled: Place) -> None:

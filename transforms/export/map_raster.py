@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import Grid, Region, area_km2, by_row
+from sfumato.schemas.region import Grid, Region, area_km2
 from sfumato.schemas.tree import Tree, node_positions, nodes_from_names
 from sfumato.transforms.export.map_layer import MapLayer
 
@@ -99,6 +99,7 @@ _CHANGES = (
     _Source("before", "before", f"users of the first map, without shrinkage {_OF_ITS_CELL}"),
     _Source("after", "after", f"users of the second map, without shrinkage {_OF_ITS_CELL}"),
 )
+_ADDITIVE = ("density", "density_expected", "difference", "before", "after")  # whose mean over an area has a meaning
 _VALUES = ("_value", "_low", "_high", "_stddev", "_clients")  # columns of moments by cell, after a statistic's name
 
 
@@ -120,20 +121,16 @@ def raster_of_cells(name: str, table: pa.Table, grid: Grid, *, nested: bool) -> 
     table = _disjoint(table, nested)
     nodes = nodes_from_names(table["cell_id"].to_pylist(), grid.depth)
     tree = Tree.of(grid.depth, nodes)
-    level = min(tree.level, MAX_LEVEL)
-    area = _pixel_areas(grid.region, 1 << level)
-    row = np.full(len(tree.entries), -1)
-    row[np.searchsorted(tree.entries, nodes)] = np.arange(len(nodes))
-    piece = _Pieces.of(tree, level, row)
-    own = _own_areas(tree, grid)[np.searchsorted(tree.entries, nodes)]
+    entry = np.searchsorted(tree.entries, nodes)
+    pixels = _Pixels.of(nodes, tree.areas[entry], grid.depth)
+    area = _pixel_areas(grid.region, len(pixels.row))
+    own = _own_areas(tree, grid)[entry]
     bands = []
     for source in _sources(name, table):
         values = table[source.column].to_numpy(zero_copy_only=False).astype(np.float64)
         values = values / np.where(own > 0, own, np.nan) if source.per_area else values
-        averaged = source.band in ("density", "density_expected", "difference", "before", "after")
-        bands.append(
-            Band(source.band, _USERS_KM2 if source.per_area else "", source.text, piece.paint(values, averaged))
-        )
+        painted = pixels.paint(values, averaged=source.band in _ADDITIVE)
+        bands.append(Band(source.band, _USERS_KM2 if source.per_area else "", source.text, painted))
     return MapRaster(grid.region, (*_users_band(bands, area), *bands))
 
 
@@ -176,43 +173,46 @@ def _sources(name: str, table: pa.Table) -> list[_Source]:
 
 
 @dataclass(frozen=True)
-class _Pieces:
-    """The pieces that the borders of cells cut pixels into, in the order of codes.
+class _Pixels:
+    """The cells of the pixels of a level.
 
     Attributes:
-        row: int64[p], the row of the table that a piece counts for; -1 for none.
-        share: float64[p], of the pixel's area.
-        first: int64[pixels], the first piece of each pixel, by code.
-        alone: bool[pixels], whether a pixel lies in one cell.
+        row: int32[side, side], the row of the table that covers a pixel, or what finer cells leave of it; -1 for none.
+        finer: int64[f], rows of cells smaller than a pixel.
+        at: int64[f], their pixels, in the order of `row`.
+        share: float64[f], their shares of the pixel's area.
     """
 
-    row: NDArray[np.int64]
+    row: NDArray[np.int32]
+    finer: NDArray[np.int64]
+    at: NDArray[np.int64]
     share: NDArray[np.float64]
-    first: NDArray[np.int64]
-    alone: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, tree: Tree, level: int, row: NDArray[np.int64]) -> _Pieces:
-        """Of the pixels of a level. row: int64[T], of each entry."""
-        step = np.uint64(1 << (2 * (tree.depth - level)))
-        pixels = np.arange(1 << (2 * level), dtype=np.uint64) * step
-        borders = np.union1d(pixels, tree.index.boundaries[:-1])
-        sizes = np.diff(np.append(borders, np.uint64(1 << (2 * tree.depth))))
-        first = np.searchsorted(borders, pixels)
-        return cls(
-            row[tree.index.owners(borders)],
-            sizes.astype(np.float64) / float(step),
-            first,
-            np.diff(np.append(first, len(borders))) == 1,
-        )
+    def of(cls, nodes: NDArray[np.uint64], areas: NDArray[np.int64], depth: int) -> _Pixels:
+        """Of nodes uint64[n], each less its descendants, with areas int64[n] in cells of a grid of this depth."""
+        levels, x, y = node_positions(nodes)
+        level = min(int(levels.max(initial=0)), MAX_LEVEL)
+        row = np.full((1, 1), -1, dtype=np.int32)
+        for one in range(level + 1):  # a deeper node takes the place of those above it
+            row = np.repeat(np.repeat(row, 2, axis=0), 2, axis=1) if one else row
+            here = np.flatnonzero(levels == one)
+            row[y[here], x[here]] = here
+        finer = np.flatnonzero(levels > level)
+        below = levels[finer] - level
+        at = ((y[finer] >> below) << level) + (x[finer] >> below)
+        return cls(row, finer, at, areas[finer] / 4.0 ** (depth - level))
 
     def paint(self, values: NDArray[np.float64], averaged: bool) -> NDArray[np.float64]:
-        """Values float64[rows of the table] by pixel; a pixel of several cells has their mean, or NaN."""
-        of_piece = np.append(values, np.nan)[self.row]  # -1 is the last, for no row
-        if self.alone.all():
-            return by_row(of_piece)
-        mean = np.add.reduceat(of_piece * self.share, self.first)
-        return by_row(mean if averaged else np.where(self.alone, of_piece[self.first], np.nan))
+        """Values float64[n] by pixel; a pixel with finer cells has their mean by area, or NaN."""
+        painted = np.append(values, np.nan)[self.row]  # -1 is the last, for no row
+        if len(self.finer):
+            flat = painted.ravel()
+            pixels, of = np.unique(self.at, return_inverse=True)
+            held, mean = (np.bincount(of, one) for one in (self.share, self.share * values[self.finer]))
+            rest = np.where(held < 1, (1 - held) * flat[pixels], 0.0)
+            flat[pixels] = mean + rest if averaged else np.nan
+        return painted
 
 
 def _pixel_areas(region: Region, side: int) -> NDArray[np.float64]:

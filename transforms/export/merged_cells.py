@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import shapely
 from numpy.typing import NDArray
 
@@ -80,7 +81,7 @@ def merged_cells(layer: MapLayer, grid: Grid, level: int, errors: CellErrors) ->
     Returns:
         The same columns and `cells`, the number of cells that a row merges. `count`, `count_CATEGORY` and
         `users_unbiased` are exact sums, and `users_low` to `users_high` is a 95% interval for them. What cannot be
-        summed is null in merged rows: rates, and a posterior's standard deviation.
+        summed is null in merged rows: rates, names of other indexes, and a posterior's standard deviation.
     """
     table = layer.table
     nodes = nodes_from_names(table["cell_id"].to_pylist(), grid.depth)
@@ -115,7 +116,8 @@ def merged_cells(layer: MapLayer, grid: Grid, level: int, errors: CellErrors) ->
     if errors.independent:
         columns["stddev"] = np.sqrt(np.bincount(group, table["stddev"].to_numpy() ** 2, len(keys)))
     for name in set(table.column_names) - set(columns):
-        columns[name] = _replaced(table[name], first, merged, np.full(len(keys), np.nan))
+        own = table[name].combine_chunks().take(pa.array(first))
+        columns[name] = pc.if_else(pa.array(merged), pa.scalar(None, own.type), own)
     fields = [field.with_nullable(True) for field in table.schema]
     made = pa.table({field.name: columns[field.name] for field in fields}, schema=pa.schema(fields))
     cells = pa.field("cells", pa.int64(), False, {"description": _MERGED})

@@ -12,6 +12,8 @@ from sfumato.transforms.release.published_release import Release
 NOT_STATED = "not stated"
 CRS = "OGC:CRS84 (WGS 84, longitude before latitude, degrees)"
 _POINTWISE = "columns and bands named low and high: ends of a 95% interval, for each place by itself"
+_USERS = "counts are users; densities are users per square kilometre"
+_TRIPS = "counts are trips of users"
 _SIDES = ("before", "after")  # of changes: the two releases that were compared
 
 
@@ -39,7 +41,7 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
         "manifest_sha256": release.digest,
         "licence": licence or NOT_STATED,
         "crs": CRS,
-        "units": "counts are users; densities are users per square kilometre",
+        "units": _TRIPS if job == "flows" else _USERS,
         "intervals": str(_entry(manifest, "errors").get("intervals", _POINTWISE)),
         "errors_of_sums": str(_entry(manifest, "errors").get("sums", "the errors of places are not independent")),
         "warnings": warnings or "none",

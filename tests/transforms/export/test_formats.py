@@ -54,7 +54,14 @@ STATEMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-HAS = {"heatmap": set(STATEMENTS), "words": {"csv"}, "empty": set(STATEMENTS) - {"h3", "pmtiles"}}
+VECTORS = set(STATEMENTS) - {"h3", "geotiff"}
+HAS = {
+    "heatmap": set(STATEMENTS),
+    "zones": VECTORS,
+    "flows": VECTORS,
+    "words": {"csv"},
+    "empty": set(STATEMENTS) - {"h3", "pmtiles"},
+}
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +112,7 @@ def test_what_people_use_opens_the_vectors_and_they_have_all_rows(
     kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
 ) -> None:
     layer = sources[kind].layer
-    column = next(name for name in ("count", "users", "difference", "mean_value") if name in layer.columns)
+    column = next(name for name in ("count", "users", "difference", "mean_value", "trips") if name in layer.columns)
     expected = sum(value for value in layer.table[column].to_pylist() if value is not None)
     for path in (exported[kind] / "map.geojson", exported[kind] / "map.gpkg"):
         frame = geopandas.read_file(path)

@@ -12,10 +12,10 @@ import pytest
 import sfumato
 from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.release_folder import publish
-from tests.transforms.export.conftest import MAPS
+from tests.transforms.export.conftest import RASTERS
 
 
-@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("kind", RASTERS)
 def test_a_dataset_has_its_place_its_units_and_its_guarantee(kind: str, folders: dict[str, Path]) -> None:
     if kind == "changes":
         with pytest.raises(sfumato.RequestError, match="changes between two releases"):
