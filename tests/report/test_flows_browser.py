@@ -36,7 +36,7 @@ def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, page: Path, width:
     tab = opened(page, width=width, scheme=scheme)
     assert " flows in all; 120 arcs shown." in tab.run(NOTE)
     assert tab.run("document.querySelectorAll('.places li').length") == 8
-    assert tab.run("document.documentElement.scrollWidth") == width
+    assert tab.run("document.documentElement.scrollWidth") <= width
     tab.run("(() => { document.querySelectorAll('.panel input[type=radio]')[2].click(); return true; })()")
     assert "Click a cell of the map" in tab.run(NOTE)
     chosen = opened(page, "#way=1&cell=3", width=width, scheme=scheme)
