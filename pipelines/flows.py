@@ -81,8 +81,8 @@ class FlowsJob(ReleaseJob):
             f"trusted curator: epsilon {plan.epsilon:g}, delta 0; at most {plan.max_trips} trips of a user count\n"
             f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users\n"
             f"splits: epsilon {plan.split_epsilon:.3g} a level, at most twice, to choose the pairs that are split\n"
-            f"trips of a pair: {self.accuracy()}; a pair that was split leaves "
-            f"{plan.split_epsilon / plan.tree_epsilon:.0%} less of the budget to its parts\n"
+            f"trips: {self.accuracy()}\n"
+            f"the parts of a pair that was split get {plan.split_epsilon / plan.tree_epsilon:.0%} less of the budget\n"
         )
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:

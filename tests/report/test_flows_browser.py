@@ -1,0 +1,60 @@
+"""The page of flows in real browsers: arcs of all flows and of a cell, the matrix, the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sfumato.schemas.region import Region
+from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
+from sfumato.transforms.flows.flow_plan import FlowPlan
+from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.report.conftest import Open
+from tests.report.test_map_browser import AXE
+from tests.transforms.flows.samples import BITS, DEPTH, clustered, key_of
+
+NOTE = "document.querySelector('.panel .note').textContent"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    plan = FlowPlan(1.0, depth=DEPTH)
+    levels = measure_flows(*clustered(20_000), BITS, plan, 20_000, key_of(1))
+    release = ReleaseMetadata("flows", "a-release", "2026-11-20T00:00:00+00:00", "operating system", True, {})
+    described = FlowMetadata(release, plan, Region(3.0, 1.0, 3.13, 1.13), None, NoisyUserCounts(20_000, 0, 0.01, 141))
+    folder = tmp_path_factory.mktemp("flows")
+    for name, content in flow_files(levels, described).items():
+        (folder / name).write_bytes(content)
+    return folder / "index.html"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])
+def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, page: Path, width: int, scheme: str) -> None:
+    tab = opened(page, width=width, scheme=scheme)
+    assert " flows in all; 120 arcs shown." in tab.run(NOTE)
+    assert tab.run("document.querySelectorAll('.places li').length") == 8
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    tab.run("(() => { document.querySelectorAll('.panel input[type=radio]')[2].click(); return true; })()")
+    assert "Click a cell of the map" in tab.run(NOTE)
+    chosen = opened(page, "#way=1&cell=3", width=width, scheme=scheme)
+    assert "from the chosen cell" in chosen.run(NOTE)
+
+
+def test_the_matrix_says_what_it_points_at(opened: Open, page: Path) -> None:
+    tab = opened(page)
+    side = tab.run("document.querySelectorAll('.matrix thead th').length") - 1
+    assert tab.run("document.querySelectorAll('.matrix td').length") == side**2
+    tab.run("(() => { document.querySelector('.matrix td').focus(); return true; })()")
+    assert tab.run("document.querySelector('.matrix-part > p').textContent").startswith("A1 to A1: ")
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_the_page_is_accessible(opened: Open, page: Path, scheme: str) -> None:
+    tab = opened(page, scheme=scheme)
+    tab.settle()
+    tab.run(f"(() => {{ {AXE.read_text(encoding='utf-8')}; return true; }})()")
+    found = tab.run("axe.run().then(found => found.violations.map(one => [one.impact, one.id, one.nodes[0].html]))")
+    assert [one for one in found if one[0] in {"serious", "critical"}] == []
