@@ -161,8 +161,8 @@ def _files(pattern: str, form: str | None) -> list[FileMetadata]:
     """The files of a pattern or a folder. Raises RequestError if there is none."""
     found = matching(pattern)
     is_folder = os.path.isdir(pattern)
-    if not found and is_remote(pattern) and not set(pattern) & set("*?["):
-        is_folder = True
+    if not found and is_remote(pattern) and not (set(pattern) & set("*?[") or format_by_name(pattern)):
+        is_folder = True  # a bucket has no folders, only names that begin alike
     if is_folder:
         return _files_below(pattern, form)
     for match in found:

@@ -1,4 +1,4 @@
-"""A private heatmap as one transform: from paths of Parquet files to the final state."""
+"""A private heatmap as one transform: from paths of logs to the final state."""
 
 from __future__ import annotations
 
