@@ -1,7 +1,7 @@
 """The jobs as PTransforms, for your own pipelines.
 
-Each transform takes paths of Parquet files, local or gs://, and yields plain rows. Constructors check their options
-and raise RequestError. A run raises NotAdmittedError if noisy counts find too many unusable records.
+Each transform takes paths of logs (Parquet, CSV or NDJSON), local or gs://, and yields plain rows. Constructors check
+their options and raise RequestError. A run raises NotAdmittedError if noisy counts find too many unusable records.
 
 No transform charges a ledger. Each result costs `epsilon`, and counts by sample and threshold also cost `delta`. Add
 both to the earlier releases of the same users. For a ledger, call `sfumato.heatmap(..., ledger=...)` and the like.
@@ -88,7 +88,7 @@ def run_key(key_file: str, name: str) -> RunKey:
 
 @dataclass(kw_only=True, eq=False)
 class PrivateHeatmap(beam.PTransform):
-    """Paths of Parquet files -> one dict for each cell of a private heatmap, as in its `cells.parquet`.
+    """Paths of logs -> one dict for each cell of a private heatmap, as in its `cells.parquet`.
 
     Args:
         region: borders in degrees: a Region, (west, south, east, north), or "W,S,E,N".
@@ -147,7 +147,7 @@ def _heatmap_rows(
 
 @dataclass(kw_only=True, eq=False)
 class PrivateHistogram(beam.PTransform):
-    """Paths of Parquet files -> one row for each item that enough users hold, as dicts, by sample and threshold.
+    """Paths of logs -> one row for each item that enough users hold, as dicts, by sample and threshold.
 
     The rows are those of `items.parquet`, or with a region `cells.parquet`, of `sfumato histogram`.
 
@@ -208,7 +208,7 @@ def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
 
 @dataclass(kw_only=True, eq=False)
 class PrivateHotspots(beam.PTransform):
-    """Paths of Parquet files -> a row a popular cell of a map, level by level, as dicts, by sample and threshold.
+    """Paths of logs -> a row a popular cell of a map, level by level, as dicts, by sample and threshold.
 
     The rows are those of `cells.parquet` of `sfumato hotspots`. A cell is searched where the cell above it is popular
     (TrieHH++), so the region may have many more cells than users.
@@ -270,7 +270,7 @@ class PrivateHotspots(beam.PTransform):
 
 @dataclass(kw_only=True, eq=False)
 class PrivateQuantiles(beam.PTransform):
-    """Paths of Parquet files -> one row for each quantile of a number over users, as dicts, by sample and threshold.
+    """Paths of logs -> one row for each quantile of a number over users, as dicts, by sample and threshold.
 
     The rows are those of `quantiles.parquet` of `sfumato quantiles`: share, value, low, high.
 
@@ -334,7 +334,7 @@ def _quantile_rows(trie: Trie, low: float, high: float, shares: Sequence[float])
 
 @dataclass(kw_only=True, eq=False)
 class PrivateMoments(beam.PTransform):
-    """Paths of Parquet files -> a row a statistic of a number, as dicts, of which each user sends randomised bits.
+    """Paths of logs -> a row a statistic of a number, as dicts, of which each user sends randomised bits.
 
     The rows are those of `moments.parquet` of `sfumato moments`, of all users. One record of each user counts.
 
@@ -389,7 +389,7 @@ class PrivateMoments(beam.PTransform):
 
 @dataclass(kw_only=True, eq=False)
 class PrivateRanges(beam.PTransform):
-    """Paths of Parquet files -> one RangeModel, which answers the number of users in any square.
+    """Paths of logs -> one RangeModel, which answers the number of users in any square.
 
     `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
 

@@ -137,7 +137,7 @@ def histogram(
     """Counts the users of each category, or of each cell of a map, by a sample and a threshold, or with noise.
 
     Args:
-        input: Parquet files or a table, see `heatmap`.
+        input: files or a table, see `heatmap`.
         epsilon: privacy budget of the complete release.
         delta: probability that epsilon may fail to cover; keep it far below 1 / users.
         column: count this column's values: text, integers, booleans or dates. Give either it or region and cells.
@@ -176,7 +176,7 @@ def hotspots(
     """Finds places, words or codes that many users share, level by level (TrieHH++ or with noise).
 
     Args:
-        input: Parquet files or a table, see `heatmap`.
+        input: files or a table, see `heatmap`.
         epsilon: privacy budget of the complete release.
         delta: probability that epsilon may fail to cover; keep it far below 1 / users.
         column: find frequent values of this column and their prefixes. Give either it or region.
@@ -216,7 +216,7 @@ def quantiles(
     """Estimates the distribution of a number over users: quantiles, and users in ranges of the number.
 
     Args:
-        input: Parquet files or a table, see `heatmap`.
+        input: files or a table, see `heatmap`.
         column: of integers or floating-point numbers.
         range: (low, high); values outside count as its borders. Choose it without looking at the data.
         epsilon: privacy budget of the complete release.
@@ -297,7 +297,7 @@ def moments(
     With trust="central" the operator adds the values up and adds noise once, which is far more accurate.
 
     Args:
-        input: Parquet files or a table, see `heatmap`.
+        input: files or a table, see `heatmap`.
         column: of integers or floating-point numbers, not negative unless `signed` is given.
         epsilon: privacy budget of all that a user sends. Required, unless trust="secagg" and no_dp=True are given.
         bits: bits of a value's magnitude, 1 to 52; 16 by default.
@@ -345,7 +345,7 @@ def ranges(
     """Makes a private model that estimates the number of users in any square of a region.
 
     Args:
-        input: Parquet files or a table, see `heatmap`.
+        input: files or a table, see `heatmap`.
         region: see `heatmap`.
         epsilon: privacy budget of the complete release; default: 1.
         method: auto (the default) and snh train networks (pip install 'sfumato[neural]'); grid, ag, dawa, privtree,

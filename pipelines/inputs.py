@@ -18,6 +18,7 @@ from sfumato.schemas.log_layout import E7, CellColumn, LogLayout, PartitionFilte
 from sfumato.schemas.requests.publish_request import PublishRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.files import content_digest, file_version, is_remote, join
+from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, table_state
 from sfumato.transforms.inputs.delta_table import delta_files
 from sfumato.transforms.inputs.iceberg_table import iceberg_files
 from sfumato.transforms.inputs.log_file import LogFile
@@ -25,7 +26,7 @@ from sfumato.transforms.inputs.log_reader import count_rows, format_by_name, ins
 from sfumato.transforms.storage import matching
 
 ICEBERG = "iceberg:"
-# What a table's name begins with, and the function that lists its data files.
+# What a table of files's name begins with, and the function that lists its data files.
 TABLES: Mapping[str, Callable[[str], list[LogFile]]] = MappingProxyType({
     "delta:": delta_files,
     ICEBERG: iceberg_files,
@@ -53,8 +54,8 @@ class InputFile:
 
     @cached_property
     def digest(self) -> str:
-        """See `content_digest`."""
-        return content_digest(self.path)
+        """See `content_digest`, and for tables of BigQuery `table_digest`."""
+        return table_digest(self.path) if self.path.startswith(BIGQUERY) else content_digest(self.path)
 
     @cached_property
     def rows(self) -> int:
@@ -62,8 +63,11 @@ class InputFile:
         return count_rows(self.log)
 
 
-def layout_of(request: Request) -> LogLayout:
-    """What a request says of its logs. Raises RequestError."""
+def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
+    """What a request says of its logs. Raises RequestError.
+
+    columns: that the job reads; None for all.
+    """
     given = request.given(type(request).model_fields)
     layout = LogLayout(
         given.get("input_format"), e7=given.get("coordinates") == E7, geometry=given.get("geometry_column")
@@ -73,6 +77,11 @@ def layout_of(request: Request) -> LogLayout:
             layout = replace(layout, **{axis: name})
     if (cells := given.get("cell_column")) is not None:
         layout = replace(layout, cells=CellColumn.parse(cells, given["cell_index"]))
+    if columns is not None:
+        names = columns.names()
+        if layout.place_column is not None and {layout.latitude, layout.longitude} & set(names):
+            names = [*(name for name in names if name not in (layout.latitude, layout.longitude)), layout.place_column]
+        layout = replace(layout, columns=tuple(names))
     return layout
 
 
@@ -114,6 +123,13 @@ def _is_kept(log: LogFile, where: Sequence[PartitionFilter]) -> bool:
 
 
 def _matches(pattern: str, layout: LogLayout) -> list[InputFile]:
+    if pattern.startswith(BIGQUERY):
+        try:
+            state = table_state(pattern)
+        except RequestError as error:
+            raise RequestError(f"input: {error}") from None
+        log = LogFile(pattern, state.version, layout=replace(layout, format="bigquery"))
+        return [InputFile(pattern, state.size, state.changed, state.version, log)]
     table = next((prefix for prefix in TABLES if pattern.startswith(prefix)), None)
     try:
         if table is not None:
@@ -145,8 +161,8 @@ def _files(pattern: str, form: str | None) -> list[FileMetadata]:
     """The files of a pattern or a folder. Raises RequestError if there is none."""
     found = matching(pattern)
     is_folder = os.path.isdir(pattern)
-    if not found and is_remote(pattern) and not set(pattern) & set("*?["):
-        is_folder = True
+    if not found and is_remote(pattern) and not (set(pattern) & set("*?[") or format_by_name(pattern)):
+        is_folder = True  # a bucket has no folders, only names that begin alike
     if is_folder:
         return _files_below(pattern, form)
     for match in found:

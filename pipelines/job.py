@@ -48,6 +48,7 @@ from sfumato.schemas.release import MANIFEST_FORMAT, PAGE_FILE
 from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
 from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.files import is_remote
+from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
@@ -210,7 +211,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     if resumed is None:
         check_output(request.output, request.overwrite, job.FORMAT)
     _ = job.geography  # a file that cannot be used is a bad request
-    files = match_files(request.input, layout_of(request), filters_of(request))
+    files = match_files(request.input, layout_of(request, job.columns()), filters_of(request))
     if isinstance(request, ReleaseRequest) and request.dry_run:
         charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
         forecast = Forecast(job.columns().names(), files, job.cost(), charge, trust_lines(job), job.plan_text())
@@ -435,7 +436,7 @@ def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) 
         return
     ledger = None if job.accounting is None else job.accounting.ledger
     places = [(name, getattr(job.request, name)) for name in ("output", "key_file")]
-    inputs = [("input", pattern) for pattern in job.request.input if not pattern.startswith(ICEBERG)]
+    inputs = [("input", pattern) for pattern in job.request.input if not pattern.startswith((ICEBERG, BIGQUERY))]
     for name, path in [*inputs, *places, ("timeline", job.timeline), ("ledger", ledger)]:
         if path is not None and not is_remote(path):
             raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")

@@ -58,6 +58,7 @@ class LogLayout:
         e7: whether both hold integers, degrees times 10^7.
         geometry: a column of points in place of them; None without.
         cells: a column of cells in place of them; None without.
+        columns: that a job reads, for warehouses that read these alone; empty for all.
     """
 
     format: str | None = None
@@ -66,6 +67,7 @@ class LogLayout:
     e7: bool = False
     geometry: str | None = None
     cells: CellColumn | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def place_column(self) -> str | None:

@@ -83,7 +83,7 @@ class RefreshConfig(Request):
     dataset: Annotated[StrictStr, AfterValidator(lambda name: dataset_name(name) and name)] = option(
         ..., "name of the logs in the ledger and in release ids", LEDGER
     )
-    input: Folder = option(..., "a folder with a folder `dt=YYYY-MM-DD` of Parquet files for each day", INPUT)
+    input: Folder = option(..., "a folder with a folder `dt=YYYY-MM-DD` of log files for each day", INPUT)
     output: Folder = option(..., "folder of the releases, `latest.json` and the page", INPUT)
     ledger: Place = option(..., "privacy ledger: an SQLite file, or gs://bucket/folder", LEDGER)
     budget: Annotated[tuple[Limit, ...], PlainValidator(_limits)] = option(..., "the dataset's limits", LEDGER)

@@ -84,7 +84,7 @@ ReleaseId = Annotated[str, AfterValidator(check_release_id)]
 DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]
 INPUT_HELP = (
     "logs: files (Parquet, CSV, NDJSON), patterns or folders, local or gs://, or tables: delta:FOLDER, "
-    "iceberg:CATALOG.TABLE; several are separated by spaces or commas"
+    "iceberg:CATALOG.TABLE, bigquery:PROJECT.DATASET.TABLE; several are separated by spaces or commas"
 )
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"

@@ -37,7 +37,9 @@ from sfumato.transforms.release.release_folder import check_output, clear_lost, 
 from sfumato.transforms.storage import content_version
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
+from tests.log_forms import write_csv, write_ndjson
 from tests.storage import BUCKET, names, put, storage_emulator, upload
+from tests.transforms.inputs.test_log_reader import encoded
 
 Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]").Forbidden
 ServiceUnavailable = pytest.importorskip("google.api_core.exceptions").ServiceUnavailable
@@ -97,6 +99,19 @@ def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path,
     assert (remote.population, remote.cohort, remote.budget) == (local.population, local.cohort, local.budget)
     assert [one.encoding for one in remote.results] == [one.encoding for one in local.results]
     assert [one.counts.tolist() for one in remote.results] == [one.counts.tolist() for one in local.results]
+
+
+def test_a_folder_of_csv_in_a_bucket_gives_what_local_files_give(tmp_path: Path) -> None:
+    """Plain files in slices, and gzip through a stream that only goes forward."""
+    table = make_logs(900, 2, seed=3, kind="string")
+    for name in ("plain.csv", "packed.csv.gz", "lines.ndjson"):
+        write = write_ndjson if name.endswith("ndjson") else write_csv
+        content = write(table, tmp_path / name).read_bytes()
+        write_file(
+            f"{BUCKET}/texts/{name.partition('.')[0]}/day=2026-11-20/{name}", content
+        )  # `put` would pack it again
+        put(f"{BUCKET}/texts/{name.partition('.')[0]}/_SUCCESS", b"")
+        assert encoded(f"{BUCKET}/texts/{name.partition('.')[0]}", {}) == encoded(tmp_path / name, {})
 
 
 def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("blank_pictures")
 def test_a_map_that_is_finer_than_the_cells_of_the_logs(
     depth: int, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The region is 111 km high: a cell of depth 4 has 6.9 km, one of depth 9 0.2 km, an H3 cell of resolution 7 about 2.8."""
+    """The region is 111 km high: cells of depth 4 have 6.9 km, of depth 9 0.2 km; H3 cells of resolution 7 have 2.8."""
     table = records(800)
     places = zip(table["latitude"].to_pylist(), table["longitude"].to_pylist(), strict=True)
     cells = pa.array([h3.latlng_to_cell(*place, 7) for place in places])

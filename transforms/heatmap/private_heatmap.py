@@ -1,4 +1,4 @@
-"""Noisy counts of locations as one transform: from paths of Parquet files to the final state of a run."""
+"""Noisy counts of locations as one transform: from paths of logs to the final state of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sfumato.transforms.privacy.keys import RunKey
 
 
 class CountLocations(beam.PTransform):
-    """Paths of Parquet location logs -> a singleton HeatmapState, differentially private as a whole.
+    """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query that the parameters' method chooses.
 
@@ -78,7 +78,7 @@ class CountLocations(beam.PTransform):
 
 
 class PrivateHeatmap(CountLocations):
-    """Paths of Parquet location logs -> a singleton HeatmapState, differentially private as a whole.
+    """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query. The method's `decode` makes the map of it, and
     `release_files.release_files` the files of a release.

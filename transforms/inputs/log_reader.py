@@ -20,6 +20,7 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, field_type
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.transforms.files import file_version
+from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
 from sfumato.transforms.inputs.json_log import open_json_log
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, LogFormat, OpenLog
@@ -31,6 +32,7 @@ FORMATS: Mapping[str, LogFormat] = MappingProxyType({
     "parquet": open_parquet_log,
     "csv": open_csv_log,
     "ndjson": open_json_log,
+    "bigquery": open_bigquery_log,
 })  # fmt: skip
 SUFFIXES: Mapping[str, str] = MappingProxyType({
     **dict.fromkeys((".parquet", ".geoparquet", ".pq"), "parquet"),
@@ -100,8 +102,13 @@ def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
     _check_version(log)
 
 
+def log_version(path: str) -> str:
+    """The version of a file or of a table of a warehouse; see `file_version`. Raises OSError."""
+    return table_state(path).version if path.startswith(BIGQUERY) else file_version(path)
+
+
 def _check_version(log: LogFile) -> None:
-    if log.version is not None and file_version(log.path) != log.version:
+    if log.version is not None and log_version(log.path) != log.version:
         raise DataError(f"{log.path}: changed while the job was running; nothing is charged or published, run it again")
 
 
