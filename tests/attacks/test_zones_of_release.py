@@ -13,6 +13,7 @@ import shapely
 
 import sfumato
 from sfumato.pipelines.cli import main
+from tests.keys import write_key
 
 REGION = (3.00, 1.00, 3.13, 1.13)
 
@@ -23,7 +24,9 @@ def test_nothing_but_published_files_is_read_and_no_ledger_or_key_is_touched(
     """The logs and the key are gone, the ledger is as before, and no file of the release is written."""
     logs = sfumato.synth(tmp_path / "logs", users=3000, seed=1)
     ledger = tmp_path / "ledger.db"
-    options: dict[str, Any] = {"region": REGION, "depth": 5, "ledger": ledger, "period": "2026-11", "dataset": "city"}
+    write_key(tmp_path / "key")
+    charge = {"ledger": ledger, "key_file": tmp_path / "key", "period": "2026-11-01", "dataset": "city"}
+    options: dict[str, Any] = {"region": REGION, "depth": 5, **charge}
     release = sfumato.heatmap(logs, output=tmp_path / "map", **options)
     charged = ledger.read_bytes()
     for file in (tmp_path / "logs").glob("*.parquet"):
