@@ -30,6 +30,7 @@ MAPS = {
     "hotspots": ["--depth=3"],
     "moments": ["--column=weight", "--bits=4", "--epsilon=2", "--cells=1"],
     "ranges build": ["--epsilon=1", "--method=grid", "--sizes=100,1000"],
+    "zones": ["--h3=4"],
 }
 REGION = "--region=-1,50,1,51"
 

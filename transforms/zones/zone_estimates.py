@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 LEVEL = 0.95
 _Z = float(scipy.special.ndtri((1 + LEVEL) / 2))
+_LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
 _LATTICE = 8  # sums of so many discrete Laplace variables have intervals of their own, which are exact
 
 
@@ -118,6 +119,28 @@ def reconciled(levels: Sequence[NoisyLevel], parents: Sequence[NDArray[np.int64]
     return found[::-1]
 
 
+def total_variance(weights: Array, variances: Sequence[float | None], parents: Sequence[NDArray[np.int64]]) -> float:
+    """The variance of a weighted sum of zones' estimates, with the correlations that inference makes.
+
+    Given their parent's estimate x, the children's errors have the covariance diag(U) - U U' / S, and their means move
+    with x in proportion to U / S. So a sum over children passes the weight sum w_c U_c / S on to their parent.
+
+    Args:
+        weights: float64[m], of the finest zones. A coarser zone is the sum of its finest ones.
+        variances: of the noise of each level, from the finest; None for a level that was not asked.
+        parents: see `reconciled`.
+    """
+    assert variances[0] is not None
+    upward = np.full(len(weights), variances[0])
+    found = 0.0
+    for own, parent in zip(variances[1:], parents, strict=True):
+        number = int(parent.max()) + 1
+        summed, moved = _sums(np.stack([upward, weights * upward]), parent, number)
+        found += float(weights**2 @ upward - moved @ (moved / summed))
+        weights, upward = moved / summed, summed if own is None else summed * own / (summed + own)
+    return found + float(weights**2 @ upward)
+
+
 def _sums(values: Array, parent: NDArray[np.int64], number: int) -> Array:
     """Sums over the children of each parent: float64[k, m] -> float64[k, number]."""
     return np.stack([np.bincount(parent, row, number) for row in values])
@@ -141,8 +164,8 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
     """How far 95% intervals of integer counts reach below and above them, where few Laplace variables were added up.
 
     A symmetric interval of integers holds one discrete Laplace variable with 92.7% or 97.3% at epsilon 1. One that is
-    longer by one at one side holds it with 95.0%. This is the shortest with at least 95%; of two, the one that reaches
-    further below.
+    longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that
+    reaches further below.
 
     Args:
         epsilon: of each variable.
@@ -160,8 +183,8 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
         chosen = sums == number
         if chosen.any():
             tail = np.cumsum(mass[::-1])[::-1][len(mass) // 2 :]  # P(Z >= 0), P(Z >= 1), ...
-            least = int(np.argmax(2 * tail[1:] <= 1 - LEVEL))  # of a symmetric interval
-            is_enough = least > 0 and tail[least] + tail[least + 1] <= 1 - LEVEL
+            least = int(np.argmax(2 * tail[1:] <= 1 - _LEAST_LEVEL))  # of a symmetric interval
+            is_enough = least > 0 and tail[least] + tail[least + 1] <= 1 - _LEAST_LEVEL
             below[chosen], above[chosen] = least, least - is_enough
         mass = np.convolve(mass, one)
     return below, above

@@ -182,8 +182,8 @@ def check_zones(zones: Zones, label: str) -> None:
     repeated = [one for one, number in zip(*np.unique(ids, return_counts=True), strict=True) if number > 1]
     if repeated:
         raise RequestError(
-            f"zones: {label}: {_named(zones.name, repeated)} stands there more than once; ids must be unique, and the "
-            "parts of a zone one MultiPolygon"
+            f"zones: {label}: {_named(zones.name, repeated)} stands there more than once; ids must be unique, the "
+            "parts of a zone one MultiPolygon, and the first of the levels the finest"
         )
     bounds = shapely.bounds(geometries)
     beyond = (np.abs(bounds[:, [0, 2]]).max(axis=1) > 180) | (np.abs(bounds[:, [1, 3]]).max(axis=1) > 90)

@@ -118,30 +118,32 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
             count_measure(users, stddev, low, high, scale, (areas, sums), "zone"),
             *rate_measures(rows, manifest, "zone"),
         ],
-        shapes=_paths(shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)), region),
+        shapes=simple_paths(shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)), region),
     )
 
 
-def _paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]]:
-    """The rings of each zone, those of its holes among them, simplified to what a page can show."""
+def simple_paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]]:
+    """The rings of each zone, those of its holes among them, simplified to what a page can show.
+
+    Borders that two zones share stay shared where the file draws them with the same points.
+    """
     longer = max(region.east - region.west, region.north - region.south)
-    step = longer / _RESOLUTION
-    simple = shapes
-    while shapely.get_num_coordinates(simple).sum() > _MOST_POINTS or step == longer / _RESOLUTION:
-        # Borders that two zones share stay shared, where the file draws them with the same points.
+    is_coverage, step = bool(shapely.coverage_is_valid(shapes)), longer / _RESOLUTION
+    while True:
         simple = (
             shapely.coverage_simplify(shapes, step / 2)
-            if shapely.coverage_is_valid(shapes)
+            if is_coverage
             else shapely.simplify(shapes, step / 2, preserve_topology=True)
         )
-        step *= 2
-        if step > longer:
+        if shapely.get_num_coordinates(simple).sum() <= _MOST_POINTS or step > longer / 16:
             break
+        step *= 2
     digits = max(math.ceil(1 - math.log10(longer / _RESOLUTION)), 0)
     found = []
     for shape in simple:
-        rings = shapely.get_rings(shape)
-        points = [np.round(shapely.get_coordinates(ring), digits) for ring in rings]
+        points = [
+            np.round(shapely.get_coordinates(ring), digits) for ring in shapely.get_rings(shapely.get_parts(shape))
+        ]
         found.append([[(x, y) for x, y in ring.tolist()] for ring in points])
     return found
 

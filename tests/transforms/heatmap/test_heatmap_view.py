@@ -133,16 +133,6 @@ def cells_of(layer: Layer) -> module._Cells:
     return module._Cells(nodes, np.array(layer.area) * 4.0 ** (6 - np.array(layer.level)), zero, zero, zero, zero)
 
 
-@pytest.mark.parametrize(("sums", "cells"), [(1, 1), (1, 1000), (20, 1000), (100, 30_000)])
-def test_the_lists_bounds_hold_for_sums_of_laplace_noise(sums: int, cells: int) -> None:
-    """Of the noise whose tails are the heaviest at this deviation, at most 2.5% exceed the bound in any cell."""
-    rng = np.random.default_rng(3)
-    noise = rng.laplace(size=(sums, 200_000)).sum(axis=0) / np.sqrt(2 * sums)
-    bound = module._simultaneous(cells, sums)
-    assert (noise > bound).mean() <= 0.025 / cells + 3 * np.sqrt(0.025 / cells / 200_000)
-    assert bound < 4 * np.sqrt(2 * np.log(cells / 0.025)) + np.log(cells / 0.025) / np.sqrt(2 * sums)
-
-
 def test_a_map_of_noise_alone_lists_nothing_and_says_fewer_than() -> None:
     view = view_of("flat", {"results.users": 3.0, "results.users_stddev": 40.0}, users=8, depth=3, shard_size=2)
     (bound,) = re.findall(r"^Fewer than ([\d,]+) users, too few to tell from none$", view.headline)

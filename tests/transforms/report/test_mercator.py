@@ -89,3 +89,28 @@ def test_only_what_lies_in_the_frame_is_painted() -> None:
 
 def test_a_layer_without_cells_is_empty() -> None:
     assert (cell_raster(layer_of({}), REGION, Frame.around(REGION, 16)) == -1).all()
+
+
+def test_polygons_are_painted_where_they_are_with_holes_and_none_is_lost() -> None:
+    def square(west: float, south: float, side: float) -> list[tuple[float, float]]:
+        return [(west, south), (west + side, south), (west + side, south + side), (west, south + side), (west, south)]
+
+    shapes = [
+        [square(0.1, 0.1, 0.4), square(0.2, 0.2, 0.1)],  # with a hole
+        [square(0.2, 0.2, 0.1)],  # in the hole
+        [square(0.6, 0.6, 0.1), square(0.8, 0.8, 0.1)],  # two parts
+        [square(0.90001, 0.10001, 1e-5)],  # smaller than a pixel
+        [square(3, 3, 1)],  # beyond the frame
+    ]
+    layer = layer_of({}).model_copy(update={"shapes": shapes})
+    painted = cell_raster(layer, REGION, Frame(REGION, 100, 100))
+
+    def at(x: float, y: float) -> int:
+        frame = Frame(REGION, 100, 100)
+        return int(painted[int(frame.rows(np.array(y))), int(frame.columns(np.array(x)))])
+
+    assert [at(*one) for one in ((0.15, 0.15), (0.25, 0.25), (0.65, 0.65), (0.85, 0.85))] == [0, 1, 2, 2]
+    assert [at(*one) for one in ((0.05, 0.05), (0.75, 0.75), (0.55, 0.3))] == [-1, -1, -1]
+    assert np.count_nonzero(painted == 3) == 1
+    assert np.count_nonzero(painted == 0) == pytest.approx(1600 - 100, abs=10)
+    assert not (painted == 4).any()
