@@ -25,7 +25,13 @@ def test_nothing_but_published_files_is_read_and_no_ledger_or_key_is_touched(
     logs = sfumato.synth(tmp_path / "logs", users=3000, seed=1)
     ledger = tmp_path / "ledger.db"
     write_key(tmp_path / "key")
-    charge = {"ledger": ledger, "key_file": tmp_path / "key", "period": "2026-11-01", "dataset": "city"}
+    charge = {
+        "ledger": ledger,
+        "key_file": tmp_path / "key",
+        "period": "2026-11-01",
+        "dataset": "city",
+        "budget": "10/365d",
+    }
     options: dict[str, Any] = {"region": REGION, "depth": 5, **charge}
     release = sfumato.heatmap(logs, output=tmp_path / "map", **options)
     charged = ledger.read_bytes()
