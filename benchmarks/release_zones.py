@@ -1,7 +1,7 @@
 """Users of zones from a published heatmap: how often the stated intervals hold the truth, and the errors.
 
     SFUMATO_DATA=... python -m benchmarks.release_zones [--keys 12] [--maps cabs,manhattan,city,tokyo]
-                                                        [--users 10000,100000,1000000] [--trust central] [--by_size]
+                                                        [--users 10000,100000,1000000] [--trust central]
 
 Each key draws users without replacement from a map's points and makes a heatmap at epsilon 1 with the default method,
 in memory. A map of pixels has one point a user, at a random place in its pixel. The truth is the number of users whose
@@ -12,10 +12,10 @@ region; `strips`, 100 lines between random users, a hundredth of the region's si
 random places inside finest known cells, 0.2 to 0.8 of their sides wide. The cells are those of random users.
 
 - covered: shares of zones, of zones that hold somebody, and of these weighted by their users, whose 95% interval holds
-  the truth, in per cent. noise alone: by the area's share of cut cells, with the deviation of the noise alone (the
-  lower bound that `Release.total` states), of zones that hold somebody.
-- error: root mean square error in users; area: that of the area's share of `users_unbiased`; counts: that of the
-  area's share of `count`, which is shrunk and has no error of its own for sums.
+  the truth, in per cent. noise alone: of zones that hold somebody, with the deviation of the noise alone, which is
+  the lower bound that `Release.total` states where an area cuts cells.
+- error: root mean square error in users; stated: of the deviations; counts: error of the area's share of `count`,
+  which is shrunk and has no deviation of its own for sums.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
-from sfumato.transforms.heatmap.posterior.within_cells import WithinCells, learn_within_cells
+from sfumato.transforms.heatmap.posterior.within_cells import learn_within_cells
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.synth.city import build_city
@@ -60,21 +60,20 @@ Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass
 class Found:
-    """Per zone: the truth, the estimate and its deviation, and the same without the spread inside cells."""
+    """Per zone: the truth, the estimate with its deviation and interval, the noise alone, and summed counts."""
 
     truth: list[NDArray[np.float64]] = field(default_factory=list)
     users: list[NDArray[np.float64]] = field(default_factory=list)
     stddev: list[NDArray[np.float64]] = field(default_factory=list)
     low: list[NDArray[np.float64]] = field(default_factory=list)
     high: list[NDArray[np.float64]] = field(default_factory=list)
-    plain: list[NDArray[np.float64]] = field(default_factory=list)
     noise: list[NDArray[np.float64]] = field(default_factory=list)
     counts: list[NDArray[np.float64]] = field(default_factory=list)
 
     def rows(self, label: list[str], by_size: bool) -> list[list[str]]:
         """Lines of the table: for all zones, or for each class of true users."""
-        truth, users, stddev, low, high, plain, noise, counts = (np.concatenate(one) for one in vars(self).values())
-        covered, bare_low, bare_high = (low <= truth) & (truth <= high), *user_intervals(plain, noise)
+        truth, users, stddev, low, high, noise, counts = (np.concatenate(one) for one in vars(self).values())
+        covered, bare_low, bare_high = (low <= truth) & (truth <= high), *user_intervals(users, noise)
         bare = (bare_low <= truth) & (truth <= bare_high)
 
         def line(name: list[str], of: NDArray[np.bool_]) -> list[str]:
@@ -82,10 +81,10 @@ class Found:
             shares = [covered[of].mean(), covered[here].mean() if here.any() else np.nan]
             shares += [np.average(covered[of], weights=truth[of]) if here.any() else np.nan]
             shares += [bare[here].mean() if here.any() else np.nan]
-            errors = [np.sqrt(np.mean((one - truth)[of] ** 2)) for one in (users, plain, counts)]
+            errors = [np.sqrt(np.mean((one - truth)[of] ** 2)) for one in (users, counts)]
             mean = np.sqrt(np.mean(stddev[of] ** 2))
             numbers = [f"{100 * one:.1f}" for one in shares]
-            return [*name, f"{of.sum():,}", *numbers, *(f"{one:.2f}" for one in (errors[0], mean, *errors[1:]))]
+            return [*name, f"{of.sum():,}", *numbers, *(f"{one:.2f}" for one in (errors[0], mean, errors[1]))]
 
         if not by_size:
             return [line(label, np.ones(len(truth), dtype=bool))]
@@ -171,7 +170,6 @@ def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Fou
         some = rng.choice(many, 200)
         leaf, x, y = node_positions(unbiased.full.tree.entries[owner[some]])
         kinds["in a cell"] = inside_cells(np.stack(grid.bounds(x, y, leaf)), rng)
-        flat = WithinCells(*(np.zeros_like(one) for one in vars(within).values()))
         located = shapely.STRtree(shapely.points(*points))
         for kind, shapes in kinds.items():
             one = found.setdefault(kind, Found())
@@ -180,16 +178,14 @@ def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Fou
             began = time.perf_counter()
             ours = estimate_areas(grid, unbiased, within, shapes)
             spent += (time.perf_counter() - began) * (kind == "tracts")
-            plain = estimate_areas(grid, unbiased, flat, shapes)
             one.users.append(ours.users)
             one.stddev.append(ours.stddev)
             for ends, values in zip((one.low, one.high), ours.intervals(), strict=True):
                 ends.append(values)
-            one.plain.append(plain.users)
-            one.noise.append(np.sqrt(plain.noise_variance))
+            one.noise.append(np.sqrt(ours.noise_variance))
             shrunk = unbiased.full.by_level(estimate.counts)
             counted = type(unbiased)(unbiased.full, shrunk, unbiased.measured_variance, unbiased.total_variance)
-            one.counts.append(estimate_areas(grid, counted, flat, shapes).users)
+            one.counts.append(estimate_areas(grid, counted, within, shapes).users)
     return found, spent / keys
 
 
@@ -199,7 +195,6 @@ def main() -> None:
     parser.add_argument("--maps", default=",".join(MAPS))
     parser.add_argument("--users", default="10000,100000,1000000")
     parser.add_argument("--trust", default="secagg")
-    parser.add_argument("--by_size", action="store_true", help="a row for each class of true users of a zone")
     options = parser.parse_args()
     rows, totals = [], dict[str, Found]()
     for name in options.maps.split(","):
@@ -213,11 +208,11 @@ def main() -> None:
                 total = totals.setdefault(kind, Found())
                 for attribute in vars(total):
                     getattr(total, attribute).extend(getattr(one, attribute))
-    if options.by_size:
-        rows = [line for kind, one in totals.items() for line in one.rows([kind], True)]
-    first = ["zones", "true users"] if options.by_size else ["map, users", "zones"]
-    heads = ["number", "covered", "populated", "by user", "noise alone", "error", "stated", "area", "counts"]
-    print(f"{options.keys} keys\n\n{markdown_table([[*first, *heads], *rows], left=(0, 1))}")
+    heads = ["number", "covered", "populated", "by user", "noise alone", "error", "stated", "counts"]
+    sizes = [line for kind, one in totals.items() for line in one.rows([kind], True)]
+    print(f"{options.keys} keys")
+    for first, lines in ((["map, users", "zones"], rows), (["zones", "true users"], sizes)):
+        print(f"\n{markdown_table([[*first, *heads], *lines], left=(0, 1))}", end="")
 
 
 if __name__ == "__main__":

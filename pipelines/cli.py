@@ -36,9 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """The job's name, of one word or two, and its arguments."""
     job, rest = arguments[0], list(arguments[1:])
-    for argument in rest:  # an option may name another form of a job, such as `zones --release`
-        if argument.startswith("--") and (form := f"{job} {argument.split('=')[0]}") in JOBS:
-            return form, rest
+    for at, argument in enumerate(rest):  # an option may name another form of a job: `zones --release FOLDER`
+        option, equals, value = argument.partition("=")
+        if option.startswith("--") and (form := f"{job} {option}") in JOBS:
+            return form, [*rest[:at], *([value] if equals else []), *rest[at + 1 :]]
     two = " ".join(arguments[:2])
     return (two, rest[1:]) if two in JOBS else (job, rest)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, column_kind
 from sfumato.schemas.locations import check_degrees, check_user_id
-from sfumato.schemas.release import CELLS_SCHEMA
+from sfumato.schemas.release import CELLS_SCHEMA, INDEX_FIELDS
 
 MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
@@ -276,4 +276,5 @@ def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
             for end, side in (("low", "lower"), ("high", "upper"))
         ),
     ]
-    return pa.schema([*shared, *mine, *shrinkage, CELLS_SCHEMA.field("geometry")], metadata=CELLS_SCHEMA.metadata)
+    geometry = CELLS_SCHEMA.field("geometry")
+    return pa.schema([*shared, *mine, *shrinkage, *INDEX_FIELDS, geometry], metadata=CELLS_SCHEMA.metadata)

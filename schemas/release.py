@@ -109,6 +109,13 @@ _STDDEV = (
     "spatial_decomposition it is a lower bound everywhere"
 )
 _COUNT = "estimated users of the cohort, or user-slots with --records_per_user; may be negative"
+# Of the cells of public indexes. Their resolution has the mean area that is nearest, in ratio, to the region's area
+# divided by 4^depth.
+_OF_INDEX = "{} that holds the centre, of the resolution whose cells are about as large as those of this depth"
+INDEX_FIELDS = tuple(
+    pa.field(name, pa.string(), False, {"description": _OF_INDEX.format(text)})
+    for name, text in (("h3", "H3 cell"), ("quadkey", "Bing tile"), ("s2_token", "S2 cell"))
+)
 CELLS_SCHEMA = pa.schema(
     [
         pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
@@ -120,6 +127,7 @@ CELLS_SCHEMA = pa.schema(
         pa.field("count", pa.float64(), False, {"description": _COUNT}),
         pa.field("stddev", pa.float64(), False, {"description": _STDDEV}),
         pa.field("density", pa.float64(), True, {"unit": "users per square kilometre, null if the area is 0"}),
+        *INDEX_FIELDS,
         pa.field("geometry", pa.binary(), False, {"description": "WKB, the node without its descendants"}),
     ],
     metadata={"geo": json.dumps(_GEO)},
@@ -224,6 +232,7 @@ def changes_schema() -> pa.Schema:
                 "upper end of an interval that allows for the selection; or null",
                 True,
             ),
+            *INDEX_FIELDS,
             field("geometry", pa.binary(), "WKB, the node's rectangle"),
         ],
         metadata={"geo": json.dumps(_GEO)},
@@ -362,6 +371,7 @@ def hot_cells_schema(noisy: bool = False) -> pa.Schema:
             *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
             *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
             pa.field("density", pa.float64(), False, {"unit": "users per square kilometre"}),
+            *INDEX_FIELDS,
             pa.field("geometry", pa.binary(), False, {"description": "WKB, the cell"}),
         ],
         metadata=CELLS_SCHEMA.metadata,

@@ -18,7 +18,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import EARTH_RADIUS_KM, Region, area_km2
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, area_km2
 
 Floats = NDArray[np.float64]
 MAX_INDEX_CELLS = 1_000_000  # of a region's cells: more would make a table of a GB
@@ -110,6 +110,28 @@ def index_names(kind: str, resolution: int | NDArray[np.int64], longitude: Float
     if kind == "quadkey":
         return _quadkeys(longitude, latitude, levels)
     return _tokens(_s2_ids(longitude, latitude), levels)
+
+
+def index_columns(
+    grid: Grid, level: NDArray[np.int64], west: Floats, south: Floats, east: Floats, north: Floats
+) -> dict[str, NDArray[Any]]:
+    """The columns INDEX_FIELDS of a table of a grid's nodes: str[n] by index.
+
+    The resolution of a level is that whose mean cell is nearest in ratio to the region's area over 4^level.
+
+    Args:
+        grid: with the region.
+        level: int64[n], of the nodes.
+        west, south, east, north: float64[n], degrees.
+    """
+    region = grid.region
+    sides = (np.array([side]) for side in (region.west, region.south, region.east, region.north))
+    area, middle = float(area_km2(*sides)[0]), (region.south + region.north) / 2
+    columns = {}
+    for name, index in INDEXES.items():
+        by_level = np.array([index.resolution(area / 4**one, middle) for one in range(grid.depth + 1)])
+        columns[name] = index_names(name, by_level[level], (west + east) / 2, (south + north) / 2)
+    return columns
 
 
 def index_polygons(kind: str, names: Sequence[str] | NDArray[Any]) -> NDArray[np.object_]:

@@ -24,7 +24,14 @@ class ReleaseZonesRequest(LogOptions):
     )
     EXAMPLE: ClassVar[str] = "map --zones tracts.geojson --id_column tract --output tracts.csv"
 
-    release: str = option(..., "a release of `sfumato heatmap`, local or gs://", INPUT, common=True, metavar="FOLDER")
+    release: str = option(
+        ...,
+        "a release of `sfumato heatmap`, local or gs://",
+        INPUT,
+        common=True,
+        metavar="FOLDER",
+        style="positional",
+    )
     zones: str | None = option(
         None,
         "polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs:// (or give --h3, --quadkey or "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+import shapely
 
 import sfumato
 from sfumato.schemas import guarantee
@@ -106,6 +107,18 @@ def test_cells_have_shapes(releases: dict[str, sfumato.Release]):
     cells = releases["heatmap"].cells
     assert isinstance(cells, geopandas.GeoDataFrame)
     assert cells.crs == "OGC:CRS84"
+
+
+def test_a_heatmap_has_users_of_zones(releases: dict[str, sfumato.Release]):
+    geopandas = pytest.importorskip("geopandas")
+    release = releases["heatmap"]
+    halves = [shapely.box(3.0, 1.0, 3.07, 1.13), shapely.box(3.07, 1.0, 3.13, 1.13)]
+    table = release.zones(halves)
+    assert isinstance(table, geopandas.GeoDataFrame)
+    assert table["users"].sum() == pytest.approx(release.manifest["results"]["users"], rel=0.01)
+    assert (table["low"] <= table["users"]).all()
+    with pytest.raises(sfumato.RequestError, match="is of `sfumato moments`"):
+        releases["moments"].zones(halves)
 
 
 def test_every_listed_table_opens(release: sfumato.Release):

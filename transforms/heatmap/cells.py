@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import Grid, area_km2
 from sfumato.schemas.release import ANSWERS_SCHEMA, TOTALS_SCHEMA, cells_schema, rate_columns
 from sfumato.schemas.tree import node_names, node_positions
+from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, user_intervals
 from sfumato.transforms.heatmap.rates import Rates
 from sfumato.transforms.heatmap.state import Estimate, NoisyCounts
@@ -54,6 +55,7 @@ def cells_table(
         "density": pa.array(counts / np.where(covers_area, own_area[entry], 1), mask=~covers_area),
         **interval_columns(estimate, unbiased),
         **_rates_of(estimate, categories, rates),
+        **index_columns(grid, level[entry], west[entry], south[entry], east[entry], north[entry]),
         "geometry": shapely.to_wkb(_geometries(shapely.box(west, south, east, north), parents, entry)),
     }
     return pa.table(table, schema=cells_schema(categories, rates.names if rates else (), unbiased is not None))

@@ -31,6 +31,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import changes_schema
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
 from sfumato.transforms.bisection import bisect_each
+from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.heatmap.posterior.full_tree import by_family
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 
@@ -121,6 +122,7 @@ class Changes:
             **dict(zip(("west", "south", "east", "north"), bounds, strict=True)),
             **{name: getattr(self, name) for name in _KNOWN},
             **missing,
+            **index_columns(grid, level, *bounds),
             "geometry": shapely.to_wkb(shapely.box(*bounds)),
         }
         schema = changes_schema()

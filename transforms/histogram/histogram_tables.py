@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import Grid, area_km2, deinterleave
 from sfumato.schemas.release import BINS_SCHEMA, hot_cells_schema, items_schema
 from sfumato.schemas.tree import node_names
+from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram
 from sfumato.transforms.histogram.sampling_round import Histogram
@@ -50,6 +51,7 @@ def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
         "north": north,
         **_measured(histogram),
         "density": histogram.counts / area_km2(west, south, east, north),
+        **index_columns(grid, levels, west, south, east, north),
         "geometry": shapely.to_wkb(shapely.box(west, south, east, north)),
     }
     return pa.table(table, schema=hot_cells_schema(isinstance(histogram, NoisyHistogram)))

@@ -25,6 +25,7 @@ from sfumato.schemas.moments import (
 )
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import CELLS_FILE, MOMENTS_FILE
+from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 
@@ -155,5 +156,6 @@ def _cells_table(
         table[f"{statistics[0]}_{name}"] = np.array([getattr(row, field) for row in drawn], np.float64)
     for name, column in zip(("differs", "simultaneous_low", "simultaneous_high"), compared, strict=True):
         table[f"{statistics[0]}_{name}"] = pa.array(column, from_pandas=True)  # NaN becomes null
+    table |= index_columns(grid, np.full(len(x), grid.depth), west, south, east, north)
     table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
     return pa.table(table, schema=moment_cells_schema(statistics))

@@ -18,11 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfumato.schemas.release import BASEMAP_FILE, MANIFEST_FORMAT
+from sfumato.schemas.release import BASEMAP_FILE, INDEX_FIELDS, MANIFEST_FORMAT
 
 _SOURCES = ("schemas", "transforms", "pipelines")
 # Packages that draw noise, or decide what it is added to.
 _DRAWING = ("apache-beam", "cryptography", "numpy", "pandas", "pyarrow", "scipy")
+_CELL_IDS = frozenset({"cell_id", *(field.name for field in INDEX_FIELDS)})
 _PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
 UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
 
@@ -114,7 +115,11 @@ def code_digest() -> str:
 def parquet_bytes(table: pa.Table) -> bytes:
     """Returns a table as a Parquet file."""
     file = io.BytesIO()
-    pq.write_table(table, file, compression="zstd")
+    ids = [name for name in table.column_names if name in _CELL_IDS]
+    # Neighbouring rows' ids begin alike, and no id comes twice: shared prefixes take half the bytes of a dictionary.
+    others = [name for name in table.column_names if name not in ids]
+    encoding = dict.fromkeys(ids, "DELTA_BYTE_ARRAY")
+    pq.write_table(table, file, compression="zstd", use_dictionary=others, column_encoding=encoding or None)
     return file.getvalue()
 
 

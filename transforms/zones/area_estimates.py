@@ -61,9 +61,9 @@ class AreaUsers:
         The second term of the expansion by Cornish and Fisher (1938) allows for skewness: where few users are expected
         in a part of a cell, nobody is there most often, and sometimes many are.
         """
-        stddev = np.maximum(self.stddev, 1e-300)
-        skewness = np.clip(self.share_moment / stddev**3, -_MAX_SKEWNESS, _MAX_SKEWNESS)
-        return user_intervals(self.users + (Z_95**2 - 1) / 6 * skewness * stddev, self.stddev)
+        stddev = self.stddev
+        skewness = np.clip(self.share_moment / np.maximum(stddev, 1e-9) ** 3, -_MAX_SKEWNESS, _MAX_SKEWNESS)
+        return user_intervals(self.users + (Z_95**2 - 1) / 6 * skewness * stddev, stddev)
 
 
 @dataclass(frozen=True)

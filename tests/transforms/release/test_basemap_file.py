@@ -205,7 +205,8 @@ def test_a_heatmaps_own_cells_are_a_basemap(tmp_path: Path) -> None:
     from sfumato.schemas.release import CELLS_SCHEMA
 
     shape = shapely.to_wkb(shapely.Polygon(SQUARE))
-    row = {name: ["r1" if name == "cell_id" else shape if name == "geometry" else 1] for name in CELLS_SCHEMA.names}
+    kinds = {pa.string(): "r1", pa.binary(): shape}
+    row = {field.name: [kinds.get(field.type, 1)] for field in CELLS_SCHEMA}
     file = io.BytesIO()
     pq.write_table(pa.table(row, schema=CELLS_SCHEMA), file)
     assert file_basemap("cells.parquet", file.getvalue(), REGION).lines

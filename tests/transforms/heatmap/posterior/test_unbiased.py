@@ -57,6 +57,19 @@ def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: flo
         assert stddev == pytest.approx(np.sqrt(weights @ covariance @ weights), rel=1e-4, abs=1e-5)
 
 
+def test_many_sums_at_once_are_those_one_by_one() -> None:
+    full, found = measured()
+    unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
+    weights = np.random.default_rng(5).random((6, len(unbiased.leaf_users)))
+    weights[weights < 0.5] = 0
+    weights[3], weights[4] = 0, 1
+    group, leaf = np.nonzero(weights)
+    users, variance = unbiased.totals(group, leaf, weights[group, leaf], len(weights))
+    expected = np.array([unbiased.total(one) for one in weights])
+    np.testing.assert_allclose(users, expected[:, 0], atol=1e-9)
+    np.testing.assert_allclose(np.sqrt(variance), expected[:, 1], atol=1e-9)
+
+
 def test_published_columns_give_the_same_totals() -> None:
     full, found = measured()
     unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)

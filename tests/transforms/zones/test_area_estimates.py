@@ -1,0 +1,123 @@
+"""Users of areas from cells: weights, noise and the spread inside cut cells, against exact counts and brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import shapely
+from scipy import stats
+
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
+from sfumato.transforms.zones.area_estimates import AreaUsers, estimate_areas
+from tests.statistics import FLAKE_RATE
+
+GRID = Grid(Region(0.0, 0.0, 8.0, 8.0), 3)
+STAR = shapely.Polygon([(1.3, 0.4), (4.1, 2.7), (7.6, 1.1), (5.2, 4.4), (6.9, 7.5), (3.6, 5.2), (0.5, 6.8), (2.4, 3.6)])
+HOLE = shapely.difference(shapely.box(0.5, 0.5, 7.5, 7.5), shapely.box(2.2, 2.2, 5.7, 5.1))
+PAIR = shapely.union_all([shapely.box(0.1, 0.1, 0.6, 0.7), shapely.box(6.2, 6.2, 7.9, 7.1)])
+SLIVER = shapely.box(0.0, 3.49, 8.0, 3.51)
+AREAS = np.array([STAR, HOLE, PAIR, SLIVER, shapely.box(2, 2, 4, 4), shapely.box(-3, -3, 11, 11)])
+
+
+def counts(users: np.ndarray, variance: float) -> UnbiasedCounts:
+    """Users of a complete tree's cells, by code, with independent noise."""
+    full = FullTree.from_trees(Tree.uniform(3, 3))
+    leaves, spread = (full.sums(full.by_level(one)) for one in (users, np.full(64, variance)))
+    return UnbiasedCounts(full, leaves, spread, float(spread[0][0]))
+
+
+def spread_of(users: np.ndarray, rho: float) -> WithinCells:
+    return WithinCells(users, users**2, np.full((64, 12), rho))
+
+
+def points(users: np.ndarray, rho: float, levels: int, rng: np.random.Generator) -> np.ndarray:
+    """The users of each leaf drawn from a cascade of this roughness: x and y in the region, float64[n, 2]."""
+    leaves = np.repeat(np.arange(64), users.astype(int))
+    alpha = (0.75 / rho - 1) / 4
+    code = np.arange(64)
+    density = np.ones(64)
+    for _ in range(levels):
+        density = (density[:, None] * rng.dirichlet([alpha] * 4, len(density))).ravel()
+        code = (code[:, None] * 4 + np.arange(4)).ravel()
+    each = 4**levels
+    ends = (np.cumsum(density.reshape(64, each), axis=1) + np.arange(64)[:, None]).ravel()
+    chosen = np.searchsorted(ends, leaves + rng.random(len(leaves)) * (1 - 1e-9))
+    side = np.arange(3 + levels)
+    x, y = (sum(((chosen >> (2 * one + axis)) & 1) << one for one in side) for axis in (1, 0))
+    jitter = rng.random((2, len(chosen)))
+    scale = 8 / 2 ** (3 + levels)
+    return np.column_stack([(x + jitter[0]) * scale, 8 - (y + jitter[1]) * scale])
+
+
+def test_users_are_weighted_by_area() -> None:
+    users = np.random.default_rng(1).integers(0, 40, 64).astype(float)
+    grid_cells = [shapely.box(x, 7 - y, x + 1, 8 - y) for y in range(8) for x in range(8)]
+    by_place = np.zeros(64)
+    for code in range(64):
+        x, y = (sum(((code >> (2 * bit + axis)) & 1) << bit for bit in range(3)) for axis in (1, 0))
+        by_place[y * 8 + x] = users[code]
+    found = estimate_areas(GRID, counts(users, 2.0), spread_of(users, 0.1), AREAS)
+    share = np.array([[one.intersection(cell).area for cell in grid_cells] for one in AREAS])
+    np.testing.assert_allclose(found.users, share @ by_place, atol=1e-9)
+    np.testing.assert_allclose(found.noise_variance, 2.0 * (share**2).sum(axis=1), rtol=1e-9)
+
+
+def test_areas_of_complete_cells_have_the_noise_alone() -> None:
+    users = np.full(64, 30.0)
+    found = estimate_areas(GRID, counts(users, 2.0), spread_of(users, 0.3), AREAS)
+    assert (found.share_variance[:4] > 0).all()
+    assert found.share_variance[4:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("rho", [0.03, 0.3])
+def test_the_spread_is_that_of_users_drawn_from_a_cascade(rho: float) -> None:
+    """Means and variances of the true users over 400 draws of the density and of its users.
+
+    The mean's z-score and the variance's ratio stay within bounds that fail once in 10^9 (of 8 comparisons). The
+    kurtosis of a cascade's counts is taken from the draws.
+    """
+    rng = np.random.default_rng([7, int(100 * rho)])
+    users = rng.integers(5, 30, 64).astype(float)
+    found = estimate_areas(GRID, counts(users, 1.0), spread_of(users, rho), AREAS[:4])
+    draws = 400
+    true = np.empty((draws, 4))
+    for draw in range(draws):
+        at = points(users, rho, 4, rng)
+        true[draw] = [shapely.contains_xy(one, at[:, 0], at[:, 1]).sum() for one in AREAS[:4]]
+    bound = stats.norm.isf(FLAKE_RATE / 16)
+    error = true - found.users
+    assert (np.abs(error.mean(axis=0)) < bound * np.sqrt(found.share_variance / draws)).all()
+    variance, fourth = (error**2).mean(axis=0), (error**4).mean(axis=0)
+    tolerance = bound * np.sqrt((fourth - variance**2) / draws)
+    # A grid of 16 x 16 points stands for the polygon; a sliver counts as a square, which is too much.
+    assert (np.abs(variance - found.share_variance)[:3] < tolerance[:3] + 0.05 * variance[:3]).all()
+    assert variance[3] < found.share_variance[3] + tolerance[3]
+
+
+def test_users_at_one_point_are_in_or_out_together() -> None:
+    """At the largest roughness the variance is nearly that of one draw for all users."""
+    users = np.full(64, 20.0)
+    half = np.array([shapely.box(0.0, 0.0, 0.5, 1.0)])
+    found = estimate_areas(GRID, counts(users, 1.0), WithinCells(users, users**2, np.full((64, 12), 0.75)), half)
+    assert found.share_variance[0] == pytest.approx(20**2 / 4, rel=1e-6)
+
+
+def test_intervals_lean_to_where_users_may_be() -> None:
+    """Few users in a small part: the interval reaches further up. Few outside of a large part: further down."""
+    variance, zero = np.array([4.0, 4.0, 4.0]), np.zeros(3)
+    found = AreaUsers(np.array([20.0, 20.0, 20.0]), zero, variance, np.array([8.0, -8.0, 0.0]))
+    low, high = found.intervals()
+    assert high[0] - 20 > 20 - low[0]
+    assert high[1] - 20 < 20 - low[1]
+    assert high[2] - 20 == pytest.approx(20 - low[2])
+
+
+def test_an_area_without_cells_has_nobody() -> None:
+    users = np.full(64, 5.0)
+    away = np.array([shapely.box(20, 20, 21, 21)])
+    found = estimate_areas(GRID, counts(users, 1.0), spread_of(users, 0.1), away)
+    assert (found.users[0], found.stddev[0]) == (0, 0)
