@@ -18,6 +18,7 @@ from sfumato.transforms.quantiles.quantiles_view import quantiles_view
 from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.zones.zones_view import zones_view
 
 View = Callable[[Mapping[str, bytes]], PageView]
 VIEWS: dict[str, View] = {
@@ -27,6 +28,7 @@ VIEWS: dict[str, View] = {
     "quantiles": quantiles_view,
     "moments": moments_view,
     "ranges": ranges_view,
+    "zones": zones_view,
 }
 
 

@@ -56,6 +56,12 @@ JOBS = {
         "pipelines.requested_heatmap:requested_start",
         publishes=True,
     ),
+    "zones": Job(
+        "publish how many users are in each of a list of public zones, such as tracts",
+        "schemas.requests.zones_request:ZonesRequest",
+        "pipelines.zones:run",
+        publishes=True,
+    ),
     "compare": Job(
         "compare heatmap methods on data that you may look at: an evaluation",
         "transforms.evaluation.compare_request:CompareRequest",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,21 @@ from sfumato.schemas.rectangle import MAX_DEPTH as MAX_DEPTH
 from sfumato.schemas.rectangle import Region as Region
 
 EARTH_RADIUS_KM = 6371.0088
+
+
+class Locator(Protocol):
+    """Where a location is, as a code: the cell of a grid, or the zone of a list."""
+
+    @property
+    def depth(self) -> int:
+        """Codes are below 4^depth."""
+        ...
+
+    def locate(
+        self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+        """Which points have a code, bool[n], and their codes, uint64[number of these]. NaN has none. In degrees."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,15 @@ class Grid:
     def side(self) -> int:
         """Cells along one side."""
         return 1 << self.depth
+
+    def locate(
+        self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+        """Which points are in the region, bool[n], and the codes of their cells. See Locator."""
+        inside = self.region.holds(longitude, latitude)
+        if inside.all():
+            return inside, self.codes(longitude, latitude)
+        return inside, self.codes(longitude[inside], latitude[inside])
 
     def codes(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.uint64]:
         """Codes of the cells of points, uint64[n]. The points must be in the region, borders included."""

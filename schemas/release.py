@@ -29,6 +29,8 @@ RANGES_PICTURE = "ranges.png"
 TOTALS_FILE = "totals.parquet"
 ANSWERS_FILE = "answers.parquet"
 BASEMAP_FILE = "basemap.json"
+ZONES_FILE = "zones.parquet"
+ZONES_PICTURE = "zones.png"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -53,6 +55,8 @@ RELEASE_FILES = frozenset(
         TOTALS_FILE,
         ANSWERS_FILE,
         BASEMAP_FILE,
+        ZONES_FILE,
+        ZONES_PICTURE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/2"
@@ -194,18 +198,25 @@ def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbi
         rates: names of the categories with published rates, see `rate_columns`.
         unbiased: whether there are unbiased users and their intervals.
     """
-    fields = list(_UNBIASED) if unbiased else []
+    fields = [*(_UNBIASED if unbiased else ()), *_auxiliary_fields(categories, rates, "cell")]
+    *before, geometry = CELLS_SCHEMA
+    return pa.schema([*before, *fields, geometry], metadata=CELLS_SCHEMA.metadata)
+
+
+def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: str) -> list[pa.Field]:
+    """The columns of rates and of counts by category, of cells or of zones."""
+    fields = []
     for name in rates:
         pointwise = (
             f"end of the 95% interval of the rate of {name}; includes sampling and noise; pointwise, so not for "
         )
-        pointwise += "a cell that was chosen by its rate"
+        pointwise += f"a {place} that was chosen by its rate"
         simultaneous = (
-            f"end of an interval of the rate of {name} that holds for all cells at once, at 95%; null unless "
+            f"end of an interval of the rate of {name} that holds for all {place}s at once, at 95%; null unless "
         )
         simultaneous += "it is above the average"
         texts = (
-            f"share of the cell's users in category {name}; null if the interval is 0..1, so that nothing is known",
+            f"share of the {place}'s users in category {name}; null if the interval is 0..1, so that nothing is known",
             f"lower {pointwise}",
             f"upper {pointwise}",
             f"rate of {name} after shrinkage towards the average; null where users are not clearly above zero",
@@ -218,8 +229,37 @@ def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbi
     for name in categories:
         text = f"users in category {name} with the noise of the sub-query that counted them; may be negative"
         fields.append(pa.field(f"count_{name}", pa.float64(), False, {"description": text}))
-    *before, geometry = CELLS_SCHEMA
-    return pa.schema([*before, *fields, geometry], metadata=CELLS_SCHEMA.metadata)
+    return fields
+
+
+def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
+    """The columns of `zones.parquet`: one row for each zone of each level, the finest level first.
+
+    Args:
+        categories: names; none without auxiliary data.
+        rates: names of the categories with published rates, see `rate_columns`.
+    """
+
+    def field(name: str, kind: pa.DataType, text: str, null: bool = False) -> pa.Field:
+        return pa.field(name, kind, null, {"description": text})
+
+    number = pa.float64()
+    return pa.schema(
+        [
+            field("zone", pa.string(), "id of the zone"),
+            field("level", pa.string(), "name of its level: the column that names the level's zones"),
+            field("parent", pa.string(), "id of the zone of the next coarser level that holds it; null for none", True),
+            field("users", number, "estimated users, unbiased; may be negative"),
+            field("stddev", number, "standard deviation of users: of the noise, after levels were made to agree"),
+            field("low", number, "lower end of a 95% interval of the zone's users, for each zone by itself"),
+            field("high", number, "upper end of the interval"),
+            pa.field("area", number, False, {"unit": "square kilometres"}),
+            pa.field("density", number, False, {"unit": "users per square kilometre"}),
+            *_auxiliary_fields(categories, rates, "zone"),
+            field("geometry", pa.binary(), "WKB, the zone's polygon"),
+        ],
+        metadata=CELLS_SCHEMA.metadata,
+    )
 
 
 def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:

@@ -127,8 +127,11 @@ class Measure(_Model):
     listed_note: str = ""
 
 
+Path = list[tuple[float, float]]  # points [longitude, latitude]; a ring's last is its first
+
+
 class Layer(_Model):
-    """Cells of a quadtree, painted in the order of their levels.
+    """Cells of a quadtree, painted in the order of their levels, or named polygons.
 
     Attributes:
         title: for the control that selects the layer, such as `Published map` or `Level 5`.
@@ -138,6 +141,8 @@ class Layer(_Model):
         area: the finest cells that it owns, as a share of its own area in 0..1.
         cell_id: names such as r213.
         measures: at least one.
+        shapes: the rings of each polygon, those of its holes among them (even-odd); None for cells of the quadtree. A
+            polygon's level, x and y are 0, so that `area` is its share of the region.
     """
 
     title: str
@@ -148,11 +153,14 @@ class Layer(_Model):
     area: list[float]
     cell_id: list[str]
     measures: Annotated[list[Measure], Field(min_length=1)]
+    shapes: list[list[Path]] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Layer:
         n = len(self.level)
         columns: dict[str, Sequence[object]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
+        if self.shapes is not None:
+            columns["shapes"] = self.shapes
         for measure in self.measures:
             columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
             columns[f"{measure.name}.uncertain"] = measure.uncertain
@@ -448,9 +456,6 @@ class Place(_Model):
     longitude: float
     latitude: float
     rank: int = 0
-
-
-Path = list[tuple[float, float]]  # points [longitude, latitude]; a ring's last is its first
 
 
 class Zone(_Model):

@@ -237,8 +237,8 @@ class MapGeography(ReleaseRequest):
                 tile_host(self.tiles)
             except ValueError as error:
                 raise RequestError(str(error)) from None
-        # A model of ranges may take its region from a published heatmap.
-        if getattr(self, "region", None) is None and getattr(self, "release", None) is None:
+        # A model of ranges may take its region from a published heatmap, and zones have one of their own.
+        if all(getattr(self, name, None) is None for name in ("region", "release", "zones")):
             for name in ("basemap", "tiles"):
                 if getattr(self, name) is not None:
                     raise RequestError(f"{name}: is of a map, which needs --region W,S,E,N")

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import shapely
 import yaml
 
 from tests.conftest import write_files
+from tests.transforms.zones.polygons import write_geojson
 
 REGION = ["--region", "-122.51,37.70,-122.35,37.82"]
 SECRET = hashlib.sha256(b"the key of a city").digest()
@@ -25,6 +27,15 @@ def make_city(folder: Path, users: int) -> str:
     pattern = write_files(pa.table(table), folder / "logs", 4)
     write_files(pa.table(table), folder / "days" / "dt=2026-11-20", 4)
     pq.write_table(pa.table({"x": [-122.42], "y": [37.77], "size": [100]}), folder / "squares.parquet")
+    squares = [
+        (
+            shapely.box(-122.51 + 0.04 * i, 37.70 + 0.04 * j, -122.47 + 0.04 * i, 37.74 + 0.04 * j),
+            {"tract": 3 * i + j, "county": i},
+        )
+        for i in range(4)
+        for j in range(3)
+    ]
+    write_geojson(folder / "tracts.geojson", squares)
     (folder / "key").write_bytes(SECRET)
     (folder / "key").chmod(0o600)
     options = {"region": [-122.51, 37.70, -122.35, 37.82], "depth": 6, "epsilon": 4, "shard_size": 300}
@@ -48,6 +59,7 @@ def local_jobs(folder: Path, output: Path) -> dict[str, list[str]]:
         "quantiles": ["quantiles", *logs, "--column", "latitude", "--range", "37,38", "--bits", "4"],
         "moments": ["moments", *logs, "--column", "latitude", "--bits", "8", "--epsilon", "2"],
         "compare": ["compare", *logs, *REGION, *heatmap, "--methods", "flat,adaptive", "--keys", "2"],
+        "zones": ["zones", *logs, "--zones", str(folder / "tracts.geojson"), "--levels", "tract,county"],
         "model": ["ranges", "build", *logs, *REGION, "--method", "grid", "--epsilon", "1"],
         "answers.parquet": [
             "ranges",

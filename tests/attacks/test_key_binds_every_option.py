@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shapely
 
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.histogram import HistogramJob
@@ -20,10 +21,12 @@ from sfumato.pipelines.moments import MomentsJob
 from sfumato.pipelines.quantiles import QuantilesJob
 from sfumato.pipelines.ranges_build import RangesJob
 from sfumato.pipelines.run import JOBS, request_class, request_of
+from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import METHOD, option
 from sfumato.schemas.requests.sampled_counts import HistogramRequest
 from sfumato.transforms.heatmap.heatmap_options import heatmap_options
+from tests.transforms.zones.polygons import write_geojson
 
 CLASSES: dict[str, Any] = {
     "heatmap": HeatmapJob,
@@ -32,6 +35,7 @@ CLASSES: dict[str, Any] = {
     "quantiles": QuantilesJob,
     "moments": MomentsJob,
     "ranges build": RangesJob,
+    "zones": ZonesJob,
 }
 HERE, THERE = "3,1,3.1,1.1", "3,1,3.2,1.1"
 ON_MAP: dict[str, Any] = {"column": None, "region": HERE}
@@ -42,6 +46,7 @@ BASES: dict[str, dict[str, Any]] = {
     "quantiles": {"column": "km", "range": (0, 5)},
     "moments": {"column": "km", "epsilon": 2},
     "ranges build": {"region": HERE, "method": "ag"},
+    "zones": {"zones": "tracts", "id_column": "tract"},
 }
 LIMITS = [("min_users", {}, 9), ("max_bad_fraction", {}, 0.3)]
 COLUMNS = [("user_id_column", {}, "u"), ("latitude_column", {}, "y"), ("longitude_column", {}, "x")]
@@ -66,6 +71,8 @@ COUNTED_BY_CURATOR = [
     ("max_items_per_user", CENTRAL, 3),
     ("max_records_per_item", CENTRAL, 3),
 ]
+OF_INDEX: dict[str, Any] = {"zones": None, "id_column": None, "region": HERE}
+SHARDS = {"trust": "secagg"}
 CELLS = {**ON_MAP, "cells": 3}
 GRID = {"method": "snh", "cell_width": 500}
 # Of each job: an option, what it needs beside it, another value than its own.
@@ -187,6 +194,28 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("dawa_share", {"method": "dawa"}, 0.4),
         ("privtree_share", {"method": "privtree"}, 0.4),
     ],
+    "zones": [
+        *LIMITS,
+        *LOG_COLUMNS,
+        ("auxiliary", {}, "infected"),
+        ("categories", {"auxiliary": "flu"}, "a,b"),
+        ("zones", {}, "moved"),
+        ("id_column", {}, "county"),
+        ("levels", {}, "tract,county"),
+        ("h3", {**OF_INDEX, "h3": 7}, 6),
+        ("quadkey", {**OF_INDEX, "quadkey": 12}, 11),
+        ("s2", {**OF_INDEX, "s2": 12}, 11),
+        ("region", {**OF_INDEX, "h3": 7}, THERE),
+        ("trust", {}, "secagg"),
+        ("epsilon", {}, 2),
+        ("delta", {"noise": "gaussian", "delta": 1e-6}, 1e-5),
+        ("noise", {"delta": 1e-3, "epsilon": 0.01}, "gaussian"),
+        ("population", {}, 5_000),
+        ("population_share", {}, 0.02),
+        ("contribution", {}, "top"),
+        ("shard_size", SHARDS, 500),
+        ("dropout", SHARDS, 0.1),
+    ],
 }
 # Of these the manifest states a digest of the content; without a file there is nothing to change.
 OF_FILES = {"warm_start", "tuner", "workload", "release"}
@@ -245,6 +274,12 @@ def job_of(name: str, folder: Path, **values: Any) -> ReleaseJob:
         if (lists := values.get(name_of_file)) is not None:
             (folder / lists).write_text(f"a\n{lists}\n")
             values[name_of_file] = str(folder / lists)
+    if name == "zones":
+        values = {**BASES[name], **values}
+        if (zones := values["zones"]) is not None:
+            west = 3.1 if zones == "moved" else 3.0
+            rows = [(shapely.box(west + i, 1, west + 1 + i, 2), {"tract": i, "county": 9 - i}) for i in range(2)]
+            values["zones"] = write_geojson(folder / f"{zones}.geojson", rows)
     made: ReleaseJob = CLASSES[name].of(request_of(name, {"input": "in", "output": "out", **BASES[name], **values}))
     return made
 

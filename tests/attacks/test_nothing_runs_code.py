@@ -37,11 +37,13 @@ JOBS = {
     "quantiles": ["--column", "length", "--range", "0,9"],
     "moments": ["--column", "length", "--epsilon", "0.5"],
     "ranges build": [*PLACE, *SQUARES, "--epsilon", "1"],
+    "zones": [*PLACE, "--h3", "3"],
 }
 OWN_FILES = {
     "heatmap": ["warm_start"],
     "moments": ["warm_start", "groups_file"],
     "ranges build": ["tuner", "workload", "checkpoints"],
+    "zones": ["zones"],
 }
 FILES = ["key_file", "runner_config", "ledger"]
 
@@ -112,6 +114,8 @@ def test_no_file_of_a_dry_run_runs_code(job: str, option: str, tmp_path: Path, s
             (folder / name).write_bytes(content)
         place = folder if option in ("warm_start", "checkpoints") else planted
         given = ["--input", str(logs), "--output", str(tmp_path / f"out{number}"), *JOBS[job]]
+        if option == "zones":  # a file in place of cells
+            given = [*given[:4], "--id_column", "tract"]
         account = ["--dataset", "d", "--period", "2026-11-20", "--budget", "9/1d"] if option == "ledger" else []
         cli.main([*job.split(), *given, *account, f"--{option}", str(place), "--dry_run"])
         assert not sprung.exists(), packing

@@ -48,6 +48,7 @@ JOBS: dict[str, list[str]] = {
     "quantiles": ["--column", "length", "--range", "0,9"],
     "moments": ["--column", "length", "--epsilon", "0.5", "--group_by", "word", "--groups", "a,b"],
     "ranges build": [*REGION_OPTION, "--method", "grid", "--cell_width", "900", "--sizes", "500,2000"],
+    "zones": [*REGION_OPTION, "--h3", "3"],
 }
 _CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
 _watched: list[tuple[str, Any]] | None = None

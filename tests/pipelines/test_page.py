@@ -28,7 +28,7 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["heatmap", "histogram", "hotspots", "quantiles", "moments", "model"])
+@pytest.mark.parametrize("name", ["heatmap", "histogram", "hotspots", "quantiles", "moments", "model", "zones"])
 def test_the_page_of_every_job_follows_from_the_published_files(
     name: str, city: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,7 +106,7 @@ def test_the_value_under_the_pointer_is_the_cells(opened: Open, page: Path, rele
     tab.until("!document.querySelector('.tip').hidden")
     text = tab.text(".tip")
     assert f"{round(users.value[row] or 0):,}"[:2] in text
-    assert "95% interval, for this cell by itself" in text
+    assert "95% interval, for this place by itself" in text
     assert "per km²" in text
     assert "° N" in text
     assert "° W" in text

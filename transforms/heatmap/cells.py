@@ -53,7 +53,7 @@ def cells_table(
         "stddev": estimate.stddev,
         "density": pa.array(counts / np.where(covers_area, own_area[entry], 1), mask=~covers_area),
         **interval_columns(estimate, unbiased),
-        **_auxiliary_columns(estimate, categories, rates),
+        **_rates_of(estimate, categories, rates),
         "geometry": shapely.to_wkb(_geometries(shapely.box(west, south, east, north), parents, entry)),
     }
     return pa.table(table, schema=cells_schema(categories, rates.names if rates else (), unbiased is not None))
@@ -104,16 +104,26 @@ def interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dic
     return {"users_unbiased": users, "users_low": low, "users_high": high}
 
 
-def _auxiliary_columns(estimate: Estimate, categories: Sequence[str], rates: Rates | None) -> dict[str, pa.Array]:
-    """Rates with their intervals, and counts by category; no columns without auxiliary data."""
+def _rates_of(estimate: Estimate, categories: Sequence[str], rates: Rates | None) -> dict[str, pa.Array]:
     if rates is None or estimate.by_category is None:
         return {}
+    return auxiliary_columns(estimate.by_category, categories, rates)
+
+
+def auxiliary_columns(by_category: NDArray[np.float64], categories: Sequence[str], rates: Rates) -> dict[str, pa.Array]:
+    """Rates with their intervals, and counts by category, of cells or of zones.
+
+    Args:
+        by_category: float64[k, T], users.
+        categories: k names.
+        rates: of the same T cells.
+    """
     columns = {}
     kinds = (rates.rate, rates.low, rates.high, rates.shrunk, rates.simultaneous_low, rates.simultaneous_high)
     for category, name in enumerate(rates.names):
         for column, values in zip(rate_columns(name, rates.names), kinds, strict=True):
             columns[column] = pa.array(values[category], mask=np.isnan(values[category]))
-    for name, counts in zip(categories, estimate.by_category, strict=True):
+    for name, counts in zip(categories, by_category, strict=True):
         columns[f"count_{name}"] = pa.array(counts)
     return columns
 

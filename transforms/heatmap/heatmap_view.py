@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sfumato.schemas.charts import readable
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import (
     ANSWERS_FILE,
@@ -24,14 +23,14 @@ from sfumato.schemas.release import (
     PICTURE_FILE,
     RATES_PICTURE,
     TOTALS_FILE,
-    rate_columns,
 )
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section, Table
+from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.numbers import about, length, plural
-from sfumato.transforms.report.scales import WIDE, density_scale, rate_scale
+from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import (
     Manifest,
     alarm,
@@ -47,9 +46,6 @@ from sfumato.transforms.report.sections import (
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
-_LISTED = 24
-_FINEST = 0.01  # users: no count is written finer than a hundredth of it
-_TAIL = 0.025  # of each end of the intervals
 _FILES = {
     CELLS_FILE: "one row for each cell: bounds, estimated users with their intervals, density, shape, rates",
     ANSWERS_FILE: "each sub-query's own noisy answers, which the page's layers show",
@@ -80,7 +76,7 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
         headline = f"Fewer than {about(users + margin, deviation)} users, too few to tell from none"
     ground = f"{length(wide)} × {length(tall)}"
     finest = length(wide / 2 ** max(body.layers[-1].level, default=0))
-    pictures = (PICTURE_FILE, *([RATES_PICTURE] if _rate_names(manifest, one=True) else []))
+    pictures = (PICTURE_FILE, *([RATES_PICTURE] if rate_names(manifest, one=True) else []))
     return PageView(
         title="Private heatmap",
         headline=headline,
@@ -158,7 +154,7 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."
         rates = []
     else:
-        rates = _rates(table, manifest)
+        rates = rate_measures(table, manifest)
     last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
     sums = noisy_sums(last)
     layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums), *rates]))
@@ -256,81 +252,8 @@ def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Meas
 
 def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> Measure:
     """The users of each cell. noisy_sums: how many sums made the counts, for the list; None makes none."""
-    listed: list[tuple[int, float, float, float]] = []
-    if noisy_sums is not None:
-        wider = _simultaneous(len(cells.nodes), noisy_sums) / 1.96
-        low = cells.users - wider * np.maximum(cells.users - cells.low, 0)
-        high = cells.users + wider * np.maximum(cells.high - cells.users, 0)
-        density = np.where(cells.area > 0, low, 0) / _area_km2(cells, grid)
-        order = np.argsort(-density, kind="stable")[:_LISTED]
-        listed = _listed(order[low[order] > 0], cells.users, low, high)
-    return Measure(
-        name="Users",
-        kind="count",
-        unit="users",
-        value=_rounded(cells.users, np.maximum(cells.stddev, _FINEST)),
-        low=_rounded(cells.low, np.maximum((cells.high - cells.low) / 4, _FINEST)),
-        high=_rounded(cells.high, np.maximum((cells.high - cells.low) / 4, _FINEST)),
-        uncertain=(cells.users <= 1.96 * cells.stddev).tolist(),
-        scale=scale,
-        listed=listed,
-        listed_note=""
-        if noisy_sums is None
-        else (
-            "Ordered by the users per km² that are surely there: the bounds hold for all cells at once, at 95%."
-            if listed
-            else "No cell surely has users: noise could explain every count."
-        ),
-    )
-
-
-def _simultaneous(cells: int, noisy_sums: int) -> float:
-    """Deviations to each side within which all of so many counts lie with a probability of 95%.
-
-    Chernoff's bound for sums of independent Laplace variables, with the deviation 1 for the sum.
-    """
-    steps = np.sqrt(2 * noisy_sums) * np.linspace(1e-3, 0.999, 999)
-    exponent = -noisy_sums * np.log1p(-(steps**2) / (2 * noisy_sums)) + math.log(cells / _TAIL)
-    return float((exponent / steps).min())
-
-
-def _rate_names(manifest: Manifest, one: bool = False) -> list[str]:
-    names = list(get(manifest, "auxiliary.rates.categories", []))
-    return names if not one or len(names) == 1 else []
-
-
-def _rates(table: pa.Table, manifest: Manifest) -> list[Measure]:
-    """A measure for each category: the shrunk rate within its interval."""
-    names, column = _rate_names(manifest), get(manifest, "auxiliary.column", "category")
-    measures = []
-    for name in names:
-        raw, low, high, shrunk, least, most = (
-            table[one].to_numpy(zero_copy_only=False).astype(np.float64) for one in rate_columns(name, names)
-        )
-        unknown = np.isnan(raw) | np.isnan(shrunk)
-        low, high = np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
-        rate = np.clip(shrunk, low, high)
-        scale = rate_scale(rate, high - low)
-        rows = np.flatnonzero(np.isfinite(least))
-        rows = rows[np.argsort(-least[rows], kind="stable")][:_LISTED]
-        title = column if name == "true" else f"not {column}" if name == "false" else f"{column} = {name}"
-        measures.append(
-            Measure(
-                name=f"Rate: {readable(title)}",
-                kind="rate",
-                unit="",
-                value=_rounded(rate, high - low),
-                low=_rounded(low, high - low),
-                high=_rounded(high, high - low),
-                uncertain=(high - low > WIDE * (scale.high - scale.low)).tolist(),
-                scale=scale,
-                listed=_listed(rows, shrunk, least, most),
-                listed_note="Intervals that hold for all cells at once, at 95%, and lie above the average."
-                if len(rows)
-                else "No cell's rate is above the average beyond doubt: chance explains the differences.",
-            )
-        )
-    return measures
+    listing = None if noisy_sums is None else (np.where(cells.area > 0, _area_km2(cells, grid), 0), noisy_sums)
+    return count_measure(cells.users, cells.stddev, cells.low, cells.high, scale, listing)
 
 
 def _round_table(manifest: Manifest) -> Section:
@@ -353,18 +276,6 @@ def _round_table(manifest: Manifest) -> Section:
 def _cost(query: Mapping[str, Any]) -> str:
     """What a sub-query spent: an epsilon, or a rho with Gaussian noise."""
     return f"ε = {query['epsilon']:.3g}" if "epsilon" in query else f"ρ = {query['rho']:.3g}"
-
-
-def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:
-    """Rows of a list with their value and the ends of its interval."""
-    return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]
-
-
-def _rounded(values: Array, spread: Array) -> list[float | None]:
-    """Values to a 20th of their spread or finer; None for NaN."""
-    digits = np.clip(2 - np.floor(np.log10(np.where(spread > 0, spread, 1.0))), -9, 9)
-    unit = 10.0**digits
-    return [None if math.isnan(one) else one for one in (np.round(np.round(values * unit) / unit, 9) + 0.0).tolist()]
 
 
 def _table(content: bytes) -> pa.Table:

@@ -40,13 +40,13 @@ _MECHANISMS = {  # by the noise, and whether a trusted curator adds it
 }
 _ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
-_TOP = "one location a user, the cell with most of their records or weight"
-_ALL = "one distribution a user over the cells of all their locations, in integers with sum {}"
+_TOP = "one location a user, the {} with most of their records or weight"
+_ALL = "one distribution a user over the {}s of all their locations, in integers with sum {}"
 _ROUNDED = (
-    "one distribution a user over the cells of all their locations, times {}, with independent rounding of every "
+    "one distribution a user over the {}s of all their locations, times {}, with independent rounding of every "
     "entry: a sum below that plus the vector's length"
 )
-_BINS = "; each location with its category, one of {} bins of its cell"
+_BINS = "; each location with its category, one of {} bins of its {}"
 _POSTERIOR_STDDEV = (
     "standard deviation of the posterior, on average over cells; a lower bound for cells that are chosen by their "
     "counts, and for sums of cells"
@@ -82,6 +82,27 @@ def heatmap_manifest(
         metadata: of the release.
         grid: of the heatmap.
     """
+    content = {
+        "region": asdict(grid.region),
+        "grid": {"depth": grid.depth, "side": grid.side},
+        **counts_content(state, parameters, metadata),
+        "errors": _errors(parameters),
+        **auxiliary_content(parameters, metadata),
+    }
+    return release_manifest(metadata, content, counts_warnings(state, parameters))
+
+
+def counts_content(
+    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str = "cell"
+) -> dict[str, Any]:
+    """The manifest's entries on privacy, the number of users and communication, of cells or of zones.
+
+    Args:
+        state: after the last sub-query.
+        parameters: of the run.
+        metadata: of the release.
+        place: what is counted, in one word.
+    """
     population, cohort = state.population, state.cohort
     central = parameters.is_central
     model = parameters.participation
@@ -94,12 +115,10 @@ def heatmap_manifest(
         """The fields; those of secure aggregation are null with central noise."""
         return {k: None if central and k in _SECURE_AGGREGATION_FIELDS else value for k, value in fields.items()}
 
-    content = {
-        "region": asdict(grid.region),
-        "grid": {"depth": grid.depth, "side": grid.side},
+    return {
         "privacy": {
             "unit": PRIVACY_UNIT,
-            "contribution_bound": _contribution(parameters, metadata),
+            "contribution_bound": _contribution(parameters, metadata, place),
             "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
             "trust": parameters.trust,
             "epsilon": parameters.epsilon,
@@ -137,10 +156,7 @@ def heatmap_manifest(
                 "bits_per_client": total.bits_per_client,
             }
         ),
-        "errors": _errors(parameters),
-        **_auxiliary(parameters, metadata),
     }
-    return release_manifest(metadata, content, _warnings(state, parameters))
 
 
 def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
@@ -167,7 +183,7 @@ def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> 
     return tuple(metadata.parameters["columns"]["auxiliary"]["categories"]) if parameters.categories > 1 else ()
 
 
-def _auxiliary(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
+def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
     """The manifest's entry on auxiliary data; empty without."""
     categories = category_names(parameters, metadata)
     if not categories:
@@ -179,17 +195,17 @@ def _auxiliary(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict
     return {"auxiliary": {**bins, "rates": rates}}
 
 
-def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> str:
+def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str) -> str:
     """The bound on one user's contribution, as a text."""
     gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
     if gamma is not None:
-        bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(gamma)
+        bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(place, gamma)
     elif parameters.contributes == "top":
-        bound = _TOP
+        bound = _TOP.format(place)
     else:
         weighted = columns.get("weight") is not None or columns.get("time") is not None
         bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)
-    return bound + (_BINS.format(parameters.categories) if parameters.categories > 1 else "")
+    return bound + (_BINS.format(parameters.categories, place) if parameters.categories > 1 else "")
 
 
 def _assumptions(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
@@ -199,7 +215,8 @@ def _assumptions(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> li
     return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE, *earlier]
 
 
-def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
+def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
+    """The manifest's warnings on how the counts were made."""
     warnings = []
     if parameters.users is not None and parameters.users > state.population.users:
         warnings.append(

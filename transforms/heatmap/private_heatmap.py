@@ -1,4 +1,4 @@
-"""A private heatmap as one transform: from paths of Parquet files to the final state."""
+"""Noisy counts of locations as one transform: from paths of Parquet files to the final state of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import apache_beam as beam
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Locator, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import RunSubQueries, StartSubQueries
 from sfumato.transforms.heatmap.state import Estimate
@@ -22,7 +22,55 @@ from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 
 
-class PrivateHeatmap(beam.PTransform):
+class CountLocations(beam.PTransform):
+    """Paths of Parquet location logs -> a singleton HeatmapState, differentially private as a whole.
+
+    The state holds the noisy counts of every sub-query that the parameters' method chooses.
+
+    Args:
+        locator: gives each location its code.
+        parameters: whose depth is the locator's.
+        key: of the run, bound to everything that the counts depend on but the input.
+        columns: names of the log's columns.
+        spill: where bulky intermediate data are kept, see `Spill`. Only for workers that share a disk or a process;
+            None leaves the data to the runner.
+        prior: the map of an earlier release to start from.
+        admit: charges the run and counts its users; None counts them by the parameters' rule, without a ledger.
+    """
+
+    def __init__(
+        self,
+        locator: Locator,
+        parameters: HeatmapParameters,
+        key: RunKey,
+        columns: LocationColumns,
+        spill: str | None = None,
+        prior: Estimate | None = None,
+        admit: Admit | None = None,
+    ):
+        super().__init__()
+        self._locator = locator
+        self._parameters = parameters
+        self._key = key
+        self._columns = columns
+        self._spill = Spill(spill)
+        self._prior = prior
+        self._admit = admit or Admit(parameters.admission())
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        locator, parameters, key, spill = self._locator, self._parameters, self._key, self._spill
+        columns, places = self._columns, Places(locator.depth, parameters.categories)
+        bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
+        chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, locator, key, spill)  # (user group, chunk)
+        bounded, users = chunks | "BoundUsers" >> bound  # bytes, UserCounts
+        state = users | "Start" >> StartSubQueries(parameters, key, rows, self._admit, self._prior)  # HeatmapState
+        cohort = state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
+        is_weighted = parameters.distribution_gamma is not None
+        shards = bounded | "BuildShards" >> BuildShards(places, cohort, spill, is_weighted)  # ShardGroup
+        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # HeatmapState
+
+
+class PrivateHeatmap(CountLocations):
     """Paths of Parquet location logs -> a singleton HeatmapState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query. The method's `decode` makes the map of it, and
@@ -54,32 +102,14 @@ class PrivateHeatmap(beam.PTransform):
         prior: Estimate | None = None,
         admit: Admit | None = None,
     ):
-        super().__init__()
         columns = columns or LocationColumns()
         if columns.categories != parameters.categories:
             raise RequestError(
                 f"categories: the columns have {columns.categories}, the heatmap's parameters {parameters.categories}"
             )
         check_prior(prior, parameters)
-        self._grid = Grid(region, parameters.depth)
-        self._parameters = parameters
-        self._key = bind_key(key, region, parameters, columns, prior)
-        self._prior = prior
-        self._columns = columns
-        self._spill = Spill(spill)
-        self._admit = admit or Admit(parameters.admission())
-
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        grid, parameters, key, spill = self._grid, self._parameters, self._key, self._spill
-        columns, places = self._columns, Places(grid.depth, parameters.categories)
-        bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
-        chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, grid, key, spill)  # (user group, chunk)
-        bounded, users = chunks | "BoundUsers" >> bound  # bytes, UserCounts
-        state = users | "Start" >> StartSubQueries(parameters, key, rows, self._admit, self._prior)  # HeatmapState
-        cohort = state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
-        is_weighted = parameters.distribution_gamma is not None
-        shards = bounded | "BuildShards" >> BuildShards(places, cohort, spill, is_weighted)  # ShardGroup
-        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # HeatmapState
+        bound = bind_key(key, region, parameters, columns, prior)
+        super().__init__(Grid(region, parameters.depth), parameters, bound, columns, spill, prior, admit)
 
 
 def bind_key(

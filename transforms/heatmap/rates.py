@@ -103,12 +103,38 @@ def estimate_rates(
     """
     if estimate.by_category is None or estimate.category_stddev is None:
         return None
+    return rates_of_counts(
+        estimate.by_category,
+        estimate.category_stddev,
+        estimate.tree.areas > 0,
+        categories,
+        noisy_sums,
+        sampling_weight,
+    )
+
+
+def rates_of_counts(
+    by_category: Array,
+    stddev: Array,
+    covers_area: NDArray[np.bool_],
+    categories: Sequence[str],
+    noisy_sums: int,
+    sampling_weight: float = 1.0,
+) -> Rates:
+    """The rates of T cells or zones that have no users in common.
+
+    Args:
+        by_category: float64[k, T], noisy users.
+        stddev: float64[T], of the noise in each of them, independent between categories.
+        covers_area: bool[T]; the others have no part in the average.
+        categories: k names.
+        noisy_sums, sampling_weight: see `estimate_rates`.
+    """
     published = published_categories(categories)
-    total, variance = estimate.by_category.sum(axis=0), estimate.category_stddev**2
-    covers_area = estimate.tree.areas > 0
+    total, variance = by_category.sum(axis=0), stddev**2
     columns = []
     for category in published:
-        counts = estimate.by_category[category]
+        counts = by_category[category]
         test = _RateTest(
             counts, total - counts, variance, float(len(categories) - 1), float(noisy_sums), sampling_weight
         )

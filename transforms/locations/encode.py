@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
 from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Locator
 from sfumato.transforms.locations.record_values import REASONS, nulls, read_values, without_views
 from sfumato.transforms.privacy.keys import keyed_hash
 
@@ -56,42 +56,42 @@ class EncodedLocations:
 def encode_locations(
     batch: pa.RecordBatch,
     columns: LocationColumns,
-    grid: Grid,
+    locator: Locator,
     user_key: bytes,
     drawn: Callable[[NDArray[np.uint64]], NDArray[np.bool_]] | None = None,
 ) -> EncodedLocations:
     """Hashes the users and codes the locations of one Arrow batch.
 
+    locator: gives a location its code. Rows without one are dropped as out of the region.
     drawn: hashes uint64[n] -> bool[n], whether to keep each user; None keeps all users.
     """
     rows = batch.num_rows
     users = np.empty(rows, dtype=np.uint64)
-    codes = np.empty(rows, dtype=Places(grid.depth, columns.categories).dtype)
+    codes = np.empty(rows, dtype=Places(locator.depth, columns.categories).dtype)
     values = np.empty(rows, dtype=np.float64) if columns.has_weights else None
     kept, dropped, unusable = 0, np.zeros(len(DROP_REASONS), dtype=np.int64), [np.empty(0, dtype=np.uint64)]
     for first in range(0, rows, _BLOCK_ROWS):
         rows_of_block = batch.slice(first, _BLOCK_ROWS)
-        block, north, east, usable = _located(rows_of_block, columns, grid, dropped)
+        block, cells, usable = _located(rows_of_block, columns, locator, dropped)
         numbers = categories = None
         if columns.has_weights or columns.auxiliary is not None:
             numbers, categories, faults = read_values(block, columns)
             good = faults == 0
             if not good.all():
                 dropped[_VALUE_REASONS] += np.bincount(faults, minlength=1 + len(REASONS))[1:]
-                block, north, east = block.filter(pa.array(good)), north[good], east[good]
+                block, cells = block.filter(pa.array(good)), cells[good]
                 numbers, categories = _only(good, numbers), _only(good, categories)
                 usable = _within(usable, good)
-        if len(north) < rows_of_block.num_rows:
+        if len(cells) < rows_of_block.num_rows:
             unusable.append(_users_of(rows_of_block.column(columns.user_id), ~usable, user_key))
         hashes = hash_users(block.column(columns.user_id), user_key)
         if drawn is not None:
             kept_users = drawn(hashes)
-            hashes, north, east = hashes[kept_users], north[kept_users], east[kept_users]
+            hashes, cells = hashes[kept_users], cells[kept_users]
             numbers, categories = _only(kept_users, numbers), _only(kept_users, categories)
-        end = kept + len(north)
+        end = kept + len(cells)
         users[kept:end] = hashes
-        cells = grid.codes(east, north)
-        codes[kept:end] = cells if categories is None else cells | categories << np.uint64(2 * grid.depth)
+        codes[kept:end] = cells if categories is None else cells | categories << np.uint64(2 * locator.depth)
         if values is not None:
             values[kept:end] = numbers
         kept = end
@@ -120,13 +120,13 @@ def _users_of(ids: pa.Array, rows: NDArray[np.bool_], user_key: bytes) -> NDArra
 
 
 def _located(
-    block: pa.RecordBatch, columns: LocationColumns, grid: Grid, dropped: NDArray[np.int64]
-) -> tuple[pa.RecordBatch, NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """The rows with a user and coordinates in the region.
+    block: pa.RecordBatch, columns: LocationColumns, locator: Locator, dropped: NDArray[np.int64]
+) -> tuple[pa.RecordBatch, NDArray[np.uint64], NDArray[np.bool_]]:
+    """The rows with a user and coordinates that have a code.
 
     Returns:
-        The rows, their latitudes and longitudes in degrees, and which of all rows they are, bool[n]. The numbers of
-        dropped rows are added to `dropped`.
+        The rows, their codes, and which of all rows they are, bool[n]. The numbers of dropped rows are added to
+        `dropped`.
     """
     usable = np.ones(block.num_rows, dtype=bool)
     ids, latitude, longitude = (block.column(name) for name in (columns.user_id, columns.latitude, columns.longitude))
@@ -141,12 +141,11 @@ def _located(
         present = pa.array(usable)
         rest, latitude, longitude = (column.filter(present) for column in (rest, latitude, longitude))
     north, east = _degrees(latitude), _degrees(longitude)
-    inside = grid.region.holds(east, north)
+    inside, cells = locator.locate(east, north)
     if not inside.all():
         dropped[2:5] += _reasons(north, east, inside)
-        rest, north, east = rest.filter(pa.array(inside)), north[inside], east[inside]
-        usable = _within(usable, inside)
-    return rest, north, east, usable
+        rest, usable = rest.filter(pa.array(inside)), _within(usable, inside)
+    return rest, cells, usable
 
 
 def _only(mask: NDArray[np.bool_], column: NDArray[Any] | None) -> NDArray[Any] | None:

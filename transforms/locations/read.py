@@ -15,7 +15,7 @@ from apache_beam import typehints
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import DROP_REASONS, Columns, LocationColumns
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Locator
 from sfumato.transforms import beam_patch  # noqa: F401
 from sfumato.transforms.files import file_version, is_remote, open_file
 from sfumato.transforms.locations.encode import encode_locations
@@ -238,9 +238,9 @@ def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
 @typehints.with_input_types(FileSlice)
 @typehints.with_output_types(tuple[int, bytes])
 class _EncodeSliceFn(beam.DoFn):
-    def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey, spill: Spill):
+    def __init__(self, columns: LocationColumns, locator: Locator, run_key: RunKey, spill: Spill):
         self._columns = columns
-        self._grid = grid
+        self._locator = locator
         self._run_key = run_key
         self._spill = spill
 
@@ -249,7 +249,7 @@ class _EncodeSliceFn(beam.DoFn):
         counts, stopwatch = RowCounts(), Stopwatch()
         for batch in stopwatch.over(read_batches(part, self._columns)):
             with stopwatch:
-                encoded = encode_locations(batch, self._columns, self._grid, user_key)
+                encoded = encode_locations(batch, self._columns, self._locator, user_key)
             counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped)
             yield from split_by_user_group(encoded, self._spill)
         counts.report(part, stopwatch)
@@ -262,9 +262,9 @@ class ReadLocations(beam.PTransform):
     When the pipeline runs it raises DataError with the path of a file that is damaged, has changed or lacks a column.
     """
 
-    def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey, spill: Spill):
+    def __init__(self, columns: LocationColumns, locator: Locator, run_key: RunKey, spill: Spill):
         super().__init__()
-        self._encode = _EncodeSliceFn(columns, grid, run_key, spill)
+        self._encode = _EncodeSliceFn(columns, locator, run_key, spill)
 
     def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         encoded = (

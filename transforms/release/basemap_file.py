@@ -6,10 +6,8 @@ What is read is clipped to the region and simplified to the resolution of pages 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,18 +15,15 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import shapely
 from numpy.typing import NDArray
-from shapely.errors import ShapelyError
-from shapely.geometry import shape
 from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.views import Basemap, Geography, Place, Zone
+from sfumato.transforms.feature_files import read_features
 
 MAX_FILE_BYTES = 200 << 20  # of what is read
 MAX_BYTES = 512 << 10  # of what is published, in JSON
@@ -37,7 +32,6 @@ WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped m
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
 _MARGIN = 0.1  # of the region's longer side, around it
 _WORLD = "world_map.json.gz"
-_PARQUET = b"PAR1"
 
 _NAMES = ("name", "label", "title", "name_en", "nom", "nombre")
 _CLASSES = (
@@ -53,6 +47,7 @@ _CLASSES = (
     "featurecla",
     "layer",
 )
+_READ = {*_NAMES, *_CLASSES, "rank", "scalerank"}
 _WATER = {
     "water", "lake", "river", "riverbank", "sea", "ocean", "bay", "strait", "reservoir", "basin", "canal", "dock",
     "harbour", "lagoon", "wetland", "playa",
@@ -62,8 +57,6 @@ _RANKS = {
     "country": 0, "state": 0, "city": 0, "metropolis": 0, "town": 1, "borough": 2, "district": 2, "suburb": 2,
     "quarter": 3, "village": 3, "neighbourhood": 3, "hamlet": 4, "locality": 4,
 }  # fmt: skip
-_KNOWN_CRS = re.compile(r"(?:urn:ogc:def:crs:)?(?:OGC:(?:1\.3|2)?:?CRS84|EPSG:[0-9.]*:?4326)", re.IGNORECASE)
-_Row = tuple[Mapping[str, Any], BaseGeometry]  # properties by name in lower case, and a shape
 
 
 def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
@@ -91,9 +84,13 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     Raises:
         RequestError: the file cannot be read, is not in degrees, has nothing in the region, or too much.
     """
-    source, rows = _parquet_rows(name, content) if content[:4] == _PARQUET else _json_rows(name, content)
+    source, features = read_features("basemap", name, content, lambda column: column.lower() in _READ)
     cut = _Cut(region)
-    extents = [cut.add(properties, geometry) for properties, geometry in rows]
+    extents = [
+        cut.add(_lower(properties), geometry)
+        for properties, geometry in features
+        if geometry is not None and not geometry.is_empty
+    ]
     if not extents:
         raise RequestError(f"basemap: {name} holds no geometry")
     if cut.is_empty:
@@ -243,110 +240,8 @@ def _rank(properties: Mapping[str, Any]) -> int:
     return min((_RANKS[one] for one in _classes(properties) if one in _RANKS), default=3)
 
 
-# --- files ---
-
-
-def _json_rows(name: str, content: bytes) -> tuple[str, Iterator[_Row]]:
-    """The source that a GeoJSON file names, and its features. Raises RequestError."""
-    try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:  # bytes that are no text are one, too
-        raise RequestError(f"basemap: {name} is neither GeoJSON nor GeoParquet ({error})") from None
-    if not isinstance(data, dict) or not isinstance(data.get("type"), str):
-        raise RequestError(f"basemap: {name} is not GeoJSON: it must be an object with a `type`")
-    if "crs" in data:
-        stated = _member(data["crs"], "properties", "name")
-        if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
-            raise _unknown_crs(name, stated)
-    features = data.get("features") if data["type"] == "FeatureCollection" else [data]
-    if not isinstance(features, list):
-        raise RequestError(f"basemap: {name} is not GeoJSON: a FeatureCollection must have a list of features")
-    source = next((str(data[key]) for key in ("attribution", "source", "name") if isinstance(data.get(key), str)), name)
-
-    def rows() -> Iterator[_Row]:
-        for number, feature in enumerate(features):
-            try:
-                geometry = feature["geometry"] if feature["type"] == "Feature" else feature
-                properties = _lower(feature.get("properties") or {})
-                made = None if geometry is None else shape(geometry)
-                if made is not None and not np.isfinite(shapely.get_coordinates(made)).all():
-                    raise ValueError("a coordinate is no finite number")
-            except (
-                KeyError,
-                TypeError,
-                ValueError,
-                AttributeError,
-                IndexError,
-                ShapelyError,
-                RecursionError,
-            ) as error:
-                raise RequestError(f"basemap: {name}: feature {number} is not GeoJSON ({error})") from None
-            if made is not None and not made.is_empty:
-                yield properties, made
-
-    return _source(source), rows()
-
-
-def _parquet_rows(name: str, content: bytes) -> tuple[str, Iterator[_Row]]:
-    """The source of a GeoParquet file, and its rows. Raises RequestError."""
-    try:
-        file = pq.ParquetFile(io.BytesIO(content))
-        about = json.loads((file.schema_arrow.metadata or {}).get(b"geo", b"null"))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise RequestError(f"basemap: {name} cannot be read as Parquet ({error})") from None
-    try:
-        column = about["primary_column"]
-        described = about["columns"][column]
-        encoding = described["encoding"]
-    except (KeyError, TypeError):
-        raise RequestError(f"basemap: {name} is Parquet, but not GeoParquet: its metadata `geo` is missing") from None
-    if encoding != "WKB" or column not in file.schema_arrow.names:
-        raise RequestError(f"basemap: {name} has geometry as {encoding}; write it as WKB")
-    if "crs" in described and not _is_lon_lat(described["crs"]):
-        raise _unknown_crs(name, described["crs"])
-    kept = [one for one in file.schema_arrow.names if one.lower() in {*_NAMES, *_CLASSES, "rank", "scalerank"}]
-
-    def rows() -> Iterator[_Row]:
-        try:
-            for batch in file.iter_batches(columns=list(dict.fromkeys([column, *kept]))):
-                shapes = shapely.from_wkb(batch.column(column).to_numpy(zero_copy_only=False))
-                for made, properties in zip(shapes, batch.select(kept).to_pylist() or [{}] * len(shapes), strict=True):
-                    if made is not None and not made.is_empty:
-                        if not np.isfinite(shapely.get_coordinates(made)).all():
-                            raise ValueError("a coordinate is no finite number")
-                        yield _lower(properties), made
-        except (pa.ArrowException, OSError, ValueError, TypeError, ShapelyError) as error:
-            raise RequestError(f"basemap: {name} cannot be read as GeoParquet ({error})") from None
-
-    return _source(name), rows()
-
-
-def _member(data: Any, *names: str) -> Any:
-    """A member of nested objects; None where there is none."""
-    for name in names:
-        data = data.get(name) if isinstance(data, dict) else None
-    return data
-
-
 def _lower(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key).lower(): value for key, value in properties.items()}
-
-
-def _source(text: str) -> str:
-    return readable(text.rsplit("/", 1)[-1] if "://" not in text else text)
-
-
-def _is_lon_lat(crs: Any) -> bool:
-    """Whether PROJJSON names the coordinates of GPS, in the order of GeoParquet: longitude first."""
-    known = _member(crs, "id")
-    stated = f"{known.get('authority')}:{known.get('code')}" if isinstance(known, dict) else crs
-    return isinstance(stated, str) and _KNOWN_CRS.fullmatch(stated) is not None
-
-
-def _unknown_crs(name: str, crs: Any) -> RequestError:
-    label = crs.get("name") if isinstance(crs, dict) else crs
-    stated = "does not say its coordinate system" if label is None else f"has coordinates in {readable(str(label))}"
-    return RequestError(f"basemap: {name} {stated}; convert it to longitude and latitude (OGC:CRS84 or EPSG:4326)")
 
 
 # --- the world ---

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.views import Bounds, Layer
+from sfumato.schemas.views import Bounds, Layer, Path
 
 MAX_LATITUDE = 85.0511287798066  # of a square world map
 _POLE = 89.99
@@ -97,6 +98,8 @@ def cell_raster(layer: Layer, region: Bounds, frame: Frame, least: int = 1) -> N
     Deeper cells lie over higher ones. A cell that is narrower than `least` pixels is painted as a square of so many
     around its middle, so that no cell in the frame is lost, however small.
     """
+    if layer.shapes is not None:
+        return _shape_raster(layer.shapes, frame)
     level, x, y = (np.asarray(one, dtype=np.int64) for one in (layer.level, layer.x, layer.y))
     painted = np.full((frame.height, frame.width), -1, dtype=np.int64)
     u = (frame.longitudes() - region.west) / (region.east - region.west)
@@ -122,3 +125,38 @@ def cell_raster(layer: Layer, region: Bounds, frame: Frame, least: int = 1) -> N
             below = np.clip(row[held] + down, rows[0], rows[-1])
             painted[below, np.clip(column[held] + right, columns[0], columns[-1])] = cells[held]
     return painted
+
+
+def _shape_raster(shapes: list[list[Path]], frame: Frame) -> NDArray[np.int64]:
+    """The polygon at the middle of each pixel: int64[height, width]; -1 where there is none.
+
+    A polygon that holds no such middle is painted at the pixel of its own middle, so that none is lost.
+    """
+    painted = np.full((frame.height, frame.width), -1, dtype=np.int64)
+    column, row = np.arange(frame.width) + 0.5, np.arange(frame.height) + 0.5
+    small = []
+    for number, rings in enumerate(shapes):
+        area = _even_odd(rings, frame)
+        left, top, right, bottom = area.bounds
+        columns = np.s_[max(math.floor(left), 0) : max(math.ceil(right), 0)]
+        rows = np.s_[max(math.floor(top), 0) : max(math.ceil(bottom), 0)]
+        x, y = np.meshgrid(column[columns], row[rows])
+        shapely.prepare(area)
+        held = shapely.contains_xy(area, x, y)
+        painted[rows, columns][held] = number
+        if not held.any():
+            small.append((number, int((left + right) / 2), int((top + bottom) / 2)))
+    for number, x, y in small:
+        if 0 <= x < frame.width and 0 <= y < frame.height:
+            painted[y, x] = number
+    return painted
+
+
+def _even_odd(rings: list[Path], frame: Frame) -> shapely.Geometry:
+    """The area of rings in pixels: what lies in an odd number of them."""
+    area = shapely.Polygon()
+    for ring in rings:
+        points = np.array(ring, dtype=np.float64)
+        polygon = shapely.Polygon(np.stack([frame.columns(points[:, 0]), frame.rows(points[:, 1])], axis=1))
+        area = shapely.symmetric_difference(area, shapely.make_valid(polygon))
+    return area

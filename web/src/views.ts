@@ -143,7 +143,7 @@ export interface Bounds {
   north: number;
 }
 /**
- * Cells of a quadtree, painted in the order of their levels.
+ * Cells of a quadtree, painted in the order of their levels, or named polygons.
  *
  * Attributes:
  *     title: for the control that selects the layer, such as `Published map` or `Level 5`.
@@ -153,6 +153,8 @@ export interface Bounds {
  *     area: the finest cells that it owns, as a share of its own area in 0..1.
  *     cell_id: names such as r213.
  *     measures: at least one.
+ *     shapes: the rings of each polygon, those of its holes among them (even-odd); None for cells of the quadtree. A
+ *         polygon's level, x and y are 0, so that `area` is its share of the region.
  */
 export interface Layer {
   title: string;
@@ -163,6 +165,7 @@ export interface Layer {
   area: number[];
   cell_id: string[];
   measures: Measure[];
+  shapes: [number, number][][][] | null;
 }
 /**
  * One number per cell with its 95% interval.

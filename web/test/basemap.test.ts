@@ -1,6 +1,7 @@
 // @vitest-environment jsdom
 import { beforeAll, expect, test, vi } from "vitest";
-import { BasemapGround, geographyOf, inside, wayTo } from "../src/map/basemap";
+import { BasemapGround, geographyOf, wayTo } from "../src/map/basemap";
+import { inside } from "../src/map/cells";
 import type { MapFigure } from "../src/map/figure";
 import type { Scene } from "../src/map/ground";
 import type { Tools } from "../src/product";

@@ -5,7 +5,7 @@ import type { Layer, Scale } from "../src/views";
 
 const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
 // The whole region, its south-eastern quarter, and that quarter's north-western cell.
-const layer: Layer = { title: "", note: "", level: [0, 1, 2], x: [0, 1, 2], y: [0, 1, 2], area: [0.75, 0.75, 1], cell_id: ["r", "r3", "r30"], measures: [] };
+const layer: Layer = { title: "", note: "", level: [0, 1, 2], x: [0, 1, 2], y: [0, 1, 2], area: [0.75, 0.75, 1], cell_id: ["r", "r3", "r30"], measures: [], shapes: null };
 
 test("the finest cell that covers a place is found, its border included", () => {
   const cells = new Cells(layer, region);
@@ -21,6 +21,16 @@ test("a cell owns its area less that of finer cells", () => {
   const whole = cells.area(0) / 0.75;
   expect(whole).toBeCloseTo(316.5, 0); // square kilometres: 0.16 degrees squared at 1.08 degrees north
   expect(cells.area(1)).toBeCloseTo((whole / 4) * 0.75, 1);
+});
+
+test("a polygon is found by its rings, and owns its share of the region", () => {
+  const square = (west: number, south: number, side: number): [number, number][] => [[west, south], [west + side, south], [west + side, south + side], [west, south + side], [west, south]];
+  // A square with a hole, what fills the hole, and a zone of two parts.
+  const shapes = [[square(3, 1, 0.08), square(3.02, 1.02, 0.02)], [square(3.02, 1.02, 0.02)], [square(3.1, 1.1, 0.01), square(3.14, 1.14, 0.01)]];
+  const cells = new Cells({ ...layer, level: [0, 0, 0], x: [0, 0, 0], y: [0, 0, 0], area: [0.25, 0.01, 0.02], cell_id: ["a", "b", "c"], shapes }, region);
+  expect([[3.01, 1.01], [3.03, 1.03], [3.105, 1.105], [3.145, 1.145], [3.12, 1.12], [3.05, 1.05]].map(([x, y]) => cells.at(x, y))).toEqual([0, 1, 2, 2, -1, 0]);
+  expect(cells.bounds(2)).toEqual({ west: 3.1, south: 1.1, east: 3.15, north: 1.15 });
+  expect(cells.area(0)).toBeCloseTo(316.5 / 4, 0);
 });
 
 test("Web Mercator's unit square", () => {

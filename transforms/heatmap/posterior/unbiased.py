@@ -136,6 +136,43 @@ class UnbiasedCounts:
         found += float(below[0][0]) ** 2 * self.total_variance
         return float(self.leaf_users @ weights), math.sqrt(max(found, 0.0))
 
+    def totals(
+        self, group: NDArray[np.int64], leaf: NDArray[np.int64], weights: NDArray[np.float64], groups: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Many weighted sums at once, each of a few leaves: as `total`, for sums given by their nonzero weights.
+
+        Args:
+            group: int64[p], the sum that a weight belongs to, below `groups`.
+            leaf: int64[p], its leaf, in the order of the full tree's entries.
+            weights: float64[p].
+            groups: the number of sums.
+
+        Returns:
+            Users float64[groups] and the variances of their errors.
+        """
+        full, variance = self.full, np.zeros(groups)
+        users = np.bincount(group, weights * self.leaf_users[leaf], groups).astype(np.float64)
+        level = np.repeat(np.arange(len(full.leaves)), [int(one.sum()) for one in full.leaves])[leaf]
+        node = np.concatenate([np.flatnonzero(one) for one in full.leaves])[leaf]
+        none = np.zeros(0, dtype=np.int64)
+        carried = (none, none, np.zeros(0))  # sums, nodes and weights that come from below
+        for at in range(len(full.codes) - 1, -1, -1):
+            here = level == at
+            own = (group[here], node[here], weights[here])
+            of, nodes, weight = (np.concatenate(both) for both in zip(own, carried, strict=True))
+            if at == 0:
+                return users, variance + self.total_variance * np.bincount(of, weight, groups) ** 2
+            measured = self.measured_variance[at]
+            summed = by_family(measured).sum(axis=1)
+            keys, family = np.unique(of * len(summed) + nodes // 4, return_inverse=True)
+            of, nodes_above = keys // len(summed), keys % len(summed)
+            first = np.bincount(family, measured[nodes] * weight, len(keys))
+            second = np.bincount(family, measured[nodes] * weight**2, len(keys))
+            left = np.maximum(second - first**2 / summed[nodes_above], 0.0)
+            variance += np.bincount(of, left, groups)
+            carried = (of, full.parents[at][nodes_above], first / summed[nodes_above])
+        raise AssertionError  # the root is level 0
+
 
 def user_intervals(
     users: NDArray[np.float64], stddev: NDArray[np.float64]

@@ -4,7 +4,7 @@ import { clamp, metres } from "../format";
 import type { Tools } from "../product";
 import type { Mode } from "../theme";
 import type { Basemap, PageView, Place } from "../views";
-import { unitX, unitY } from "./cells";
+import { inside, unitX, unitY } from "./cells";
 import type { MapFigure } from "./figure";
 import type { Box, Ground, Scene } from "./ground";
 
@@ -17,18 +17,6 @@ const COLOURS: Record<Mode, { land: string; water: string; shore: string; line: 
   dark: { land: "#17151d", water: "#0d1119", shore: "rgba(159,182,207,.55)", line: "rgba(255,255,255,.28)", zone: "rgba(255,255,255,.45)", ink: "#f1ece4", halo: "rgba(8,7,11,.8)" },
   light: { land: "#f6f1e8", water: "#dfe8ee", shore: "rgba(48,84,120,.6)", line: "rgba(45,35,55,.26)", zone: "rgba(45,35,55,.5)", ink: "#241d2b", halo: "rgba(255,253,246,.85)" },
 };
-
-/** Whether a point lies in the rings' area: those of holes are rings, too. */
-export function inside(rings: Point[][], x: number, y: number): boolean {
-  let odd = false;
-  for (const ring of rings) {
-    for (let i = 0, j = ring.length - 1; i < ring.length; j = i++) {
-      const [[x0, y0], [x1, y1]] = [ring[i], ring[j]];
-      if (y0 > y !== y1 > y && x < x0 + ((y - y0) / (y1 - y0)) * (x1 - x0)) odd = !odd;
-    }
-  }
-  return odd;
-}
 
 function boxOf(points: Point[]): Box {
   const box: Box = [Infinity, Infinity, -Infinity, -Infinity];

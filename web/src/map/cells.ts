@@ -1,4 +1,4 @@
-// The cells of a layer: where they lie in Web Mercator, which is under a point, and how they are painted.
+// The cells of a layer, or its named polygons: where they lie in Web Mercator, which is under a point, and how they are painted.
 import type { Bounds, Layer, Measure } from "../views";
 import { coloursOf, css, faded, type Rgb, shadeOf } from "./colours";
 import type { Mode } from "../theme";
@@ -9,6 +9,18 @@ const rad = (degrees: number): number => (degrees * Math.PI) / 180;
 /** Longitude and latitude in Web Mercator's unit square, from the north-west. */
 export const unitX = (longitude: number): number => (longitude + 180) / 360;
 export const unitY = (latitude: number): number => 0.5 - Math.asinh(Math.tan(rad(Math.min(Math.max(latitude, -MAX_LATITUDE), MAX_LATITUDE)))) / (2 * Math.PI);
+
+/** Whether a point lies in the rings' area: those of holes are rings, too. */
+export function inside(rings: [number, number][][], x: number, y: number): boolean {
+  let odd = false;
+  for (const ring of rings) {
+    for (let i = 0, j = ring.length - 1; i < ring.length; j = i++) {
+      const [[x0, y0], [x1, y1]] = [ring[i], ring[j]];
+      if (y0 > y !== y1 > y && x < x0 + ((y - y0) / (y1 - y0)) * (x1 - x0)) odd = !odd;
+    }
+  }
+  return odd;
+}
 
 const keyOf = (level: number, x: number, y: number): number => (x * 1048576 + y) * 32 + level;
 
@@ -26,6 +38,7 @@ export class Cells {
   private readonly rows = new Map<number, number>();
   private readonly edges: Float64Array; // west, north, east, south in the unit square
   private readonly deepest: number;
+  private readonly sides: Bounds[]; // of polygons
   private shades: Int16Array = new Int16Array();
   private uncertain: boolean[] = [];
   private colours: Rgb[] = [];
@@ -36,15 +49,27 @@ export class Cells {
     const n = (this.count = layer.level.length);
     this.deepest = n ? layer.level[n - 1] : 0;
     this.edges = new Float64Array(4 * n);
+    this.sides = (layer.shapes ?? []).map((rings) => {
+      const side: Bounds = { west: Infinity, south: Infinity, east: -Infinity, north: -Infinity };
+      for (const [x, y] of rings.flat()) {
+        [side.west, side.south] = [Math.min(side.west, x), Math.min(side.south, y)];
+        [side.east, side.north] = [Math.max(side.east, x), Math.max(side.north, y)];
+      }
+      return side;
+    });
     for (let i = 0; i < n; i++) {
-      this.rows.set(keyOf(layer.level[i], layer.x[i], layer.y[i]), i);
+      if (!layer.shapes) this.rows.set(keyOf(layer.level[i], layer.x[i], layer.y[i]), i);
       const { west, south, east, north } = this.bounds(i);
       this.edges.set([unitX(west), unitY(north), unitX(east), unitY(south)], 4 * i);
     }
   }
 
-  /** A cell's sides in degrees. */
+  /** A cell's sides in degrees, or those of the rectangle around a polygon. */
   bounds(i: number): Bounds {
+    return this.layer.shapes ? this.sides[i] : this.square(i);
+  }
+
+  private square(i: number): Bounds {
     const { level, x, y } = this.layer;
     const side = 2 ** level[i];
     const width = (this.region.east - this.region.west) / side;
@@ -55,12 +80,16 @@ export class Cells {
 
   /** Square kilometres that a cell owns: its own less its descendants'. */
   area(i: number): number {
-    const { west, south, east, north } = this.bounds(i);
+    const { west, south, east, north } = this.square(i);
     return this.layer.area[i] * EARTH_RADIUS_KM ** 2 * rad(east - west) * (Math.sin(rad(north)) - Math.sin(rad(south)));
   }
 
-  /** The finest cell that covers a place, or -1. */
+  /** The finest cell that covers a place, or the first polygon that does; or -1. */
   at(longitude: number, latitude: number): number {
+    if (this.layer.shapes) return this.layer.shapes.findIndex((rings, i) => {
+      const { west, south, east, north } = this.sides[i];
+      return longitude >= west && longitude <= east && latitude >= south && latitude <= north && inside(rings, longitude, latitude);
+    });
     const { west, south, east, north } = this.region;
     const [u, v] = [(longitude - west) / (east - west), (north - latitude) / (north - south)];
     if (!(u >= 0 && u <= 1 && v >= 0 && v <= 1)) return -1;
@@ -106,10 +135,27 @@ export class Cells {
       const name = `${shades[i]} ${this.uncertain[i]}`;
       if (name !== before) pen.fillStyle = this.uncertain[i] ? this.hatching(pen, shades[i], ratio, left, top) : css(this.colours[shades[i]]);
       before = name;
+      if (this.layer.shapes) {
+        this.fill(pen, this.layer.shapes[i], scale, left, top, ratio);
+        continue;
+      }
       x0 = Math.max(x0, -8);
       y0 = Math.max(y0, -8);
       pen.fillRect(x0, y0, Math.min(x1, wide + 8) - x0, Math.min(y1, high + 8) - y0);
     }
+  }
+
+  /** Fills a polygon and draws its border. */
+  private fill(pen: CanvasRenderingContext2D, rings: [number, number][][], scale: number, left: number, top: number, ratio: number): void {
+    pen.beginPath();
+    for (const ring of rings) {
+      ring.forEach(([longitude, latitude], i) => pen[i ? "lineTo" : "moveTo"](unitX(longitude) * scale + left, unitY(latitude) * scale + top));
+      pen.closePath();
+    }
+    pen.fill("evenodd");
+    pen.lineWidth = 0.6 * ratio;
+    pen.strokeStyle = this.mode === "dark" ? "rgba(8,7,11,.55)" : "rgba(255,253,246,.75)";
+    pen.stroke();
   }
 
   /** Diagonal lines over a faded colour. They stick to the ground as the map moves. */

@@ -309,6 +309,22 @@ export class MapFigure {
     return this.sheet;
   }
 
+  /** Draws a polygon's own border, or the rectangle of a cell. */
+  private outlineRow(pen: CanvasRenderingContext2D, scene: Scene, row: number, lines: [number, string][]): void {
+    const rings = this.cells?.layer.shapes?.[row];
+    if (!rings) {
+      if (this.cells) this.outline(pen, scene, this.cells.bounds(row), lines, this.options.missing ? 8 : 0);
+      return;
+    }
+    pen.beginPath();
+    for (const ring of rings) ring.forEach(([longitude, latitude], i) => pen[i ? "lineTo" : "moveTo"](...scene.project(longitude, latitude)));
+    for (const [width, colour] of lines) {
+      pen.lineWidth = width;
+      pen.strokeStyle = colour;
+      pen.stroke();
+    }
+  }
+
   private outline(pen: CanvasRenderingContext2D, scene: Scene, { west, south, east, north }: Bounds, lines: [number, string][], spare = 0): void {
     const [x0, y0] = scene.project(west, north);
     const [x1, y1] = scene.project(east, south);
@@ -324,7 +340,7 @@ export class MapFigure {
   private mark(pen: CanvasRenderingContext2D, scene: Scene): void {
     const hit = this.current();
     const lines: [number, string][] = [[3.5, scene.mode === "dark" ? "rgba(0,0,0,.65)" : "rgba(255,255,255,.8)"], [1.6, this.tools.theme.colour("--ink")]];
-    if (hit && hit.row >= 0 && this.cells) this.outline(pen, scene, this.cells.bounds(hit.row), lines, this.options.missing ? 8 : 0);
+    if (hit && hit.row >= 0) this.outlineRow(pen, scene, hit.row, lines);
     const cell = hit && hit.row >= 0 ? this.cells?.bounds(hit.row) : null;
     const isLarge = cell && scene.project(cell.east, 0)[0] - scene.project(cell.west, 0)[0] > 24; // its outline is enough
     if (!this.keyboard || this.hover || isLarge) return;

@@ -14,10 +14,18 @@ export function valueWords(measure: Measure, row: number): [string, string] {
   const [value, low, high] = [measure.value[row], measure.low[row], measure.high[row]];
   if (value === null) return ["unknown", "too few users to tell"];
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "its interval is not known"];
-  const level = "95% interval, for this cell by itself";
+  const level = "95% interval, for this place by itself";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
   if (measure.kind === "count" && measure.uncertain[row]) return [`no more than about ${known(Math.max(high, 0), Math.max(high / 10, 0.1))} ${measure.unit}`, "perhaps nobody: not told apart from zero"];
   return [`about ${known(value, (high - low) / 4)} ${measure.unit}`.trim(), `${interval(low, high)}, ${level}`];
+}
+
+/** How large a cell is: its sides, or a polygon's area. */
+function sizeWords(figure: MapFigure, body: MapBody, row: number): string {
+  const cells = figure.cells;
+  if (cells?.layer.shapes) return `${significant(cells.area(row), 3)} km²`;
+  const side = 2 ** (body.depth - (cells?.layer.level[row] ?? 0));
+  return `${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}`;
 }
 
 /** What the tip says of a cell: the measure that is shown, where it lies, and the other measures. */
@@ -27,12 +35,12 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
   const [value, margin] = valueWords(measure, row);
-  const side = 2 ** (body.depth - layer.level[row]);
-  const share = layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it: the rest has finer cells` : "";
+  const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it: the rest has finer cells` : "";
   const facts: [string, string][] = layer.measures.filter((one) => one !== measure).map((one) => [one.name, valueWords(one, row)[0]]);
   const users = measure.value[row];
   if (measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
-  facts.push(["Cell", `${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}${share}`], ...where);
+  const size = sizeWords(figure, body, row);
+  facts.push(...(layer.shapes ? [["Zone", layer.cell_id[row]], ["Area", size]] as [string, string][] : [["Cell", `${size}${share}`]] as [string, string][]), ...where);
   return { value: capital(value), margin, facts };
 }
 
@@ -50,10 +58,9 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
 function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
   if (measure.kind !== "count") return [`${known(value, (high - low) / 4)} (${interval(low, high)})`, interval(low, high)];
-  const side = 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0));
   const users = `at least ${known(Math.floor(low), (high - low) / 20)} ${measure.unit}`;
   const density = `at least ${significant(low / (figure.cells?.area(row) ?? 1), 2)} per km²`;
-  return [sameSize ? users : density, `${users} in ${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}`];
+  return [sameSize ? users : density, `${users} in ${sizeWords(figure, body, row)}`];
 }
 
 /** The list of what is surely high. A click shows the cell on the map. */
@@ -64,7 +71,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   const surely = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1)
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const most = Math.max(...measure.listed.map(surely), 1e-12);
-  const sameSize = new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
+  const sameSize = !figure.cells?.layer.shapes && new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = Math.min(LISTED, measure.listed.length);
   const list = h("ol", { class: "places" });
   /** The list's numbers beside its cells on the map, but where one would cover an earlier one. */
@@ -105,7 +112,8 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       const bar = h("i");
       bar.style.width = `${clamp((100 * surely(one)) / most, 1, 100)}%`;
       bar.style.background = figure.cells?.colour(row) ?? "";
-      const name = figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
+      const zone = figure.cells?.layer.shapes ? figure.cells.layer.cell_id[row] : null;
+      const name = zone ?? figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
       const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
       item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), h("span", { class: "bar", "aria-hidden": "true" }, bar));
       return h("li", {}, item);

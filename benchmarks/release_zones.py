@@ -1,0 +1,228 @@
+"""Users of zones from a published heatmap: how often the stated intervals hold the truth, and the errors.
+
+    SFUMATO_DATA=... python -m benchmarks.release_zones [--keys 12] [--maps cabs,manhattan,city,tokyo]
+                                                        [--users 10000,100000,1000000] [--trust central] [--by_size]
+
+Each key draws users without replacement from a map's points and makes a heatmap at epsilon 1 with the default method,
+in memory. A map of pixels has one point a user, at a random place in its pixel. The truth is the number of users whose
+counted location is in a zone.
+
+Zones: `tracts`, 300 Voronoi cells of random users; `h3 ~N`, H3 cells of the resolution with about N of them in the
+region; `strips`, 100 lines between random users, a hundredth of the region's side wide; `in a cell`, 200 polygons
+around random users, 0.2 to 0.8 sides of the finest known cell that they are in.
+
+- covered: shares of zones, of zones that hold somebody, and of these weighted by their users, whose 95% interval holds
+  the truth, in per cent. noise alone: by the area's share of cut cells, with the deviation of the noise alone (the
+  lower bound that `Release.total` states), of zones that hold somebody.
+- error: root mean square error in users; area: that of the area's share of `users_unbiased`; counts: that of the
+  area's share of `count`, which is shrunk and has no error of its own for sums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid, Region, area_km2
+from sfumato.schemas.tree import node_levels
+from sfumato.transforms.cell_indexes import INDEXES, index_cells
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
+from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
+from sfumato.transforms.heatmap.posterior.within_cells import WithinCells, learn_within_cells
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.secrets import seed_secret
+from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
+from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.zones.release_zones import estimate_zones
+
+MAPS = ("cabs", "manhattan", "city", "tokyo")
+_CABS, _TOKYO = Region(-122.51, 37.70, -122.35, 37.82), Region(139.47, 35.51, 139.91, 35.87)
+_MANHATTAN = Region(-74.03, 40.69, -73.90, 40.80)  # of a synthetic map without a place of its own
+_DEPTH = 10
+_SIZES = (0, 1, 10, 100, 1000, 1_000_000)
+Points = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass
+class Found:
+    """Per zone: the truth, the estimate and its deviation, and the same without the spread inside cells."""
+
+    truth: list[NDArray[np.float64]] = field(default_factory=list)
+    users: list[NDArray[np.float64]] = field(default_factory=list)
+    stddev: list[NDArray[np.float64]] = field(default_factory=list)
+    plain: list[NDArray[np.float64]] = field(default_factory=list)
+    noise: list[NDArray[np.float64]] = field(default_factory=list)
+    counts: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def rows(self, label: list[str], by_size: bool) -> list[list[str]]:
+        """Lines of the table: for all zones, or for each class of true users."""
+        truth, users, stddev, plain, noise, counts = (
+            np.concatenate(one) for one in (self.truth, self.users, self.stddev, self.plain, self.noise, self.counts)
+        )
+        covered, bare = (
+            (low <= truth) & (truth <= high)
+            for low, high in (user_intervals(users, stddev), user_intervals(plain, noise))
+        )
+
+        def line(name: list[str], of: NDArray[np.bool_]) -> list[str]:
+            here = of & (truth > 0)
+            shares = [covered[of].mean(), covered[here].mean() if here.any() else np.nan]
+            shares += [np.average(covered[of], weights=truth[of]) if here.any() else np.nan]
+            shares += [bare[here].mean() if here.any() else np.nan]
+            errors = [np.sqrt(np.mean((one - truth)[of] ** 2)) for one in (users, plain, counts)]
+            mean = np.sqrt(np.mean(stddev[of] ** 2))
+            numbers = [f"{100 * one:.1f}" for one in shares]
+            return [*name, f"{of.sum():,}", *numbers, *(f"{one:.2f}" for one in (errors[0], mean, *errors[1:]))]
+
+        if not by_size:
+            return [line(label, np.ones(len(truth), dtype=bool))]
+        classes = [(low, high, (truth >= low) & (truth < high)) for low, high in zip(_SIZES, _SIZES[1:], strict=False)]
+        names = [f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high, _ in classes]
+        names[-1] = f"{_SIZES[-2]:,} and more"
+        return [line([*label, name], of) for name, (*_, of) in zip(names, classes, strict=True) if of.any()]
+
+
+def load(name: str, key: int) -> tuple[Region, Points]:
+    """A map's region, and points of which users are drawn: longitudes and latitudes."""
+    if name == "manhattan":
+        image = np.load(Path(os.environ["SFUMATO_DATA"]) / "manhattan_like_1024x1024.npy").ravel().astype(np.float64)
+        rng = np.random.default_rng([key, 1])
+        row, column = np.divmod(rng.choice(len(image), 1_500_000, p=image / image.sum()), 1024)
+        x, y = ((one + rng.random(len(one))) / 1024 for one in (column, row))
+        region = _MANHATTAN
+        longitude = region.west + x * (region.east - region.west)
+        return region, (longitude, region.north - y * (region.north - region.south))
+    if name == "city":
+        people, region = make_people(0, 1_200_000, city=build_city()), DEFAULT_REGION
+    elif name == "cabs":
+        people, region = pq.read_table(Path(os.environ["SFUMATO_DATA"]) / "sf_cabs_starts.parquet"), _CABS
+    else:
+        table = pq.read_table(Path(os.environ["SFUMATO_DATA"]) / "foursquare_tokyo_checkins.parquet").to_pandas()
+        people, region = table.sample(frac=1.0, random_state=key).drop_duplicates("user_id"), _TOKYO
+    longitude, latitude = np.asarray(people["longitude"], float), np.asarray(people["latitude"], float)
+    here = region.holds(longitude, latitude)
+    return region, (longitude[here], latitude[here])
+
+
+def zones_of(region: Region, points: Points, rng: np.random.Generator) -> dict[str, NDArray[np.object_]]:
+    """Zones by kind, but those inside cells."""
+    box = shapely.box(region.west, region.south, region.east, region.north)
+    chosen = rng.choice(len(points[0]), 500)
+    at = np.column_stack(points)[chosen]
+    tracts = shapely.get_parts(shapely.voronoi_polygons(shapely.multipoints(at[:300]), extend_to=box))
+    side = min(region.east - region.west, region.north - region.south)
+    lines = shapely.linestrings(np.stack([at[300:400], at[400:500]], axis=1))
+    found = {
+        "tracts": shapely.intersection(tracts, box),
+        "strips": shapely.intersection(shapely.buffer(lines, 0.005 * side, cap_style="flat"), box),
+    }
+    size = float(area_km2(*(np.array([one]) for one in (region.west, region.south, region.east, region.north)))[0])
+    for many in (50, 500, 5000):
+        resolution = INDEXES["h3"].resolution(size / many, region.north)
+        found[f"h3 ~{many}"] = index_cells("h3", resolution, region)[1]
+    return found
+
+
+def inside_cells(
+    grid: Grid, levels: NDArray[np.int64], points: Points, rng: np.random.Generator
+) -> NDArray[np.object_]:
+    """Pentagons around random users, of a size given by the level of the leaf that each is in."""
+    region, sides = grid.region, 0.5**levels * rng.uniform(0.2, 0.8, len(levels))
+    turn = rng.uniform(0, 2 * np.pi, (len(levels), 1)) + np.arange(5) * 2 * np.pi / 5
+    across, down = (
+        points[i][:, None] + one * (sides * width / 2)[:, None]
+        for i, (one, width) in enumerate(
+            ((np.cos(turn), region.east - region.west), (np.sin(turn), region.north - region.south))
+        )
+    )
+    return np.asarray(shapely.polygons(np.stack([across, down], axis=2)))
+
+
+def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Found], float]:
+    """What was found by kind of zones, and the mean seconds of an estimate of 300 tracts."""
+    found: dict[str, Found] = {}
+    spent = 0.0
+    for key in range(keys):
+        rng = np.random.default_rng([key, users])
+        region, points = load(name, key)
+        chosen = rng.permutation(len(points[0]))[:users]
+        points = (points[0][chosen], points[1][chosen])
+        grid = Grid(region, _DEPTH)
+        codes, places = grid.codes(*points), Places(_DEPTH)
+        many = len(codes)
+        hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), many, dtype=np.uint64)) << np.uint64(places.bits)
+        parameters = HeatmapParameters(depth=_DEPTH, population=many, epsilon=1.0, method=Adaptive(), trust=trust)
+        run_key = RunKey.derive(seed_secret(key), {"benchmark": "release zones", "users": users})
+        state = run_in_memory(Rows(places, hashes, codes), many, parameters, run_key)
+        estimate = parameters.method.decode(state, _DEPTH)
+        unbiased = unbiased_counts(estimate, state)
+        began = time.perf_counter()
+        within = learn_within_cells(unbiased, estimate.counts, estimate.stddev**2)
+        kinds = zones_of(region, points, rng)
+        owner = unbiased.full.tree.index.owners(codes)
+        some = rng.choice(many, 200)
+        levels = node_levels(unbiased.full.tree.entries)[owner[some]]
+        kinds["in a cell"] = inside_cells(grid, levels, (points[0][some], points[1][some]), rng)
+        flat = WithinCells(*(np.zeros_like(one) for one in vars(within).values()))
+        located = shapely.STRtree(shapely.points(*points))
+        for kind, shapes in kinds.items():
+            one = found.setdefault(kind, Found())
+            zone, _ = located.query(shapes, predicate="contains")
+            one.truth.append(np.bincount(zone, minlength=len(shapes)).astype(np.float64))
+            began = time.perf_counter()
+            ours = estimate_zones(grid, unbiased, within, shapes)
+            spent += (time.perf_counter() - began) * (kind == "tracts")
+            plain = estimate_zones(grid, unbiased, flat, shapes)
+            one.users.append(ours.users)
+            one.stddev.append(ours.stddev)
+            one.plain.append(plain.users)
+            one.noise.append(np.sqrt(plain.noise_variance))
+            shrunk = unbiased.full.by_level(estimate.counts)
+            counted = type(unbiased)(unbiased.full, shrunk, unbiased.measured_variance, unbiased.total_variance)
+            one.counts.append(estimate_zones(grid, counted, flat, shapes).users)
+    return found, spent / keys
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=12)
+    parser.add_argument("--maps", default=",".join(MAPS))
+    parser.add_argument("--users", default="10000,100000,1000000")
+    parser.add_argument("--trust", default="secagg")
+    parser.add_argument("--by_size", action="store_true", help="a row for each class of true users of a zone")
+    options = parser.parse_args()
+    rows, totals = [], dict[str, Found]()
+    for name in options.maps.split(","):
+        largest = {"tokyo": 1_467, "cabs": 200_000}.get(name, 10**9)
+        for users in sorted({min(int(one), largest) for one in options.users.split(",")}):
+            found, seconds = measure(name, users, options.trust, options.keys)
+            print(f"{name}, {users:,}: {seconds:.2f} s for 300 tracts", file=sys.stderr)
+            for kind, one in found.items():
+                rows += one.rows([f"{name}, {users:,}", kind], False)
+                print(rows[-1], file=sys.stderr)
+                total = totals.setdefault(kind, Found())
+                for attribute in vars(total):
+                    getattr(total, attribute).extend(getattr(one, attribute))
+    if options.by_size:
+        rows = [line for kind, one in totals.items() for line in one.rows([kind], True)]
+    first = ["zones", "true users"] if options.by_size else ["map, users", "zones"]
+    heads = ["number", "covered", "populated", "by user", "noise alone", "error", "stated", "area", "counts"]
+    print(f"{options.keys} keys\n\n{markdown_table([[*first, *heads], *rows], left=(0, 1))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""`sfumato zones`: how many users are in each public zone, as one Beam job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import apache_beam as beam
+
+from sfumato.pipelines.geography import geography_of
+from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import ADD_OR_REMOVE, Cost
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.requests.log_columns import IN_COLUMNS
+from sfumato.schemas.requests.zones_request import ZonesRequest
+from sfumato.schemas.trust import Trust
+from sfumato.transforms.heatmap.heatmap_request import location_columns
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
+from sfumato.transforms.heatmap.private_heatmap import CountLocations
+from sfumato.transforms.heatmap.schedule import check_plan
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.text_tables import TYPICAL_USERS, significant
+from sfumato.transforms.zones.zone_file import Zones, index_zones, read_zones
+from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
+from sfumato.transforms.zones.zone_raster import ZoneLocator
+from sfumato.transforms.zones.zones_release import zones_files
+from sfumato.transforms.zones.zones_view import MAX_SHOWN
+
+# Of a trusted curator's sums, to which noise is added once: fewer and larger parts are added up faster.
+_CENTRAL_SHARD_SIZE = 1 << 20
+_KEPT = ("epsilon", "delta", "noise", "trust", "population", "population_share", "contribution", "max_bad_fraction")
+
+
+@dataclass(frozen=True)
+class ZonesJob(ReleaseJob):
+    """Requested counts of zones, and the zones."""
+
+    STATED_AS: ClassVar[Mapping[str, str]] = {
+        **IN_COLUMNS,
+        **dict.fromkeys(("id_column", "levels", "region"), "zones"),
+    }
+
+    request: ZonesRequest
+    zones: Zones
+
+    @classmethod
+    def of(cls, request: ZonesRequest) -> ZonesJob:
+        """The job of a request. Raises RequestError where its zones cannot be used, or counted with these options."""
+        job = cls(request, _zones_of(request))
+        if min(map(len, job.zones.ids_of_levels)) > MAX_SHOWN:
+            raise RequestError(
+                f"zones: {len(job.zones):,} zones, and a page shows {MAX_SHOWN:,} of a level; give --levels with a "
+                "coarser level, or larger zones"
+            )
+        check_plan(job.heatmap)
+        return job
+
+    @property
+    def method(self) -> ZoneLevels:
+        """The levels to ask, with their shares of the budget."""
+        sizes = [len(ids) for ids in self.zones.ids_of_levels]
+        return ZoneLevels(self.zones, level_shares(sizes, self._given.count_noise.UNIT))
+
+    @cached_property
+    def heatmap(self) -> HeatmapParameters:
+        """The parameters of the sub-queries, which are those of a heatmap with zones as its cells."""
+        return replace(self._given, method=self.method)
+
+    @property
+    def _given(self) -> HeatmapParameters:
+        request = self.request
+        options = {name: getattr(request, name) for name in _KEPT} | request.of_protocol()
+        if request.trust == Trust.CENTRAL:
+            options["shard_size"] = _CENTRAL_SHARD_SIZE
+        return HeatmapParameters(
+            **options,
+            depth=ZoneLocator(self.zones).depth,
+            categories=self.columns().categories,
+        )
+
+    @cached_property
+    def geography(self) -> bytes | None:
+        return geography_of(self.request, self.zones.region)
+
+    def plan_text(self) -> str:
+        return heatmap_plan_text(self.heatmap, None)
+
+    def accuracy(self) -> str:
+        users = self.request.population or TYPICAL_USERS
+        noise = make_plan(replace(self.heatmap, users=users)).noise_stddev
+        return f"noise of ±{significant(1.96 * noise)} users (95%) on a zone's count, if {users:,} take part"
+
+    def cost(self) -> Cost:
+        parameters = self.heatmap
+        return Cost(
+            parameters.epsilon,
+            adjacency=ADD_OR_REMOVE,
+            trust=parameters.trust,
+            delta=parameters.stated_delta,
+            rho=parameters.rho,
+        )
+
+    def columns(self) -> LocationColumns:
+        return location_columns(self.request)
+
+    def admission(self) -> AdmissionRule:
+        return self.heatmap.admission(self.min_users)
+
+    def resolved(self) -> dict[str, Any]:
+        zones, parameters = self.zones, self.heatmap
+        levels = [
+            {"column": name, "zones": len(ids), "share": share}
+            for name, ids, share in zip(zones.level_names, zones.ids_of_levels, self.method.shares, strict=True)
+        ]
+        stated = parameters.shard_size if not parameters.is_central else None
+        return {
+            "zones": {"sha256": zones.digest, "levels": levels},
+            "columns": asdict(self.columns()),
+            "gamma": parameters.distribution_gamma,
+            "shard_size": stated,
+            "dropout": None if stated is None else parameters.dropout,
+        }
+
+    def stored_bytes(self, rows: int) -> int:
+        size = DISTRIBUTION_BYTES_PER_ROW if self.heatmap.distribution_gamma else BYTES_PER_ROW
+        return rows * (size + VALUE_BYTES_PER_ROW * self.columns().has_weights)
+
+    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        parameters, method, request = self.heatmap, self.method, self.request
+        counts = CountLocations(
+            ZoneLocator(self.zones), parameters, key, self.columns(), inputs.spill, admit=inputs.admit
+        )
+
+        def assemble(state: HeatmapState) -> dict[str, bytes]:
+            return zones_files(state, parameters, method, with_charge(metadata))
+
+        return (
+            root
+            | "Files" >> beam.Create(inputs.files)
+            | "Zones" >> counts  # HeatmapState
+            | "Assemble" >> beam.Map(assemble)  # {name: content}
+            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
+        )
+
+
+def _zones_of(request: ZonesRequest) -> Zones:
+    """The zones of the request's file or index. Raises RequestError."""
+    if request.index is not None and request.region is not None:
+        name, resolution = request.index
+        return index_zones("s2_token" if name == "s2" else name, resolution, request.region)
+    assert request.zones is not None
+    levels = request.level_columns
+    return read_zones(request.zones, levels[0], levels)
+
+
+def run(request: ZonesRequest, settings: RunnerSettings) -> int:
+    """Runs the job to the end. Raises RequestError or DataError."""
+    run_release(ZonesJob.of(request), settings)
+    return 0

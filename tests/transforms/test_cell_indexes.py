@@ -1,0 +1,152 @@
+import h3
+import mercantile
+import numpy as np
+import pytest
+import s2geometry
+import shapely
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Region
+from sfumato.transforms.cell_indexes import INDEXES, index_cells, index_names, index_polygons
+
+_RNG = np.random.default_rng(1)
+LONGITUDE = np.concatenate([_RNG.uniform(-180, 180, 500), [-180.0, 180.0, 0.0, 0.0, 13.4, -122.4]])
+LATITUDE = np.concatenate([np.degrees(np.arcsin(_RNG.uniform(-1, 1, 500))), [10.0, -10.0, 90.0, -90.0, 0.0, 37.7]])
+REGIONS = [
+    Region(-122.51, 37.70, -122.35, 37.82),
+    Region(170.0, -20.0, 180.0, 20.0),
+    Region(-180.0, 60.0, 180.0, 90.0),
+    Region(8.001, 49.001, 8.002, 49.002),
+]
+
+
+def s2_token(longitude: float, latitude: float, level: int) -> str:
+    """By Google's library."""
+    found = s2geometry.S2CellId(s2geometry.S2LatLng.FromDegrees(latitude, longitude)).parent(level)
+    return str(found.ToToken())
+
+
+def quadkey(longitude: float, latitude: float, level: int) -> str:
+    """By mercantile."""
+    return str(mercantile.quadkey(mercantile.tile(longitude, np.clip(latitude, -85.0511287, 85.0511287), level)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "by_library", "levels"),
+    [
+        ("h3", lambda longitude, latitude, level: h3.latlng_to_cell(latitude, longitude, level), range(16)),
+        ("quadkey", quadkey, range(1, 24)),
+        ("s2_token", s2_token, range(31)),
+    ],
+)
+def test_names_are_those_of_the_index_own_library(kind, by_library, levels):
+    points = list(zip(LONGITUDE.tolist(), LATITUDE.tolist(), strict=True))
+    for level in levels:
+        assert index_names(kind, level, LONGITUDE, LATITUDE).tolist() == [by_library(*at, level) for at in points]
+    mixed = np.resize(np.array(levels), len(points))
+    expected = [by_library(*at, level) for at, level in zip(points, mixed.tolist(), strict=True)]
+    assert index_names(kind, mixed, LONGITUDE, LATITUDE).tolist() == expected
+    assert index_names(kind, levels[0], LONGITUDE[:0], LATITUDE[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("kind", INDEXES)
+def test_a_point_lies_in_the_polygon_of_its_cell(kind):
+    points = shapely.points(LONGITUDE, LATITUDE)
+    for level in (1, 2, 3, 6, 9, 14):
+        shapes = index_polygons(kind, index_names(kind, level, LONGITUDE, LATITUDE))
+        assert shapely.is_valid(shapes).all()
+        # Straight lines replace great circles: 0.0015 degrees of 80 degrees north.
+        near = np.abs(LATITUDE) < 80
+        assert shapely.distance(shapes, points)[near].max() < 0.0015
+        assert shapely.distance(shapes, points)[~near & (np.abs(LATITUDE) < 90)].max() < 0.05
+
+
+def test_corners_are_those_of_the_s2_library():
+    for level in (0, 1, 2, 7, 13, 24, 30):
+        tokens = index_names("s2_token", level, LONGITUDE[:60], LATITUDE[:60])
+        for token, shape in zip(tokens.tolist(), index_polygons("s2_token", tokens), strict=True):
+            cell = s2geometry.S2Cell(s2geometry.S2CellId.FromToken(token))
+            for corner in range(4):
+                at = s2geometry.S2LatLng(cell.GetVertex(corner))
+                longitude, latitude = at.lng().degrees(), at.lat().degrees()
+                if abs(latitude) < 89.9 and abs(longitude) < 180:
+                    assert shapely.distance(shape, shapely.Point(longitude, latitude)) < 1e-8
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("kind", INDEXES)
+def test_cells_of_a_region_cover_it_once(kind, region):
+    box = shapely.box(region.west, region.south, region.east, region.north)
+    for level in (1, 2, 4):
+        names, shapes = index_cells(kind, level, region)
+        assert len(set(names.tolist())) == len(names)
+        assert shapely.is_valid(shapes).all()
+        inside = shapely.intersection(shapes, box)
+        assert (shapely.area(inside) > 0).all()
+        assert np.isclose(shapely.area(inside).sum(), box.area, rtol=1e-9)
+        assert np.isclose(shapely.area(shapely.union_all(inside)), box.area, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", INDEXES)
+def test_the_cells_of_the_globe_are_as_many_as_the_index_has(kind):
+    count = {"h3": 2 + 120 * 7, "quadkey": 4, "s2_token": 24}[kind]
+    assert len(index_cells(kind, 1, Region(-180, -90, 180, 90))[0]) == count
+
+
+@pytest.mark.parametrize("kind", INDEXES)
+def test_the_resolution_is_that_of_the_nearest_area(kind):
+    index = INDEXES[kind]
+    for level in range(index.coarsest, index.finest + 1):
+        assert index.resolution(index.area(level, 40.0) * 1.3, 40.0) == level
+        assert index.resolution(index.area(level, 40.0) / 1.3, 40.0) == level
+    assert index.resolution(1e9, 0.0) == index.coarsest
+    assert index.resolution(1e-15, 0.0) == index.finest
+
+
+def test_mean_areas_are_those_of_the_libraries():
+    for level in range(16):
+        assert np.isclose(INDEXES["h3"].area(level, 0), h3.average_hexagon_area(level, "km^2"), rtol=0.05)
+    tile = index_polygons("quadkey", index_names("quadkey", 12, np.array([13.4]), np.array([52.5])))[0]
+    width = np.radians(tile.bounds[2] - tile.bounds[0]) * 6371.0088 * np.cos(np.radians(52.5))
+    height = np.radians(tile.bounds[3] - tile.bounds[1]) * 6371.0088
+    assert np.isclose(INDEXES["quadkey"].area(12, 52.5), width * height, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "text"),
+    [
+        ("h3", 16, "h3: the resolution must be a whole number in 0..15"),
+        ("quadkey", 0, "quadkey: the resolution must be a whole number in 1..23"),
+        ("s2_token", 31, "s2_token: the resolution must be a whole number in 0..30"),
+        ("geohash", 5, "index: must be one of h3, quadkey, s2_token"),
+    ],
+)
+def test_a_resolution_that_an_index_lacks_is_refused(kind, level, text):
+    with pytest.raises(RequestError, match=text):
+        index_names(kind, level, LONGITUDE, LATITUDE)
+    with pytest.raises(RequestError, match=text):
+        index_cells(kind, level, REGIONS[0])
+
+
+def test_too_many_cells_are_refused_before_they_are_made():
+    with pytest.raises(RequestError, match=r"h3: the region has about .* cells of resolution 15"):
+        index_cells("h3", 15, REGIONS[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("h3", ["89283082803ffff", "nonsense"]),
+        ("h3", [""]),
+        ("quadkey", ["0124"]),
+        ("quadkey", [""]),
+        ("s2_token", ["X"]),
+        ("s2_token", ["0"]),
+        ("s2_token", ["2"]),
+        ("s2_token", ["d"]),
+        ("s2_token", ["3b49ef640"]),
+    ],
+)
+def test_a_name_of_no_cell_is_refused(kind, names):
+    with pytest.raises(RequestError, match=repr(names[-1])):
+        index_polygons(kind, names)

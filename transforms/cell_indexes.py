@@ -1,0 +1,430 @@
+"""Cells of the indexes that analysts join tables by: H3, quadkeys (Bing tiles) and S2 tokens. Pure.
+
+A name is the index's own text: an H3 index in hexadecimal, a quadkey of one digit 0..3 a level, an S2 token. Points and
+polygons are in degrees (WGS 84), longitude first.
+
+Sources: h3geo.org; Bing Maps Tile System (learn.microsoft.com); S2 cells, s2geometry.io (quadratic projection).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import EARTH_RADIUS_KM, Region, area_km2
+
+Floats = NDArray[np.float64]
+MAX_INDEX_CELLS = 1_000_000  # of a region's cells: more would make a table of a GB
+_GLOBE_KM2 = 4 * math.pi * EARTH_RADIUS_KM**2
+_QUADKEY_NORTH = 85.05112877980659  # degrees, where the square map of Web Mercator ends
+_MAX_EDGE = 0.25  # degrees between two vertices: beside a longer straight line the great circle would be seen
+_DIGITS = 9  # decimals of a degree, 0.1 mm, to which vertices are rounded so that neighbours share them
+
+
+@dataclass(frozen=True)
+class CellIndex:
+    """One kind of index.
+
+    Attributes:
+        name: of its column in tables of cells.
+        text: what it is.
+        coarsest: its lowest resolution.
+        finest: its highest resolution.
+        area: the mean area of its cells, square kilometres, at a resolution and at a latitude in degrees.
+    """
+
+    name: str
+    text: str
+    coarsest: int
+    finest: int
+    area: Callable[[int, float], float]
+
+    def resolution(self, km2: float, latitude: float) -> int:
+        """The resolution whose mean cell is nearest to this area in ratio.
+
+        Args:
+            km2: above 0, square kilometres.
+            latitude: degrees. Cells of quadkeys are smaller far from the equator.
+        """
+        levels = range(self.coarsest, self.finest + 1)
+        return min(levels, key=lambda level: abs(math.log(self.area(level, latitude) / km2)))
+
+
+def _quadkey_area(level: int, latitude: float) -> float:
+    narrowing = max(math.cos(math.radians(latitude)), 0.08)  # as at the edge of the square map
+    return float((2 * math.pi * EARTH_RADIUS_KM * narrowing / 2**level) ** 2)
+
+
+INDEXES = {
+    index.name: index
+    for index in (
+        CellIndex("h3", "H3 index", 0, 15, lambda level, _: _GLOBE_KM2 / (2 + 120 * 7**level)),
+        CellIndex("quadkey", "quadkey of a Bing tile", 1, 23, _quadkey_area),
+        CellIndex("s2_token", "S2 cell token", 0, 30, lambda level, _: _GLOBE_KM2 / (6 * 4**level)),
+    )
+}
+
+
+def checked_index(kind: str, resolution: int) -> CellIndex:
+    """The index of this name. Raises RequestError for an unknown one or for a resolution that it does not have."""
+    if kind not in INDEXES:
+        raise RequestError(f"index: must be one of {', '.join(INDEXES)}, got {kind!r}")
+    index = INDEXES[kind]
+    if not (isinstance(resolution, int | np.integer) and index.coarsest <= resolution <= index.finest):
+        raise RequestError(
+            f"{kind}: the resolution must be a whole number in {index.coarsest}..{index.finest}, got {resolution}"
+        )
+    return index
+
+
+def index_names(kind: str, resolution: int | NDArray[np.int64], longitude: Floats, latitude: Floats) -> NDArray[Any]:
+    """The index cells in which points lie.
+
+    Args:
+        kind: one of INDEXES.
+        resolution: of the cells, for all points or int64[n] for each.
+        longitude: float64[n], degrees in -180..180.
+        latitude: float64[n], degrees in -90..90. Quadkeys end at 85.05 degrees; points beyond lie in the last tile.
+
+    Returns:
+        str[n].
+
+    Raises:
+        RequestError: unknown index or resolution.
+    """
+    levels = np.broadcast_to(np.asarray(resolution, dtype=np.int64), longitude.shape)
+    for level in np.unique(np.asarray(resolution)).tolist():
+        checked_index(kind, level)
+    if kind == "h3":
+        import h3
+
+        points = zip(latitude.tolist(), longitude.tolist(), levels.tolist(), strict=True)
+        return np.array([h3.latlng_to_cell(*point) for point in points], dtype=str)
+    if kind == "quadkey":
+        return _quadkeys(longitude, latitude, levels)
+    return _tokens(_s2_ids(longitude, latitude), levels)
+
+
+def index_polygons(kind: str, names: Sequence[str] | NDArray[Any]) -> NDArray[np.object_]:
+    """The shapes of index cells: object[n] of shapely polygons, multipolygons across the antimeridian.
+
+    The edges of H3 and S2 cells are great circles. They are drawn as straight lines of at most a quarter of a degree,
+    which are within 100 m of the circle below 80 degrees of latitude, and within a metre for edges of 2 km.
+
+    Raises:
+        RequestError: a name is not of this index.
+    """
+    if kind not in INDEXES:
+        checked_index(kind, 0)
+    texts = [str(name) for name in names]
+    if kind == "quadkey":
+        return _quadkey_boxes(texts)
+    if kind == "h3":
+        import h3
+
+        for text in texts:
+            if not h3.is_valid_cell(text):
+                raise RequestError(f"h3: {text!r} is no H3 cell")
+        rings = [h3.cell_to_boundary(text) for text in texts]
+        sizes = np.array([len(ring) for ring in rings], dtype=np.int64)
+        flat = np.array([point for ring in rings for point in ring], dtype=np.float64).reshape(-1, 2)
+        return _shapes(flat[:, 1], flat[:, 0], sizes)
+    longitude, latitude = _s2_corners(texts)
+    return _shapes(longitude.ravel(), latitude.ravel(), np.full(len(texts), 4))
+
+
+def index_cells(kind: str, resolution: int, region: Region) -> tuple[NDArray[Any], NDArray[np.object_]]:
+    """The cells of an index that share area with a region.
+
+    Args:
+        kind: one of INDEXES.
+        resolution: of the cells.
+        region: of a map.
+
+    Returns:
+        Names str[n], ascending, and their whole shapes object[n], which may leave the region.
+
+    Raises:
+        RequestError: unknown index or resolution, or the region has more than MAX_INDEX_CELLS cells.
+    """
+    index = checked_index(kind, resolution)
+    middle = (region.south + region.north) / 2
+    size = area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))
+    cells = float(size[0]) / index.area(resolution, middle)
+    if cells > MAX_INDEX_CELLS:
+        raise RequestError(
+            f"{kind}: the region has about {cells:,.0f} cells of resolution {resolution}, more than "
+            f"{MAX_INDEX_CELLS:,}; choose a lower resolution or a smaller region"
+        )
+    if kind == "quadkey":
+        names = _quadkeys_of(region, resolution)
+    elif kind == "h3":
+        names = _h3_cells_of(region, resolution)
+    else:
+        names = _s2_cells_of(region, resolution)
+    names = np.unique(names)
+    shapes = index_polygons(kind, names)
+    box = shapely.box(region.west, region.south, region.east, region.north)
+    shared = shapely.intersects(shapes, box) & ~shapely.touches(shapes, box)
+    return names[shared], shapes[shared]
+
+
+# --- quadkeys ---
+
+
+def _tiles(longitude: Floats, latitude: Floats, levels: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Columns from the west and rows from the north of the tiles of points: int64[n] each."""
+    sine = np.sin(np.radians(np.clip(latitude, -_QUADKEY_NORTH, _QUADKEY_NORTH)))
+    across, down = (longitude + 180) / 360, 0.5 - np.log((1 + sine) / (1 - sine)) / (4 * np.pi)
+    side = np.int64(1) << levels
+    x, y = (np.clip(np.floor(share * side).astype(np.int64), 0, side - 1) for share in (across, down))
+    return x, y
+
+
+def _quadkeys(longitude: Floats, latitude: Floats, levels: NDArray[np.int64]) -> NDArray[Any]:
+    return _quadkey_texts(*_tiles(longitude, latitude, levels), levels)
+
+
+def _quadkey_texts(x: NDArray[np.int64], y: NDArray[np.int64], levels: NDArray[np.int64]) -> NDArray[Any]:
+    width = int(levels.max(initial=1))
+    digits = np.zeros((len(x), width), dtype=np.uint8)  # NumPy drops the zero bytes at the end of a text
+    for at in range(width):
+        shift = np.maximum(levels - 1 - at, 0)
+        digit = ((x >> shift) & 1) | (((y >> shift) & 1) << 1)
+        digits[:, at] = np.where(at < levels, digit + ord("0"), 0)
+    return digits.view(f"S{width}").ravel().astype(str)
+
+
+def _quadkeys_of(region: Region, level: int) -> NDArray[Any]:
+    corners = np.array([region.west, region.east]), np.array([region.north, region.south])
+    x, y = _tiles(*corners, np.full(2, level))
+    across, down = np.meshgrid(np.arange(x[0], x[1] + 1), np.arange(y[0], y[1] + 1))
+    return _quadkey_texts(across.ravel(), down.ravel(), np.full(across.size, level))
+
+
+def _quadkey_boxes(texts: list[str]) -> NDArray[np.object_]:
+    x, y, levels = (np.zeros(len(texts), dtype=np.int64) for _ in range(3))
+    for at, text in enumerate(texts):
+        if not (1 <= len(text) <= INDEXES["quadkey"].finest and set(text) <= set("0123")):
+            raise RequestError(f"quadkey: {text!r} is no quadkey: 1 to 23 digits 0 to 3")
+        code = int(text, 4)
+        levels[at] = len(text)
+        x[at] = int("".join(str(int(digit) & 1) for digit in text), 2)
+        y[at] = int(f"{code:b}".zfill(2 * len(text))[::2], 2)
+    side = (np.int64(1) << levels).astype(np.float64)
+    north, south = (np.degrees(np.arctan(np.sinh(np.pi * (1 - 2 * row / side)))) for row in (y, y + 1))
+    # Tiles of the first and last row reach the poles, because points there count for them.
+    north, south = np.where(y == 0, 90.0, north), np.where(y + 1 == side, -90.0, south)
+    return np.asarray(shapely.box(x / side * 360 - 180, south, (x + 1) / side * 360 - 180, north))
+
+
+# --- H3 ---
+
+
+def _h3_cells_of(region: Region, level: int) -> NDArray[Any]:
+    import h3
+
+    found: set[str] = set()
+    strips = np.linspace(region.west, region.east, 2 + int((region.east - region.west) / 90))  # H3 takes wide for round
+    for west, east in zip(strips[:-1].tolist(), strips[1:].tolist(), strict=True):
+        ring = [(region.south, west), (region.south, east), (region.north, east), (region.north, west)]
+        shape = h3.LatLngPoly(ring)
+        cells = set(h3.h3shape_to_cells_experimental(shape, level, contain="overlap"))
+        # H3 follows other lines between corners than great circles do: neighbours are looked at too.
+        found |= cells | {near for cell in cells or _h3_corners(ring, level) for near in h3.grid_disk(cell, 1)}
+    return np.array(sorted(found), dtype=str)
+
+
+def _h3_corners(ring: list[tuple[float, float]], level: int) -> set[str]:
+    import h3
+
+    return {h3.latlng_to_cell(*corner, level) for corner in ring}
+
+
+# --- S2 ---
+
+# Position on the Hilbert curve of quadrant 2 i + j, and the change of orientation there, for each orientation: bit 0
+# swaps i and j, bit 1 inverts both (kIJtoPos and kPosToOrientation in s2coords.h).
+_POSITION = np.array([[0, 1, 3, 2], [0, 3, 1, 2], [2, 3, 1, 0], [2, 1, 3, 0]], dtype=np.uint64)
+_QUADRANT = np.argsort(_POSITION, axis=1).astype(np.uint64)
+_TURN = np.array([1, 0, 0, 3], dtype=np.uint64)
+_S2_FINEST = 30
+_ONE = np.uint64(1)
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+
+
+def _s2_ids(longitude: Floats, latitude: Floats) -> NDArray[np.uint64]:
+    """Ids of the finest S2 cells of points: uint64[n]."""
+    theta, phi = np.radians(longitude), np.radians(latitude)
+    point = np.stack([np.cos(theta) * np.cos(phi), np.sin(theta) * np.cos(phi), np.sin(phi)])
+    axis = np.argmax(np.abs(point), axis=0)
+    x, y, z = point
+    largest = np.take_along_axis(point, axis[None], axis=0)[0]
+    face = np.where(largest < 0, axis + 3, axis)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        u = np.choose(face, [y / x, -x / y, -x / z, z / x, z / y, -y / z])
+        v = np.choose(face, [z / x, z / y, -y / z, y / x, -x / y, -x / z])
+    side = 1 << _S2_FINEST
+    i, j = (np.clip(np.floor(side * _s2_share(one)), 0, side - 1).astype(np.uint64) for one in (u, v))
+    orientation = face.astype(np.uint64) & _ONE
+    ids = face.astype(np.uint64)
+    for bit in range(_S2_FINEST - 1, -1, -1):
+        shift = np.uint64(bit)
+        quadrant = (((i >> shift) & _ONE) << _ONE) | ((j >> shift) & _ONE)
+        position = _POSITION[orientation, quadrant]
+        ids = (ids << np.uint64(2)) | position
+        orientation ^= _TURN[position]
+    return np.asarray((ids << _ONE) | _ONE)
+
+
+def _s2_share(projected: Floats) -> Floats:
+    """The quadratic transform of a face's coordinates from -1..1 to 0..1 (kS2_QUADRATIC_PROJECTION)."""
+    root = 0.5 * np.sqrt(1 + 3 * np.abs(projected))
+    return np.asarray(np.where(projected >= 0, root, 1 - root))
+
+
+def _s2_projected(share: Floats) -> Floats:
+    """The inverse of `_s2_share`."""
+    return np.asarray(np.where(share >= 0.5, (4 * share**2 - 1) / 3, (1 - 4 * (1 - share) ** 2) / 3))
+
+
+def _tokens(finest: NDArray[np.uint64], levels: NDArray[np.int64]) -> NDArray[Any]:
+    """Tokens of the ancestors of cells: the id in hexadecimal, without zeros at its end."""
+    last = _ONE << (2 * (_S2_FINEST - levels)).astype(np.uint64)
+    ids = (finest & (~last + _ONE)) | last
+    octets = ids.astype(">u8").view(np.uint8).reshape(-1, 8)
+    digits = np.stack([_HEX[octets >> 4], _HEX[octets & 15]], axis=2).reshape(-1, 16)
+    length = (2 * levels + 4 + 3) // 4  # three bits of the face, two a level, and the closing 1
+    digits[np.arange(16) >= length[:, None]] = 0
+    return np.ascontiguousarray(digits).view("S16").ravel().astype(str)
+
+
+def _s2_corners(texts: list[str]) -> tuple[Floats, Floats]:
+    """Longitudes and latitudes of the corners of cells by token, counter-clockwise: float64[n, 4] each."""
+    ids = np.zeros(len(texts), dtype=np.uint64)
+    for row, text in enumerate(texts):
+        code = int(text.ljust(16, "0"), 16) if 1 <= len(text) <= 16 and set(text) <= set("0123456789abcdef") else 0
+        closing = (code & -code).bit_length()  # an odd place
+        if not (code and code >> 61 < 6 and closing % 2 and text == f"{code:016x}".rstrip("0")):
+            raise RequestError(f"s2_token: {text!r} is no token of an S2 cell")
+        ids[row] = code
+    face = (ids >> np.uint64(61)).astype(np.int64)
+    last = ids & (~ids + _ONE)
+    levels = _S2_FINEST - (np.frexp(last.astype(np.float64))[1] - 1) // 2
+    orientation = face.astype(np.uint64) & _ONE
+    i, j = np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=np.int64)
+    for level in range(1, int(levels.max(initial=0)) + 1):
+        here = level <= levels
+        position = (ids >> np.uint64(61 - 2 * level)) & np.uint64(3)
+        quadrant = _QUADRANT[orientation, position].astype(np.int64)
+        i, j = np.where(here, 2 * i + (quadrant >> 1), i), np.where(here, 2 * j + (quadrant & 1), j)
+        orientation ^= _TURN[position]
+    side = (np.int64(1) << levels)[:, None].astype(np.float64)
+    u, v = (_s2_projected((at[:, None] + np.array(step)) / side) for at, step in ((i, [0, 1, 1, 0]), (j, [0, 0, 1, 1])))
+    one, at = np.ones_like(u), face[:, None]
+    x = np.choose(at, [one, -u, -u, -one, v, v])
+    y = np.choose(at, [u, one, -v, -v, -one, u])
+    z = np.choose(at, [v, v, one, -u, -u, -one])
+    return np.degrees(np.arctan2(y, x)), np.degrees(np.arctan2(z, np.hypot(x, y)))
+
+
+def _s2_cells_of(region: Region, level: int) -> NDArray[Any]:
+    """Tokens of a level's cells near a region, found from the faces down."""
+    box = shapely.box(region.west, region.south, region.east, region.north)
+    tokens = np.array(["1", "3", "5", "7", "9", "b"])
+    for at in range(1, level + 1):
+        ids = np.array([int(token.ljust(16, "0"), 16) for token in tokens.tolist()], dtype=np.uint64)
+        # A child's position is two bits after the parent's; a cell's closing 1 does not matter here.
+        cleared = ids & (ids - _ONE)
+        shift = np.uint64(61 - 2 * at)
+        children = (cleared[:, None] | (np.arange(4, dtype=np.uint64) << shift)[None]).ravel() | _ONE
+        tokens = _tokens(children, np.full(len(children), at))
+        tokens = tokens[shapely.intersects(index_polygons("s2_token", tokens), box)]
+    return tokens
+
+
+# --- shapes ---
+
+
+def _shapes(longitude: Floats, latitude: Floats, sizes: NDArray[np.int64]) -> NDArray[np.object_]:
+    """Polygons of rings whose edges are great circles.
+
+    Args:
+        longitude: float64[m], degrees, of all rings' vertices one after the other.
+        latitude: float64[m].
+        sizes: int64[n], vertices of each ring.
+    """
+    longitude, latitude, sizes = _with_points_on_edges(longitude, latitude, sizes)
+    ring = np.repeat(np.arange(len(sizes)), sizes)
+    first = np.cumsum(sizes) - sizes
+    following = np.arange(len(ring)) + 1
+    following[np.cumsum(sizes) - 1] = first
+    step = np.abs(longitude[following] - longitude)
+    hard = np.bincount(ring, (step > 180) | (np.abs(latitude) > 90 - 1e-9), len(sizes)) > 0
+    found = np.empty(len(sizes), dtype=object)
+    points = np.column_stack([np.round(longitude, _DIGITS), np.round(latitude, _DIGITS)])
+    plain = ~hard[ring]
+    if plain.any():
+        order = (np.cumsum(~hard) - 1)[ring[plain]]
+        found[~hard] = shapely.polygons(shapely.linearrings(points[plain], indices=order))
+    for at in np.flatnonzero(hard).tolist():
+        found[at] = _unrolled(points[first[at] : first[at] + sizes[at]])
+    return found
+
+
+def _with_points_on_edges(
+    longitude: Floats, latitude: Floats, sizes: NDArray[np.int64]
+) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """The rings with further vertices on long edges, on the great circle between the edge's ends."""
+    ends = np.cumsum(sizes)
+    following = np.arange(len(longitude)) + 1
+    following[ends - 1] = ends - sizes
+    theta, phi = np.radians(longitude), np.radians(latitude)
+    start = np.column_stack([np.cos(theta) * np.cos(phi), np.sin(theta) * np.cos(phi), np.sin(phi)])
+    angle = 2 * np.arcsin(np.minimum(np.linalg.norm(start[following] - start, axis=1) / 2, 1))
+    parts = np.maximum(np.ceil(np.degrees(angle) / _MAX_EDGE), 1).astype(np.int64)
+    if parts.max(initial=1) == 1:
+        return longitude, latitude, sizes
+    edge = np.repeat(np.arange(len(parts)), parts)
+    share = (np.arange(len(edge)) - (np.cumsum(parts) - parts)[edge]) / parts[edge]
+    scale = np.maximum(np.sin(angle), 1e-300)[edge]
+    before, after = np.sin((1 - share) * angle[edge]) / scale, np.sin(share * angle[edge]) / scale
+    point = start[edge] * before[:, None] + start[following[edge]] * after[:, None]
+    between = share > 0
+    at = np.where(between, np.degrees(np.arctan2(point[:, 1], point[:, 0])), longitude[edge])
+    up = np.where(between, np.degrees(np.arctan2(point[:, 2], np.hypot(point[:, 0], point[:, 1]))), latitude[edge])
+    return at, up, np.add.reduceat(parts, ends - sizes)
+
+
+def _unrolled(points: Floats) -> Any:
+    """The polygon of a ring that crosses the antimeridian or holds a pole: float64[k, 2] of degrees."""
+    kept = []
+    for at, (longitude, latitude) in enumerate(points.tolist()):
+        if abs(latitude) > 90 - 1e-9:  # a pole has every longitude: from the one before it to the one after it
+            pole = math.copysign(90.0, latitude)
+            kept += [(points[at - 1][0], pole), (points[(at + 1) % len(points)][0], pole)]
+        else:
+            kept.append((longitude, latitude))
+    ring = np.array(kept)
+    steps = np.diff(ring[:, 0], append=ring[0, 0])
+    steps -= 360 * np.round(steps / 360)
+    ring[:, 0] = ring[0, 0] + np.concatenate([[0.0], np.cumsum(steps[:-1])])
+    around = float(steps.sum())
+    if abs(around) > 180:  # once round the globe: a pole is inside
+        pole = math.copysign(90.0, ring[:, 1].mean())
+        ends = [[ring[0, 0] + around, ring[0, 1]], [ring[0, 0] + around, pole], [ring[0, 0], pole]]
+        ring = np.concatenate([ring, ends])
+    whole = shapely.make_valid(shapely.polygons(ring))
+    parts = [
+        shapely.affinity.translate(shapely.intersection(whole, shapely.box(west, -90, west + 360, 90)), -180 - west)
+        for west in (-540.0, -180.0, 180.0)
+    ]
+    polygons = [one for part in parts for one in shapely.get_parts(part) if shapely.get_dimensions(one) == 2]
+    return shapely.union_all(polygons, grid_size=0.1**_DIGITS)  # parts of a polar cell have an edge in common

@@ -1,0 +1,134 @@
+"""Counts and rates of cells and of zones as a map shows them: values, intervals, and what is surely high. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.release import rate_columns
+from sfumato.schemas.views import Measure, Scale
+from sfumato.transforms.report.scales import WIDE, rate_scale
+from sfumato.transforms.report.sections import Manifest, get
+
+_LISTED = 24
+_FINEST = 0.01  # users: no count is written finer than a hundredth of it
+_TAIL = 0.025  # of each end of the intervals
+Array = NDArray[np.float64]
+
+
+def count_measure(
+    users: Array,
+    stddev: Array,
+    low: Array,
+    high: Array,
+    scale: Scale,
+    listing: tuple[Array, int] | None,
+    place: str = "cell",
+) -> Measure:
+    """The users of each cell or zone.
+
+    Args:
+        users, stddev, low, high: float64[n], estimates with the ends of their intervals.
+        scale: of users per square kilometre.
+        listing: for the list of what is surely crowded, areas in square kilometres, float64[n] (0 for what is not
+            listed), and how many sums made the counts; None makes no list.
+        place: what is counted, in one word.
+    """
+    listed: list[tuple[int, float, float, float]] = []
+    if listing is not None:
+        areas, noisy_sums = listing
+        wider = _simultaneous(len(users), noisy_sums) / 1.96
+        surely, most = users - wider * np.maximum(users - low, 0), users + wider * np.maximum(high - users, 0)
+        density = np.where(areas > 0, surely / np.where(areas > 0, areas, 1), 0)
+        order = np.argsort(-density, kind="stable")[:_LISTED]
+        listed = _listed(order[surely[order] > 0], users, surely, most)
+    return Measure(
+        name="Users",
+        kind="count",
+        unit="users",
+        value=_rounded(users, np.maximum(stddev, _FINEST)),
+        low=_rounded(low, np.maximum((high - low) / 4, _FINEST)),
+        high=_rounded(high, np.maximum((high - low) / 4, _FINEST)),
+        uncertain=(users <= 1.96 * stddev).tolist(),
+        scale=scale,
+        listed=listed,
+        listed_note=""
+        if listing is None
+        else (
+            f"Ordered by the users per km² that are surely there: the bounds hold for all {place}s at once, at 95%."
+            if listed
+            else f"No {place} surely has users: noise could explain every count."
+        ),
+    )
+
+
+def rate_names(manifest: Manifest, one: bool = False) -> list[str]:
+    """The categories with published rates; with `one`, none where there are several."""
+    names = list(get(manifest, "auxiliary.rates.categories", []))
+    return names if not one or len(names) == 1 else []
+
+
+def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> list[Measure]:
+    """A measure for each category: the shrunk rate within its interval.
+
+    Args:
+        table: with the columns of rates.
+        manifest: of the release.
+        place: what a row is, in one word.
+    """
+    names, column = rate_names(manifest), get(manifest, "auxiliary.column", "category")
+    measures = []
+    for name in names:
+        raw, low, high, shrunk, least, most = (
+            table[one].to_numpy(zero_copy_only=False).astype(np.float64) for one in rate_columns(name, names)
+        )
+        unknown = np.isnan(raw) | np.isnan(shrunk)
+        low, high = np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
+        rate = np.clip(shrunk, low, high)
+        scale = rate_scale(rate, high - low)
+        rows = np.flatnonzero(np.isfinite(least))
+        rows = rows[np.argsort(-least[rows], kind="stable")][:_LISTED]
+        title = column if name == "true" else f"not {column}" if name == "false" else f"{column} = {name}"
+        measures.append(
+            Measure(
+                name=f"Rate: {readable(title)}",
+                kind="rate",
+                unit="",
+                value=_rounded(rate, high - low),
+                low=_rounded(low, high - low),
+                high=_rounded(high, high - low),
+                uncertain=(high - low > WIDE * (scale.high - scale.low)).tolist(),
+                scale=scale,
+                listed=_listed(rows, shrunk, least, most),
+                listed_note=f"Intervals that hold for all {place}s at once, at 95%, and lie above the average."
+                if len(rows)
+                else f"No {place}'s rate is above the average beyond doubt: chance explains the differences.",
+            )
+        )
+    return measures
+
+
+def _simultaneous(cells: int, noisy_sums: int) -> float:
+    """Deviations to each side within which all of so many counts lie with a probability of 95%.
+
+    Chernoff's bound for sums of independent Laplace variables, with the deviation 1 for the sum.
+    """
+    steps = np.sqrt(2 * noisy_sums) * np.linspace(1e-3, 0.999, 999)
+    exponent = -noisy_sums * np.log1p(-(steps**2) / (2 * noisy_sums)) + math.log(cells / _TAIL)
+    return float((exponent / steps).min())
+
+
+def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:
+    """Rows of a list with their value and the ends of its interval."""
+    return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]
+
+
+def _rounded(values: Array, spread: Array) -> list[float | None]:
+    """Values to a 20th of their spread or finer; None for NaN."""
+    digits = np.clip(2 - np.floor(np.log10(np.where(spread > 0, spread, 1.0))), -9, 9)
+    unit = 10.0**digits
+    return [None if math.isnan(one) else one for one in (np.round(np.round(values * unit) / unit, 9) + 0.0).tolist()]

@@ -1,0 +1,304 @@
+"""Zones: named polygons of a GeoJSON or GeoParquet file, with the coarser levels that they add up to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+from shapely.geometry.base import BaseGeometry
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import EARTH_RADIUS_KM, Region
+from sfumato.transforms.cell_indexes import index_cells
+from sfumato.transforms.feature_files import read_features
+from sfumato.transforms.files import open_file
+
+MAX_FILE_BYTES = 400 << 20
+MAX_ZONES = 1 << 20
+MAX_OVERLAP = 1e-3  # of the smaller zone's area; a larger overlap is an error of the file
+_SHOWN = 3  # zones that a message names
+
+
+@dataclass(frozen=True)
+class ZoneLevel:
+    """A coarser level. Each of its zones is the union of zones of the next finer level.
+
+    Attributes:
+        name: of the level, such as `county`.
+        ids: of its zones, in order of their first zone in the file.
+        parents: int64[zones of the next finer level], the index in `ids` of the zone that holds each.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    parents: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Zones:
+    """Public zones that do not overlap. They need not cover everything between them.
+
+    A point on a border, or in an overlap that is allowed, belongs to the zone that stands first.
+
+    Attributes:
+        ids: of the n zones, unique.
+        geometries: object[n], valid shapely Polygons and MultiPolygons in degrees of longitude and latitude (WGS 84).
+        name: of the level of these zones, the finest.
+        levels: the coarser levels, from finer to coarser.
+        source: of the polygons, for pages.
+    """
+
+    ids: tuple[str, ...]
+    geometries: NDArray[np.object_]
+    name: str = "zone"
+    levels: tuple[ZoneLevel, ...] = ()
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def region(self) -> Region:
+        """The smallest rectangle that holds all zones."""
+        west, south, east, north = (float(one) for one in shapely.total_bounds(self.geometries))
+        return Region(west, south, east, north)
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """Names of all levels, from the finest to the coarsest."""
+        return (self.name, *(level.name for level in self.levels))
+
+    @property
+    def ids_of_levels(self) -> tuple[tuple[str, ...], ...]:
+        """The ids of the zones of every level, from the finest to the coarsest."""
+        return (self.ids, *(level.ids for level in self.levels))
+
+    @cached_property
+    def ancestors(self) -> tuple[NDArray[np.int64], ...]:
+        """For each level, from the finest, the index of the zone that holds each finest zone: int64[n] each."""
+        found = [np.arange(len(self.ids))]
+        for level in self.levels:
+            found.append(level.parents[found[-1]])
+        return tuple(found)
+
+    @cached_property
+    def areas_km2(self) -> NDArray[np.float64]:
+        """Areas of the finest zones on the sphere, float64[n], square kilometres.
+
+        The cylindrical equal-area projection keeps areas: x is the longitude, y the sine of the latitude.
+        """
+
+        def project(points: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.stack([np.radians(points[:, 0]), np.sin(np.radians(points[:, 1]))], axis=1)
+
+        return np.asarray(shapely.area(shapely.transform(self.geometries, project)) * EARTH_RADIUS_KM**2)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the ids, polygons and levels. The same zones of another file or format have the same digest."""
+        hashed = hashlib.sha256()
+        for name, ids, parents in zip(self.level_names, self.ids_of_levels, self.ancestors, strict=True):
+            hashed.update(repr((name, ids)).encode() + parents.tobytes())
+        for one in shapely.to_wkb(self.geometries, byte_order=1):
+            hashed.update(one)
+        return hashed.hexdigest()
+
+
+def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
+    """Reads and checks the zones of a file.
+
+    Args:
+        path: of a GeoJSON or GeoParquet file, local or in a bucket.
+        id_column: the property or column with the zones' ids, text or integers.
+        levels: the columns of all levels, from the finest, `id_column`, to the coarsest; empty for one level.
+
+    Raises:
+        RequestError: the file cannot be read, or its zones cannot be used. The message names the zone and the remedy.
+    """
+    names = _level_names(id_column, levels)
+    try:
+        with open_file(path) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise RequestError(f"zones: {path} cannot be read ({error.strerror or error})") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise RequestError(f"zones: {path} has more than {MAX_FILE_BYTES >> 20} MiB; simplify the polygons first")
+    source, features = read_features("zones", path, content, lambda column: column in names)
+    ids: list[tuple[str, ...]] = []
+    shapes: list[BaseGeometry] = []
+    for number, (properties, shape) in enumerate(features):
+        ids.append(tuple(_text_id(path, number, name, properties) for name in names))
+        if shape is None or shape.is_empty or shape.geom_type not in ("Polygon", "MultiPolygon"):
+            kind = "no geometry" if shape is None or shape.is_empty else f"a {shape.geom_type}"
+            raise RequestError(f"zones: {path}: {names[0]} {readable(ids[-1][0])} has {kind}, and zones are polygons")
+        shapes.append(shape)
+        if len(ids) > MAX_ZONES:
+            raise RequestError(f"zones: {path} has more than {MAX_ZONES:,} zones; use a coarser level")
+    if not ids:
+        raise RequestError(f"zones: {path} has no polygons")
+    geometries = np.empty(len(shapes), dtype=object)
+    geometries[:] = shapes
+    columns = list(zip(*ids, strict=True))
+    zones = Zones(columns[0], shapely.force_2d(geometries), names[0], _nested(path, names, columns), source)
+    check_zones(zones, path)
+    return zones
+
+
+def index_zones(kind: str, resolution: int, region: Region) -> Zones:
+    """The cells of an index that meet a region, as zones. Cells at the region's edge reach beyond it.
+
+    Args:
+        kind: of INDEXES: h3, quadkey or s2_token.
+        resolution: or level, of the index.
+        region: in degrees.
+
+    Raises:
+        RequestError: the index lacks the resolution, or the region has too many cells.
+    """
+    names, polygons = index_cells(kind, resolution, region)
+    if len(names) > MAX_ZONES:
+        raise RequestError(f"{kind}: the region has {len(names):,} cells, and {MAX_ZONES:,} are the most")
+    return Zones(tuple(names.tolist()), polygons, kind, source=f"{kind} {resolution}")
+
+
+def check_zones(zones: Zones, label: str) -> None:
+    """Checks ids, coordinates, validity and overlaps.
+
+    Args:
+        zones: to check.
+        label: of the zones in messages, such as the path of their file.
+
+    Raises:
+        RequestError: for each of these. The message names up to three zones.
+    """
+    ids, geometries = zones.ids, zones.geometries
+    repeated = [one for one, number in zip(*np.unique(ids, return_counts=True), strict=True) if number > 1]
+    if repeated:
+        raise RequestError(
+            f"zones: {label}: {_named(zones.name, repeated)} stands there more than once; ids must be unique, the "
+            "parts of a zone one MultiPolygon, and the first of the levels the finest"
+        )
+    bounds = shapely.bounds(geometries)
+    beyond = (np.abs(bounds[:, [0, 2]]).max(axis=1) > 180) | (np.abs(bounds[:, [1, 3]]).max(axis=1) > 90)
+    if beyond.any():
+        first = int(np.flatnonzero(beyond)[0])
+        west, south, east, north = bounds[first]
+        if np.abs(bounds).max() <= 360 and max(abs(south), abs(north)) <= 90:
+            remedy = "cut polygons at the antimeridian into parts of a MultiPolygon (RFC 7946, section 3.1.9)"
+        else:
+            remedy = "convert them to longitude and latitude (OGC:CRS84 or EPSG:4326), longitude first"
+        raise RequestError(
+            f"zones: {label}: {_named(zones.name, [ids[i] for i in np.flatnonzero(beyond)])} leaves the globe (it "
+            f"spans {west:,.6g} to {east:,.6g} and {south:,.6g} to {north:,.6g}); {remedy}"
+        )
+    _check_valid(zones, label)
+    parts, owner = shapely.get_parts(geometries, return_index=True)
+    part_bounds = shapely.bounds(parts)
+    wide = np.unique(owner[part_bounds[:, 2] - part_bounds[:, 0] > 180])
+    if len(wide):
+        raise RequestError(
+            f"zones: {label}: {_named(zones.name, [ids[i] for i in wide])} spans more than 180 degrees of longitude; "
+            "if it crosses the antimeridian, cut it there into parts of a MultiPolygon (RFC 7946, section 3.1.9), "
+            "otherwise cut it in two"
+        )
+    _check_overlaps(zones, label)
+
+
+def _check_valid(zones: Zones, label: str) -> None:
+    invalid = np.flatnonzero(~shapely.is_valid(zones.geometries))
+    empty = np.flatnonzero(shapely.area(zones.geometries) == 0)
+    if len(invalid):
+        shape = zones.geometries[invalid[0]]
+        mended = shapely.make_valid(shape)
+        parts = int(shapely.get_num_geometries(mended))
+        raise RequestError(
+            f"zones: {label}: {_named(zones.name, [zones.ids[i] for i in invalid])} is not a valid polygon "
+            f"({shapely.is_valid_reason(shape)}); shapely.make_valid would make of it a {mended.geom_type} of {parts} "
+            f"part{'s'[: parts != 1]}. Nothing is mended here, as that may move users to another zone: mend the file "
+            "and look at the zone"
+        )
+    if len(empty):
+        raise RequestError(f"zones: {label}: {_named(zones.name, [zones.ids[i] for i in empty])} has no area")
+
+
+def _check_overlaps(zones: Zones, label: str) -> None:
+    """Raises RequestError where two zones overlap by more than MAX_OVERLAP of the smaller one."""
+    geometries = zones.geometries
+    if shapely.coverage_is_valid(geometries):  # neighbours have the same vertices: fast, and most files are so
+        return
+    first, second = shapely.STRtree(geometries).query(geometries, predicate="intersects")
+    first, second = first[first < second], second[first < second]
+    shared = shapely.area(shapely.intersection(geometries[first], geometries[second]))
+    areas = shapely.area(geometries)
+    share = shared / np.minimum(areas[first], areas[second])
+    bad = np.flatnonzero(share > MAX_OVERLAP)
+    if len(bad):
+        worst = bad[np.argmax(share[bad])]
+        pair = [readable(zones.ids[i]) for i in (first[worst], second[worst])]
+        raise RequestError(
+            f"zones: {label}: {len(bad):,} pair{'s'[: len(bad) != 1]} of zones overlap, such as {zones.name} {pair[0]} "
+            f"and {pair[1]} by {share[worst]:.3g} of the smaller one ({MAX_OVERLAP:g} is allowed); a record counts in "
+            "one zone alone, so cut the overlap out of one of them"
+        )
+
+
+def _level_names(id_column: str, levels: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(levels) or (id_column,)
+    if names[0] != id_column:
+        raise RequestError(
+            f"levels: names the columns of all levels from the finest, which is the id_column {id_column}, to the "
+            f"coarsest, and starts with {names[0]}"
+        )
+    if len(set(names)) < len(names):
+        raise RequestError(f"levels: {','.join(names)} names a column twice")
+    return names
+
+
+def _text_id(path: str, number: int, name: str, properties: Any) -> str:
+    """The id of a feature in a column. Raises RequestError."""
+    if name not in properties:
+        known = ", ".join(readable(one) for one in list(properties)[:20])
+        has = f"; it has {known}" if known else ""
+        raise RequestError(f"zones: {path}: feature {number} has no property or column {name!r}{has}")
+    value = properties[name]
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise RequestError(
+            f"zones: {path}: feature {number} has {value!r} in {name}; every zone needs an id of text or an integer"
+        )
+    return str(value)
+
+
+def _nested(path: str, names: Sequence[str], columns: Sequence[tuple[str, ...]]) -> tuple[ZoneLevel, ...]:
+    """The coarser levels. Raises RequestError where a zone of one level is in two zones of the next."""
+    levels: list[ZoneLevel] = []
+    finer = np.arange(len(columns[0]))  # the zone of the next finer level of each row
+    for below, name, column in zip(names, names[1:], columns[1:], strict=False):
+        ids = tuple(dict.fromkeys(column))
+        index = {one: i for i, one in enumerate(ids)}
+        rows = np.array([index[one] for one in column])
+        parents = np.zeros(finer.max() + 1, dtype=np.int64)
+        parents[finer] = rows
+        torn = np.flatnonzero(parents[finer] != rows)
+        if len(torn):
+            row = int(torn[0])
+            zone = columns[len(levels)][row]
+            both = sorted({one for one, other in zip(column, columns[len(levels)], strict=True) if other == zone})
+            raise RequestError(
+                f"levels: {path}: {below} {readable(zone)} is in {name} {readable(both[0])} and {readable(both[1])}; "
+                f"every {below} must be in one {name}, with ids that are unique in the complete file"
+            )
+        levels.append(ZoneLevel(name, ids, parents))
+        finer = rows
+    return tuple(levels)
+
+
+def _named(name: str, ids: Sequence[str]) -> str:
+    shown = ", ".join(readable(str(one)) for one in ids[:_SHOWN])
+    return f"{name} {shown}" + (f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else "")

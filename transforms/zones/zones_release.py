@@ -1,0 +1,191 @@
+"""The files of a release of zones, made of the final state and the public zones alone: post-processing. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.release import MANIFEST_FILE, ZONES_FILE, zones_schema
+from sfumato.transforms.heatmap.cells import auxiliary_columns
+from sfumato.transforms.heatmap.manifest import (
+    auxiliary_content,
+    category_names,
+    counts_content,
+    counts_warnings,
+)
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.rates import rates_of_counts
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.privacy.additive_noise import LAPLACE
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
+from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.zones.zone_estimates import (
+    LevelEstimate,
+    NoisyLevel,
+    laplace_kurtosis,
+    lattice_margins,
+    margins,
+    reconciled,
+)
+from sfumato.transforms.zones.zone_file import Zones
+from sfumato.transforms.zones.zone_levels import ZoneLevels
+from sfumato.transforms.zones.zones_view import zones_view
+
+_STDDEV = "standard deviation of the noise, after all levels were made to agree by least squares"
+_INTERVALS = "95%, for each zone by itself: of the noise alone, as the zone's users are what is estimated"
+_SUMS = (
+    "a zone of a coarser level is exactly the sum of its zones, and has the error of that sum; errors of zones of one "
+    "level add up as independent ones do where one level was asked, and otherwise by the levels' noise (noise_stddev)"
+)
+
+
+@dataclass(frozen=True)
+class ZoneCounts:
+    """The estimates of a run.
+
+    Attributes:
+        levels: by category, from the finest level to the coarsest.
+        low, high: ends of the 95% intervals of each level's zones: float64[m] each.
+        noisy_sums: number of sums with independent noise that were added up.
+        sampling_weight: users that each counted user stands for, where shards were lost.
+    """
+
+    levels: list[LevelEstimate]
+    low: list[NDArray[np.float64]]
+    high: list[NDArray[np.float64]]
+    noisy_sums: int
+    sampling_weight: float
+
+
+def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
+    """The estimates of all levels by constrained inference, see `zone_estimates`.
+
+    Args:
+        state: after the last sub-query.
+        method: with the zones and the levels that were asked.
+    """
+    zones, last = method.zones, state.results[-1].spent
+    live = last.shards - last.shards_lost
+    sums = state.noise.tail_sums(1 if state.is_central else live)
+    noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
+    for level, result in zip(method.asked, state.results, strict=True):
+        spent = result.spent
+        kurtosis = 0.0
+        if spent.epsilon is not None:
+            kurtosis = laplace_kurtosis(spent.epsilon / state.sensitivity(spent.vector_length, 1)) / sums
+        counts = result.counts.reshape(state.categories, -1)
+        noisy[level] = NoisyLevel(counts, spent.noise_stddev**2, kurtosis)
+    levels = reconciled(noisy, [level.parents for level in zones.levels])
+    low, high = [], []
+    for estimate, ancestor in zip(levels, zones.ancestors, strict=True):
+        users = estimate.counts.sum(axis=0)
+        half = margins(state.categories * estimate.variance, estimate.kurtosis / state.categories)
+        below, above = half, half
+        if len(method.asked) == 1 and state.gamma == 1 and state.noise == LAPLACE and last.shards_lost == 0:
+            # The counts are integers: sums of a few discrete Laplace variables have exact intervals.
+            added = np.bincount(ancestor, minlength=len(users)) * sums * state.categories
+            exact = lattice_margins(last.cost, added)
+            below, above = (np.where(np.isnan(one), half, one) for one in exact)
+        low.append(users - below)
+        high.append(users + above)
+    return ZoneCounts(levels, low, high, sums, state.cohort.shards / live)
+
+
+def zones_files(
+    state: HeatmapState, parameters: HeatmapParameters, method: ZoneLevels, metadata: ReleaseMetadata
+) -> dict[str, bytes]:
+    """The release's files by name, the manifest last.
+
+    Args:
+        state: after the last sub-query.
+        parameters: of the run.
+        method: of the parameters.
+        metadata: of the release.
+    """
+    found = zone_counts(state, method)
+    files = {
+        ZONES_FILE: parquet_bytes(_table(found, method.zones, category_names(parameters, metadata))),
+        **metadata.geography_files,
+        MANIFEST_FILE: manifest_bytes(_manifest(state, parameters, method, metadata, found)),
+    }
+    return {**page_files(zones_view(files)), **files}
+
+
+def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Table:
+    """The zones of all levels, by `zones_schema`."""
+    tables = []
+    shapes, areas = zones.geometries, zones.areas_km2
+    for place, (name, ids, estimate) in enumerate(
+        zip(zones.level_names, zones.ids_of_levels, found.levels, strict=True)
+    ):
+        if place:
+            shapes = _unions(shapes, zones.levels[place - 1].parents, len(ids))
+            areas = np.bincount(zones.levels[place - 1].parents, areas, len(ids)).astype(np.float64)
+        above = zones.levels[place] if place < len(zones.levels) else None
+        users, categories_of_users = estimate.counts.sum(axis=0), len(estimate.counts)
+        columns: dict[str, Any] = {
+            "zone": list(ids),
+            "level": [name] * len(ids),
+            "parent": [None] * len(ids) if above is None else [above.ids[i] for i in above.parents.tolist()],
+            "users": users,
+            "stddev": np.sqrt(categories_of_users * estimate.variance),
+            "low": found.low[place],
+            "high": found.high[place],
+            "area": areas,
+            "density": users / areas,
+        }
+        rates = None
+        if categories:
+            stddev, everywhere = np.sqrt(estimate.variance), np.ones(len(ids), dtype=bool)
+            rates = rates_of_counts(
+                estimate.counts, stddev, everywhere, categories, found.noisy_sums, found.sampling_weight
+            )
+            columns |= auxiliary_columns(estimate.counts, categories, rates)
+        columns["geometry"] = shapely.to_wkb(shapes)
+        tables.append(pa.table(columns, schema=zones_schema(categories, rates.names if rates else ())))
+    return pa.concat_tables(tables)
+
+
+def _unions(shapes: NDArray[np.object_], parents: NDArray[np.int64], number: int) -> NDArray[np.object_]:
+    """The union of the shapes of each parent: object[number]."""
+    order = np.argsort(parents, kind="stable")
+    ends = np.cumsum(np.bincount(parents, minlength=number))[:-1]
+    found = np.empty(number, dtype=object)
+    found[:] = [shapely.union_all(part) for part in np.split(shapes[order], ends)]
+    return found
+
+
+def _manifest(
+    state: HeatmapState,
+    parameters: HeatmapParameters,
+    method: ZoneLevels,
+    metadata: ReleaseMetadata,
+    found: ZoneCounts,
+) -> dict[str, Any]:
+    zones = method.zones
+    spent = dict(zip(method.asked, (result.spent for result in state.results), strict=True))
+    levels = []
+    for place, (name, ids, estimate) in enumerate(
+        zip(zones.level_names, zones.ids_of_levels, found.levels, strict=True)
+    ):
+        noise = spent[place].noise_stddev * math.sqrt(state.categories) if place in spent else None
+        stddev = math.sqrt(state.categories * float(estimate.variance.mean()))
+        levels.append(
+            {"name": name, "zones": len(ids), "share": method.shares[place], "noise_stddev": noise, "stddev": stddev}
+        )
+    content = counts_content(state, parameters, metadata, "zone")
+    manifest = {
+        "region": asdict(zones.region),
+        "zones": {"source": zones.source, "sha256": zones.digest, "levels": levels},
+        **content,
+        "errors": {"stddev": _STDDEV, "intervals": _INTERVALS, "sums": _SUMS},
+        **auxiliary_content(parameters, metadata),
+    }
+    return release_manifest(metadata, manifest, counts_warnings(state, parameters))
