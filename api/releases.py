@@ -19,8 +19,10 @@ from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAG
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release import published_release
+from sfumato.transforms.zones.release_zones import zones_from, zones_of_release
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 _MAX_BARS = 30
@@ -69,6 +71,31 @@ class Release(published_release.Release):
         files[MANIFEST_FILE] = published_release.read_part(self.path, MANIFEST_FILE)
         publish(os.fspath(output), files, str(self.manifest.get("release_id")), overwrite)
         return open_release(output)
+
+    def zones(self, polygons: Any, id_column: str | None = None) -> pd.DataFrame:
+        """Users of zones, such as tracts, from a heatmap. It costs no privacy budget.
+
+        The errors include the noise, with the correlation between cells, and the places of users inside cells that a
+        border cuts. What is estimated is the number of users whose counted location is in a zone.
+
+        Args:
+            polygons: a GeoDataFrame or GeoSeries, shapely polygons, or the path of a GeoJSON or GeoParquet file.
+            id_column: the column or property of the zones' ids; a file needs it. Without it a frame's index or a
+                polygon's number is its id.
+
+        Returns:
+            One row a zone, by RELEASE_ZONES_SCHEMA: zone, users, stddev, the 95% interval low to high, and more.
+
+        Raises:
+            RequestError: the release is no heatmap or does not state its errors, or the zones cannot be used.
+
+        Example:
+            >>> import shapely
+            >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=5)
+            >>> list(release.zones([shapely.box(3.02, 1.02, 3.05, 1.05)])["zone"])
+            ['0']
+        """
+        return published_release.data_frame(zones_of_release(self, zones_from(polygons, id_column)))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draws the release's main result with matplotlib.

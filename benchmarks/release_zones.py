@@ -8,8 +8,8 @@ in memory. A map of pixels has one point a user, at a random place in its pixel.
 counted location is in a zone.
 
 Zones: `tracts`, 300 Voronoi cells of random users; `h3 ~N`, H3 cells of the resolution with about N of them in the
-region; `strips`, 100 lines between random users, a hundredth of the region's side wide; `in a cell`, 200 polygons
-around random users, 0.2 to 0.8 sides of the finest known cell that they are in.
+region; `strips`, 100 lines between random users, a hundredth of the region's side wide; `in a cell`, 200 polygons at
+random places inside finest known cells, 0.2 to 0.8 of their sides wide. The cells are those of random users.
 
 - covered: shares of zones, of zones that hold somebody, and of these weighted by their users, whose 95% interval holds
   the truth, in per cent. noise alone: by the area's share of cut cells, with the deviation of the noise alone (the
@@ -21,6 +21,7 @@ around random users, 0.2 to 0.8 sides of the finest known cell that they are in.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, area_km2
-from sfumato.schemas.tree import node_levels
+from sfumato.schemas.tree import node_positions
 from sfumato.transforms.cell_indexes import INDEXES, index_cells
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive
@@ -47,7 +48,7 @@ from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
 from sfumato.transforms.text_tables import markdown_table
-from sfumato.transforms.zones.release_zones import estimate_zones
+from sfumato.transforms.zones.area_estimates import estimate_areas
 
 MAPS = ("cabs", "manhattan", "city", "tokyo")
 _CABS, _TOKYO = Region(-122.51, 37.70, -122.35, 37.82), Region(139.47, 35.51, 139.91, 35.87)
@@ -64,19 +65,17 @@ class Found:
     truth: list[NDArray[np.float64]] = field(default_factory=list)
     users: list[NDArray[np.float64]] = field(default_factory=list)
     stddev: list[NDArray[np.float64]] = field(default_factory=list)
+    low: list[NDArray[np.float64]] = field(default_factory=list)
+    high: list[NDArray[np.float64]] = field(default_factory=list)
     plain: list[NDArray[np.float64]] = field(default_factory=list)
     noise: list[NDArray[np.float64]] = field(default_factory=list)
     counts: list[NDArray[np.float64]] = field(default_factory=list)
 
     def rows(self, label: list[str], by_size: bool) -> list[list[str]]:
         """Lines of the table: for all zones, or for each class of true users."""
-        truth, users, stddev, plain, noise, counts = (
-            np.concatenate(one) for one in (self.truth, self.users, self.stddev, self.plain, self.noise, self.counts)
-        )
-        covered, bare = (
-            (low <= truth) & (truth <= high)
-            for low, high in (user_intervals(users, stddev), user_intervals(plain, noise))
-        )
+        truth, users, stddev, low, high, plain, noise, counts = (np.concatenate(one) for one in vars(self).values())
+        covered, bare_low, bare_high = (low <= truth) & (truth <= high), *user_intervals(plain, noise)
+        bare = (bare_low <= truth) & (truth <= bare_high)
 
         def line(name: list[str], of: NDArray[np.bool_]) -> list[str]:
             here = of & (truth > 0)
@@ -90,7 +89,7 @@ class Found:
 
         if not by_size:
             return [line(label, np.ones(len(truth), dtype=bool))]
-        classes = [(low, high, (truth >= low) & (truth < high)) for low, high in zip(_SIZES, _SIZES[1:], strict=False)]
+        classes = [(low, high, (truth >= low) & (truth < high)) for low, high in itertools.pairwise(_SIZES)]
         names = [f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high, _ in classes]
         names[-1] = f"{_SIZES[-2]:,} and more"
         return [line([*label, name], of) for name, (*_, of) in zip(names, classes, strict=True) if of.any()]
@@ -137,19 +136,14 @@ def zones_of(region: Region, points: Points, rng: np.random.Generator) -> dict[s
     return found
 
 
-def inside_cells(
-    grid: Grid, levels: NDArray[np.int64], points: Points, rng: np.random.Generator
-) -> NDArray[np.object_]:
-    """Pentagons around random users, of a size given by the level of the leaf that each is in."""
-    region, sides = grid.region, 0.5**levels * rng.uniform(0.2, 0.8, len(levels))
-    turn = rng.uniform(0, 2 * np.pi, (len(levels), 1)) + np.arange(5) * 2 * np.pi / 5
-    across, down = (
-        points[i][:, None] + one * (sides * width / 2)[:, None]
-        for i, (one, width) in enumerate(
-            ((np.cos(turn), region.east - region.west), (np.sin(turn), region.north - region.south))
-        )
-    )
-    return np.asarray(shapely.polygons(np.stack([across, down], axis=2)))
+def inside_cells(bounds: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.object_]:
+    """A pentagon at a random place in each of some rectangles float64[4, n], 0.2 to 0.8 of their sides wide."""
+    west, south, east, north = bounds[:, :, None]
+    size = rng.uniform(0.2, 0.8, (len(west), 1))
+    turn = rng.uniform(0, 2 * np.pi, (len(west), 1)) + np.arange(5) * 2 * np.pi / 5
+    x = rng.uniform(size / 2, 1 - size / 2) + size / 2 * np.cos(turn)
+    y = rng.uniform(size / 2, 1 - size / 2) + size / 2 * np.sin(turn)
+    return np.asarray(shapely.polygons(np.stack([west + x * (east - west), south + y * (north - south)], axis=2)))
 
 
 def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Found], float]:
@@ -175,8 +169,8 @@ def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Fou
         kinds = zones_of(region, points, rng)
         owner = unbiased.full.tree.index.owners(codes)
         some = rng.choice(many, 200)
-        levels = node_levels(unbiased.full.tree.entries)[owner[some]]
-        kinds["in a cell"] = inside_cells(grid, levels, (points[0][some], points[1][some]), rng)
+        leaf, x, y = node_positions(unbiased.full.tree.entries[owner[some]])
+        kinds["in a cell"] = inside_cells(np.stack(grid.bounds(x, y, leaf)), rng)
         flat = WithinCells(*(np.zeros_like(one) for one in vars(within).values()))
         located = shapely.STRtree(shapely.points(*points))
         for kind, shapes in kinds.items():
@@ -184,16 +178,18 @@ def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Fou
             zone, _ = located.query(shapes, predicate="contains")
             one.truth.append(np.bincount(zone, minlength=len(shapes)).astype(np.float64))
             began = time.perf_counter()
-            ours = estimate_zones(grid, unbiased, within, shapes)
+            ours = estimate_areas(grid, unbiased, within, shapes)
             spent += (time.perf_counter() - began) * (kind == "tracts")
-            plain = estimate_zones(grid, unbiased, flat, shapes)
+            plain = estimate_areas(grid, unbiased, flat, shapes)
             one.users.append(ours.users)
             one.stddev.append(ours.stddev)
+            for ends, values in zip((one.low, one.high), ours.intervals(), strict=True):
+                ends.append(values)
             one.plain.append(plain.users)
             one.noise.append(np.sqrt(plain.noise_variance))
             shrunk = unbiased.full.by_level(estimate.counts)
             counted = type(unbiased)(unbiased.full, shrunk, unbiased.measured_variance, unbiased.total_variance)
-            one.counts.append(estimate_zones(grid, counted, flat, shapes).users)
+            one.counts.append(estimate_areas(grid, counted, flat, shapes).users)
     return found, spent / keys
 
 

@@ -35,13 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """The job's name, of one word or two, and its arguments."""
+    job, rest = arguments[0], list(arguments[1:])
+    for argument in rest:  # an option may name another form of a job, such as `zones --release`
+        if argument.startswith("--") and (form := f"{job} {argument.split('=')[0]}") in JOBS:
+            return form, rest
     two = " ".join(arguments[:2])
-    return (two, list(arguments[2:])) if two in JOBS else (arguments[0], list(arguments[1:]))
+    return (two, rest[1:]) if two in JOBS else (job, rest)
 
 
 def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
     try:
-        parts = [name for name in JOBS if name.startswith(f"{job} ")]
+        parts = [] if job in JOBS else [name for name in JOBS if name.startswith(f"{job} ")]
         if parts and (not arguments or wants_help(arguments) is not None):
             sys.stdout.write(_usage(parts))
             return 0 if arguments else 2

@@ -62,6 +62,11 @@ JOBS = {
         "pipelines.zones:run",
         publishes=True,
     ),
+    "zones --release": Job(
+        "estimate the users of zones from a published heatmap; nothing is charged",
+        "schemas.requests.release_zones_request:ReleaseZonesRequest",
+        "pipelines.zones_of_release:run",
+    ),
     "compare": Job(
         "compare heatmap methods on data that you may look at: an evaluation",
         "transforms.evaluation.compare_request:CompareRequest",

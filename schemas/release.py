@@ -262,6 +262,31 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
     )
 
 
+RELEASE_ZONES_SCHEMA = pa.schema(
+    [
+        pa.field("zone", pa.string(), False, {"description": "id of the zone"}),
+        pa.field(
+            "users",
+            pa.float64(),
+            True,
+            {"description": "estimated users of the cohort in the zone; may be negative; null outside the map"},
+        ),
+        pa.field(
+            "stddev",
+            pa.float64(),
+            True,
+            {"description": "standard deviation of users: noise, and the users' places inside cells that are cut"},
+        ),
+        pa.field("low", pa.float64(), True, {"description": "lower end of a 95% interval, for each zone by itself"}),
+        pa.field("high", pa.float64(), True, {"description": "upper end of the interval"}),
+        pa.field("noise_stddev", pa.float64(), True, {"description": "the part of stddev that is the noise's"}),
+        pa.field("share_in_map", pa.float64(), False, {"description": "share of the zone's area inside the map"}),
+        pa.field("geometry", pa.binary(), False, {"description": "WKB, the zone's polygon"}),
+    ],
+    metadata=CELLS_SCHEMA.metadata,
+)
+
+
 def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
     """The columns of one category's rate: the rate, its pointwise interval, shrunk, and its simultaneous interval.
 

@@ -1,182 +1,208 @@
-"""Users of zones from a published heatmap, at no privacy cost, with errors of the noise and of cells that are cut.
-
-The estimate of a zone is a weighted sum of the users of cells without shrinkage: 1 for a cell inside the zone, and for a
-cell that a border cuts the expected share of its users, by area and slope (`within_cells`). Its error has two parts,
-independent of each other: the noise, with all correlations between cells (`UnbiasedCounts`), and in each cut cell of N
-users the difference between the true share and the expected one, with the variance
-
-    E[N^2] V + E[N] (w (1 - w) - V),
-
-where w is the expected share and V the variance of the density's share. V adds up over the levels below the cell: a
-family of the expected squared mass m, of roughness rho, whose four members lie in the zone by f_c of their area, adds
-m rho / 3 sum_c (f_c - mean f)^2, and each member has the expected squared mass m (1 + 4 rho) / 16.
-"""
+"""Tables of zones from a published heatmap: post-processing of its files, at no privacy cost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import Grid
-from sfumato.schemas.tree import node_positions
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import CELLS_FILE, RELEASE_ZONES_SCHEMA, TOTALS_FILE
+from sfumato.schemas.tree import Tree, nodes_from_names
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
+from sfumato.transforms.heatmap.posterior.within_cells import WithinCells, learn_within_cells
+from sfumato.transforms.release.metadata import parquet_bytes
+from sfumato.transforms.zones.area_estimates import estimate_areas
+from sfumato.transforms.zones.zone_file import Zones, check_zones, read_zones
 
-Floats = NDArray[np.float64]
-_WHOLE = 1e-9  # of a cell's area: pieces that lack less are the cell, smaller ones are nothing
-_EXACT_LEVELS = 2  # below a cut cell, see `_share_variances`
-_SMALL = 0.1  # of a cell's area: smaller pieces are followed further down
-_NEGLIGIBLE = 0.01  # of a zone's noise variance: what all its cut cells together may add is not refined
+if TYPE_CHECKING:
+    from sfumato.transforms.release.published_release import Release
 
-
-@dataclass(frozen=True)
-class ZoneUsers:
-    """Estimates of n zones.
-
-    Attributes:
-        users: float64[n], unbiased but for cells that a border cuts; may be negative.
-        noise_variance: float64[n], of the noise alone.
-        share_variance: float64[n], of the shares of cut cells.
-    """
-
-    users: Floats
-    noise_variance: Floats
-    share_variance: Floats
-
-    @property
-    def stddev(self) -> Floats:
-        """Standard deviations of the errors: float64[n]."""
-        return np.sqrt(self.noise_variance + self.share_variance)
+_INDEPENDENT = "independent"  # the manifest's word for errors of cells that add up by their variances
+SUFFIXES = (".parquet", ".geojson", ".csv")
 
 
-@dataclass(frozen=True)
-class _Pieces:
-    """The parts of cells in zones: p pieces.
+def zones_of_release(release: Release, zones: Zones) -> pa.Table:
+    """The users of zones by a published heatmap, by RELEASE_ZONES_SCHEMA.
 
-    Attributes:
-        zone: int64[p].
-        leaf: int64[p], the cell, in the order of the full tree's entries.
-        shape: object[p]; None for complete cells.
-        area: float64[p], the share of the cell's area.
-        east, south: float64[p], from the cell's centre to the piece's centroid, in widths and heights of the cell.
-    """
-
-    zone: NDArray[np.int64]
-    leaf: NDArray[np.int64]
-    shape: NDArray[np.object_]
-    area: Floats
-    east: Floats
-    south: Floats
-
-
-def estimate_zones(
-    grid: Grid, unbiased: UnbiasedCounts, within: WithinCells, geometries: NDArray[np.object_]
-) -> ZoneUsers:
-    """The users in zones.
+    What is estimated is the number of users of the cohort whose counted location is in the zone. A user's other
+    locations are not in it.
 
     Args:
-        grid: of the heatmap.
-        unbiased: of the published tree.
-        within: the spread inside the leaves of the same tree.
-        geometries: object[n], valid polygons in degrees. They may overlap, and leave the region, where nobody is.
+        release: of `sfumato heatmap`.
+        zones: they may leave the map, where nobody is counted; `share_in_map` says how much of a zone is on it.
+
+    Raises:
+        RequestError: the release is no heatmap, does not state the errors of its cells, or no zone meets its map.
     """
-    zones = len(geometries)
-    bounds = _bounds(grid, unbiased)
-    pieces = _pieces(bounds, geometries)
-    weights = within.shares(pieces.leaf, pieces.area, pieces.east, pieces.south)
-    users, noise = unbiased.totals(pieces.zone, pieces.leaf, weights, zones)
-    cut = np.flatnonzero(pieces.area < 1)
-    zone, leaf, share = pieces.zone[cut], pieces.leaf[cut], weights[cut]
-    largest = within.squared[leaf] * share * (1 - share)  # as if all users of a cell stood at one point
-    refined = np.bincount(zone, largest, zones)[zone] > _NEGLIGIBLE * noise[zone]
-    spread = _share_variances(bounds[:, leaf], pieces.shape[cut], pieces.area[cut], within.roughness[leaf], refined)
-    spread = np.minimum(spread, share * (1 - share))
-    added = within.squared[leaf] * spread + within.users[leaf] * (share * (1 - share) - spread)
-    return ZoneUsers(users, noise, np.bincount(zone, added, zones).astype(np.float64))
-
-
-def _bounds(grid: Grid, unbiased: UnbiasedCounts) -> Floats:
-    """West, south, east and north of the leaves, degrees: float64[4, leaves]."""
-    level, x, y = node_positions(unbiased.full.tree.entries)
-    return np.stack(grid.bounds(x, y, level))
-
-
-def _pieces(bounds: Floats, geometries: NDArray[np.object_]) -> _Pieces:
-    boxes = shapely.box(*bounds)
-    shapely.prepare(geometries)
-    zone, leaf = shapely.STRtree(boxes).query(geometries, predicate="intersects")
-    inside = shapely.covers(geometries[zone], boxes[leaf])
-    shape = np.full(len(zone), None, dtype=object)
-    shape[~inside] = shapely.intersection(geometries[zone[~inside]], boxes[leaf[~inside]])
-    west, south, east, north = bounds[:, leaf]
-    area = np.where(inside, 1.0, shapely.area(shape) / ((east - west) * (north - south)))
-    area[area > 1 - _WHOLE] = 1.0
-    centroid = shapely.centroid(shape)
-    across = (shapely.get_x(centroid) - (west + east) / 2) / (east - west)
-    down = ((south + north) / 2 - shapely.get_y(centroid)) / (north - south)
-    whole = area == 1
-    across, down = np.where(whole, 0.0, across), np.where(whole, 0.0, down)
-    kept = area > _WHOLE
-    return _Pieces(zone[kept], leaf[kept], shape[kept], area[kept], across[kept], down[kept])
-
-
-def _share_variances(
-    bounds: Floats, shapes: NDArray[np.object_], area: Floats, roughness: Floats, refined: NDArray[np.bool_]
-) -> Floats:
-    """The variances of the density's share in parts of cells, float64[p].
-
-    Two levels below the cell are exact, and further ones where a part is small in a cell. The rest is 4/3 rho f (1 - f)
-    of the mass of a cell with the share f, which is exact where all users of the cell stand at one point, and too much
-    where they are spread.
-
-    Args:
-        bounds: float64[4, p], of the cells.
-        shapes: object[p], their parts in the zones.
-        area: float64[p], of the parts, as shares of the cells.
-        roughness: float64[p, levels], of the families below the cells.
-        refined: bool[p], whether to look below the cell at all.
-    """
-    variance = np.zeros(len(area))
-    part, mass = np.arange(len(area)), np.ones(len(area))
-    for step in range(roughness.shape[1]):
-        rho = roughness[part, step]
-        last = step == roughness.shape[1] - 1
-        down = refined[part] & ((step < _EXACT_LEVELS) | (area < _SMALL)) & (not last)
-        rest = mass * 4 / 3 * rho * area * (1 - area)
-        variance += np.bincount(part[~down], rest[~down], len(variance))
-        part, mass, area, rho, shapes, bounds = (
-            part[down],
-            mass[down],
-            area[down],
-            rho[down],
-            shapes[down],
-            bounds[:, down],
+    unbiased, within = _cells_of(release)
+    grid = release.grid
+    assert grid is not None
+    region = grid.region
+    box = shapely.box(region.west, region.south, region.east, region.north)
+    share = shapely.area(shapely.intersection(zones.geometries, box)) / shapely.area(zones.geometries)
+    if not (share > 0).any():
+        west, south, east, north = shapely.total_bounds(zones.geometries)
+        raise RequestError(
+            f"zones: none meets the map of {release.path} ({region}); they span {west:g},{south:g},{east:g},{north:g}; "
+            "longitude comes first"
         )
-        if not len(part):
-            break
-        bounds = _children(bounds)
-        shapes = shapely.intersection(np.repeat(shapes, 4), shapely.box(*bounds))
-        share = shapely.area(shapes) / ((bounds[2] - bounds[0]) * (bounds[3] - bounds[1]))
-        family = np.clip(share, 0.0, 1.0).reshape(-1, 4)
-        apart = ((family - family.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-        variance += np.bincount(part, mass * rho / 3 * apart, len(variance))
-        open_ = (share > _WHOLE) & (share < 1 - _WHOLE)
-        part, mass = np.repeat(part, 4)[open_], np.repeat(mass * (1 + 4 * rho) / 16, 4)[open_]
-        area, shapes, bounds = share[open_], shapes[open_], bounds[:, open_]
-    return variance
+    found = estimate_areas(grid, unbiased, within, zones.geometries)
+    low, high = found.intervals()
+    outside = share <= 0
+    columns = {
+        "zone": list(zones.ids),
+        **{
+            name: pa.array(values, mask=outside)
+            for name, values in (
+                ("users", found.users),
+                ("stddev", found.stddev),
+                ("low", low),
+                ("high", high),
+                ("noise_stddev", np.sqrt(found.noise_variance)),
+            )
+        },
+        "share_in_map": np.clip(share, 0.0, 1.0),
+        "geometry": shapely.to_wkb(zones.geometries),
+    }
+    privacy = release.manifest.get("privacy", {})
+    origin = {
+        "release_id": release.manifest.get("release_id"),
+        "manifest_sha256": release.digest,
+        **{name: privacy.get(name) for name in ("epsilon", "delta", "unit", "adjacency", "trust")},
+        "guarantee": release.guarantee,
+        "zones_sha256": zones.digest,
+    }
+    metadata = {**(RELEASE_ZONES_SCHEMA.metadata or {}), b"sfumato": json.dumps(origin).encode()}
+    return pa.table(columns, schema=RELEASE_ZONES_SCHEMA).replace_schema_metadata(metadata)
 
 
-def _children(bounds: Floats) -> Floats:
-    """West, south, east and north of the four quarters of rectangles: float64[4, p] -> float64[4, 4 p]."""
-    west, south, east, north = bounds
-    middle, centre = (west + east) / 2, (south + north) / 2
-    quarters = [
-        [west, west, middle, middle],
-        [south, centre, south, centre],
-        [middle, middle, east, east],
-        [centre, north, centre, north],
+def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
+    """Zones from what Python programs have.
+
+    Args:
+        polygons: a path of a GeoJSON or GeoParquet file, a geopandas GeoDataFrame or GeoSeries, or shapely polygons.
+        id_column: the property or column of ids. Without it a frame's index or a polygon's number is its id.
+
+    Raises:
+        RequestError: as `read_zones`, or a file has no id_column.
+    """
+    if isinstance(polygons, str | os.PathLike):
+        if id_column is None:
+            raise RequestError("id_column: name the property or column of the zones' ids, such as id_column='tract'")
+        return read_zones(os.fspath(polygons), id_column)
+    ids: Sequence[Any]
+    if hasattr(polygons, "geometry") and hasattr(polygons, "crs"):  # of geopandas
+        if polygons.crs is None:
+            raise RequestError("zones: the frame has no CRS; set it, such as frame.set_crs('OGC:CRS84')")
+        located = polygons.to_crs("OGC:CRS84")
+        if id_column is not None and id_column not in getattr(polygons, "columns", ()):
+            raise RequestError(f"id_column: the frame has no column {id_column!r}")
+        ids = list(polygons.index if id_column is None else polygons[id_column])
+        shapes = list(located.geometry)
+    else:
+        if id_column is not None:
+            raise RequestError("id_column: shapely polygons have no columns; leave it out, or give a GeoDataFrame")
+        try:
+            shapes = list(polygons)
+        except TypeError:
+            shapes = [polygons]
+        ids = range(len(shapes))
+    kinds = ("Polygon", "MultiPolygon")
+    bad = [i for i, one in enumerate(shapes) if getattr(one, "geom_type", None) not in kinds or one.is_empty]
+    if bad or not shapes:
+        what = f"number {bad[0]} is {type(shapes[bad[0]]).__name__}" if bad else "there are none"
+        raise RequestError(f"zones: give polygons; {what}")
+    geometries = np.empty(len(shapes), dtype=object)
+    geometries[:] = shapes
+    zones = Zones(tuple(map(str, ids)), shapely.force_2d(geometries), id_column or "zone")
+    check_zones(zones, "the polygons")
+    return zones
+
+
+def table_bytes(table: pa.Table, suffix: str) -> bytes:
+    """A table of zones as a file: GeoParquet, GeoJSON, or CSV without polygons. suffix: one of SUFFIXES."""
+    if suffix == ".parquet":
+        return parquet_bytes(table)
+    if suffix == ".csv":
+        text = io.BytesIO()
+        pyarrow.csv.write_csv(table.drop_columns("geometry"), text)
+        return text.getvalue()
+    rows = table.drop_columns("geometry").to_pylist()
+    shapes = shapely.to_geojson(shapely.from_wkb(table["geometry"].to_numpy()))
+    features = [
+        {"type": "Feature", "properties": row, "geometry": json.loads(shape)}
+        for row, shape in zip(rows, shapes, strict=True)
     ]
-    return np.array(quarters).transpose(0, 2, 1).reshape(4, -1)
+    origin = json.loads(table.schema.metadata[b"sfumato"])
+    return json.dumps({"type": "FeatureCollection", "sfumato": origin, "features": features}).encode()
+
+
+def _cells_of(release: Release) -> tuple[UnbiasedCounts, WithinCells]:
+    """The users of a heatmap's cells, their errors, and the spread inside them. Raises RequestError."""
+    job, errors = release.manifest.get("job"), release.manifest.get("errors", {})
+    if job != "heatmap":
+        raise RequestError(
+            f"release: {release.path} is of `sfumato {job}`; zones are estimated from a `sfumato heatmap`, whose cells "
+            "cover its map"
+        )
+    if release.grid is None:
+        raise RequestError(f"release: {release.path}: the manifest lacks the map's region or depth")
+    sums = str(errors.get("sums", ""))
+    if TOTALS_FILE not in sums and not (_INDEPENDENT in sums and _all_counted(release)):
+        raise RequestError(
+            f"release: {release.path} does not state errors of sums of cells, only a lower bound, so zones would have "
+            "none; publish the heatmap with the method adaptive or flat"
+        )
+    table = release.arrow_table(CELLS_FILE)
+    count, variance = table["count"].to_numpy(), table["stddev"].to_numpy() ** 2
+    if TOTALS_FILE in sums:
+        nodes = release.arrow_table(TOTALS_FILE)
+        node, cell, users, measured = (nodes[name].to_numpy() for name in ("node", "cell", "users", "variance"))
+        unbiased = UnbiasedCounts.from_nodes(node, users, measured, release.grid.depth)
+        cell = cell[cell >= 0]
+        share = _area_shares(unbiased.full, cell, len(count))
+    else:
+        unbiased, cell, share = _independent(release, table["cell_id"].to_pylist(), count, variance)
+    return unbiased, learn_within_cells(unbiased, count[cell] * share, variance[cell] * share)
+
+
+def _independent(
+    release: Release, names: list[str], count: NDArray[np.float64], variance: NDArray[np.float64]
+) -> tuple[UnbiasedCounts, NDArray[np.int64], NDArray[np.float64]]:
+    """The users of cells of independent errors, the cell of each leaf and its share of the cell's area."""
+    assert release.grid is not None
+    try:
+        nodes = nodes_from_names(names, release.grid.depth)
+        tree = Tree.of(release.grid.depth, nodes)
+    except ValueError as error:
+        raise RequestError(f"{release.path}: {CELLS_FILE} is damaged ({error})") from None
+    full = FullTree.from_trees(tree)
+    order = np.argsort(nodes)
+    owner = tree.entries[full.owners(tree)]
+    cell = order[np.minimum(np.searchsorted(nodes[order], owner), len(nodes) - 1)]
+    share = _area_shares(full, cell, len(names))
+    users, spread = (full.sums(full.by_level(one[cell] * share)) for one in (count, variance))
+    return UnbiasedCounts(full, users, spread, float(spread[0][0])), cell, share
+
+
+def _area_shares(full: FullTree, cell: NDArray[np.int64], cells: int) -> NDArray[np.float64]:
+    """The share of each leaf's area in its cell: float64[leaves]."""
+    area = np.concatenate([np.full(int(leaf.sum()), 0.25**level) for level, leaf in enumerate(full.leaves)])
+    return np.asarray(area / np.bincount(cell, area, cells)[cell])
+
+
+def _all_counted(release: Release) -> bool:
+    """Whether every user was counted in the last sub-query, so that noise is all of a cell's error."""
+    privacy = release.manifest.get("privacy", {})
+    queries = privacy.get("sub_queries") or [{}]
+    return privacy.get("composition") != "parallel" and not queries[-1].get("shards_lost")

@@ -107,9 +107,9 @@ def infer(
             earlier = by_family(guide[level])
             before = earlier.sum(axis=1, keepdims=True)
             bases.append(total[:, None] * (earlier / np.where(before > 0, before, 1) - np.where(before > 0, 0.25, 0)))
-        predicted, found = predict_contrasts(bases, contrast, 1 / (scale + (0.05 * total) ** 2 + 1e-9), strong, total)
-        if level >= 2 and not np.isnan(found).all():
-            slopes.append((len(total), float(np.nanmin(found))))
+        predicted, slope = _predict(bases, contrast, 1 / (scale + (0.05 * total) ** 2 + 1e-9), strong, total)
+        if level >= 2 and slope is not None:
+            slopes.append((len(total), slope))
 
         left = contrast - predicted
         energy = (left**2).sum(axis=1)
@@ -134,30 +134,29 @@ def infer(
     return _reestimate_leaves(result, own, noise or own, sampling, users)
 
 
-def predict_contrasts(
+def _predict(
     bases: Sequence[NDArray[np.float64]],
     contrast: NDArray[np.float64],
     weight: NDArray[np.float64],
     strong: NDArray[np.bool_],
     total: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], float | None]:
     """Predicts contrasts float64[n, 4] from bases of that shape.
 
     Weighted least squares gives a coefficient in [0, _MAX_SLOPE] for each basis, for strong and weak families apart.
 
     Returns:
-        The contrasts, and the coefficient of the first basis for weak and for strong families, float64[2]; NaN where
-        none was learned.
+        The contrasts, and the smaller coefficient of the first basis; None where none was learned.
     """
-    predicted, first = np.zeros_like(contrast), np.full(2, np.nan)
-    for at, kind in ((1, strong), (0, ~strong)):
+    predicted, first = np.zeros_like(contrast), []
+    for kind in (strong, ~strong):
         if not bases or kind.sum() < _MIN_FAMILIES:
             continue
         found = _least_squares([basis[kind] for basis in bases], contrast[kind], weight[kind])
         predicted[kind] = sum(c * basis[kind] for c, basis in zip(found, bases, strict=True))
-        first[at] = found[0]
+        first.append(float(found[0]))
     predicted = np.clip(predicted, -total[:, None] / 4, total[:, None] / 4)
-    return predicted - predicted.mean(axis=1, keepdims=True), first
+    return predicted - predicted.mean(axis=1, keepdims=True), min(first, default=None)
 
 
 def _least_squares(

@@ -1,0 +1,43 @@
+"""`sfumato zones --release`: users of zones from a published heatmap. It runs no pipeline and charges nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.release_zones_request import ReleaseZonesRequest
+from sfumato.transforms.files import is_remote, write_file
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.zones.release_zones import SUFFIXES, table_bytes, zones_of_release
+from sfumato.transforms.zones.zone_file import Zones, index_zones, read_zones
+
+
+def run(request: ReleaseZonesRequest) -> int:
+    """Runs the command. Returns the exit status 0, or raises RequestError."""
+    suffix = os.path.splitext(request.output)[1]
+    if suffix not in SUFFIXES:
+        raise RequestError(f"output: must end in {', '.join(SUFFIXES)}, which says its format; got {request.output}")
+    if not request.overwrite and not is_remote(request.output) and os.path.lexists(request.output):
+        raise RequestError(f"output: {request.output} exists already; name another, or give --overwrite")
+    release = open_release(request.release)
+    table = zones_of_release(release, _zones_of(request, release))
+    try:
+        write_file(request.output, table_bytes(table, suffix))
+    except OSError as error:
+        raise RequestError(f"output: {request.output} cannot be written ({error.strerror or error})") from None
+    outside = table["users"].null_count
+    left = f"; {outside:,} outside the map have none" if outside else ""
+    sys.stdout.write(f"{request.output}: users of {table.num_rows - outside:,} zones, 95% intervals{left}\n")
+    return 0
+
+
+def _zones_of(request: ReleaseZonesRequest, release: Release) -> Zones:
+    """The zones of the request's file or index. Raises RequestError."""
+    if request.index is None:
+        assert request.zones is not None
+        assert request.id_column is not None
+        return read_zones(request.zones, request.id_column)
+    if release.grid is None:
+        raise RequestError(f"release: {release.path} has no map whose cells of an index could be listed")
+    return index_zones(*request.index, release.grid.region)
