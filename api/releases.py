@@ -16,13 +16,18 @@ import numpy as np
 from sfumato.notebook import Widget, make_widget, picture_bundle
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE
+from sfumato.transforms.export.export_file import export_release
+from sfumato.transforms.export.export_source import ExportSource
+from sfumato.transforms.export.map_dataset import map_dataset, map_frame
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release import published_release
 from sfumato.transforms.zones.release_zones import zones_from, zones_of_release
 
 if TYPE_CHECKING:
+    import geopandas
     import pandas as pd
+    import xarray
     from matplotlib.axes import Axes
 
 _MAX_BARS = 30
@@ -96,6 +101,68 @@ class Release(published_release.Release):
             ['0']
         """
         return published_release.data_frame(zones_of_release(self, zones_from(polygons, id_column)))
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,
+        *,
+        licence: str | None = None,
+        table: str | None = None,
+        resolution: int | None = None,
+        overwrite: bool = False,
+    ) -> list[str]:
+        """Writes the release as a file of another tool, with its guarantee in the file's metadata.
+
+        Args:
+            path: the file, local or gs://.
+            format: geotiff, geojson, csv, gpkg, pmtiles, h3 or stac; None for that of the file's suffix.
+            licence: that the file states, as an SPDX identifier such as CC-BY-4.0; None states none.
+            table: of the release; None for the one with the map.
+            resolution: of H3's cells, for the format h3.
+            overwrite: whether to replace a file that is there.
+
+        Returns:
+            The files that were written, `path` first.
+
+        Raises:
+            RequestError: the format does not fit the release, an option is wrong, a library is missing, or the file
+                cannot be written.
+        """
+        return export_release(
+            self,
+            os.fspath(path),
+            format,
+            licence=licence,
+            table=table,
+            resolution=resolution,
+            overwrite=overwrite,
+        )
+
+    def to_xarray(self) -> xarray.Dataset:
+        """The map as bands over pixels: `users`, `density`, its interval and standard deviation, rates or means.
+
+        A pixel has the value of its cell, so the pixels of one cell are not independent. The attributes `long_name`
+        and `units` say what a band is, and the attributes of the Dataset state the guarantee.
+
+        Returns:
+            A Dataset with the dimensions y and x, in degrees. y is from the north.
+
+        Raises:
+            RequestError: the release has no map of cells, or xarray is missing.
+        """
+        return map_dataset(ExportSource(self))
+
+    def to_geodataframe(self, table: str | None = None) -> geopandas.GeoDataFrame:
+        """The rows of the map with their shapes; `attrs` states the guarantee.
+
+        Args:
+            table: of the release; None for the one with the map.
+
+        Raises:
+            RequestError: the release has no such table or no map, or geopandas is missing.
+        """
+        return map_frame(ExportSource(self, table_name=table))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draws the release's main result with matplotlib.

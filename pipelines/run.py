@@ -133,6 +133,11 @@ JOBS = {
         "schemas.requests.commands:PageRequest",
         "pipelines.page:run",
     ),
+    "export": Job(
+        "write a published release as a file of a GIS, a notebook or a web map",
+        "schemas.requests.export_request:ExportRequest",
+        "pipelines.export:run",
+    ),
     "key": Job(
         "make a key: the secret behind the noise of a release",
         "schemas.requests.commands:KeyRequest",

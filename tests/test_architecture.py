@@ -151,7 +151,8 @@ DEFERRED = {
     "transforms/release/publishing.py": {"sfumato.transforms.release.release_index"},
 }
 OPTIONAL = ("google", "apache_beam.io.gcp", "apache_beam.internal.gcp", "geopandas", "shapely", "ortools", "pydp")
-OPTIONAL += ("h3", "jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython")
+OPTIONAL += ("jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython")
+OPTIONAL += ("rasterio", "pmtiles", "mapbox_vector_tile", "pyogrio", "h3", "xarray")
 # File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
 # files.
 ONE_IDEA = {"ledger.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}

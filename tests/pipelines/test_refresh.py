@@ -93,7 +93,7 @@ def backfilled(tmp_path_factory: pytest.TempPathFactory, days: Path) -> Place:
 def test_a_backfill_publishes_every_day_and_its_page(backfilled: Place) -> None:
     published = backfilled.folder / "published"
     assert sorted(path.name for path in published.iterdir()) == [
-        "index.html", "latest.json", "maps", "releases", "timeline.json",
+        "catalog.json", "index.html", "latest.json", "maps", "releases", "stac", "timeline.json",
     ]  # fmt: skip
     assert sorted(path.name for path in (published / "releases").iterdir()) == DAYS
     latest = json.loads((published / "latest.json").read_text())

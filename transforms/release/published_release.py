@@ -297,8 +297,11 @@ def data_frame(table: pa.Table) -> pd.DataFrame:
     return located
 
 
-def open_release(path: str | os.PathLike[str]) -> Release:
-    """Opens the release in a folder, local or gs://. Raises RequestError if there is none."""
+def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Release:
+    """Opens the release in a folder, local or gs://. Raises RequestError if there is none.
+
+    changes: whether changes between two releases count as one.
+    """
     text = os.fspath(path)
     try:
         content = read_part(text, MANIFEST_FILE)
@@ -309,6 +312,8 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") == EVALUATION_FORMAT:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
+    if manifest.get("format") == CHANGES_FORMAT and changes:
+        return Release(text, manifest, hashlib.sha256(content).hexdigest())
     if manifest.get("format") == CHANGES_FORMAT:
         raise RequestError(f"{text}: changes between two releases, no release; read {CHANGES_FILE}")
     if manifest.get("format") == REFUSAL_FORMAT:

@@ -1,4 +1,6 @@
-"""The index of a folder of dated releases: `latest.json`, `timeline.json`, `maps/` and the page beside `releases/`.
+"""The index of a folder of dated releases, beside `releases/`: `latest.json`, `timeline.json`, `maps/` and the page.
+
+`catalog.json` and the items in `stac/` are the same for catalogues of data (STAC).
 
 The index follows from the published releases and the ledger. Any run can rebuild it at any time.
 """
@@ -21,6 +23,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.catalog import RELEASES, published_releases
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.release.stac_item import stac_bytes, stac_catalog, stac_item
 from sfumato.transforms.release.timeline_view import (
     LATEST_FILE,
     MAP_FORMAT,
@@ -33,6 +36,8 @@ from sfumato.transforms.report.report import render_page
 from sfumato.transforms.storage import matching
 
 MAPS = "maps"
+STAC_ITEMS = "stac"
+CATALOG_FILE = "catalog.json"
 _ROUNDS = 5
 
 
@@ -76,15 +81,28 @@ class _Dated:
         mark = hashlib.sha256(content.encode()).hexdigest()[:12]
         return f"{MAPS}/{self.date}-{mark}.js"
 
+    @property
+    def stac_item(self) -> str:
+        """The file of its STAC item, relative to the catalog. Its name differs between releases of a day."""
+        return f"{STAC_ITEMS}/{self.date}-{self.release.digest[:12]}.json"
+
+    def stac_bytes(self) -> bytes:
+        catalog = f"../{CATALOG_FILE}"
+        links = [{"rel": rel, "href": catalog, "type": "application/json"} for rel in ("root", "parent")]
+        return stac_bytes(stac_item(self.release, f"../{self.folder}", links=links))
+
     def map_bytes(self) -> bytes:
         return night_map(self.date, self.release)
 
 
 def _write_all(root: str, releases: list[_Dated], history: History | None) -> None:
-    present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
+    folders = (MAPS, STAC_ITEMS)
+    present = {file.path.rsplit("/", 1)[-1] for name in folders for file in matching(FileSystems.join(root, name, "*"))}
     for dated in releases:
         if dated.map is not None and dated.map.rsplit("/", 1)[-1] not in present:
             write_file(FileSystems.join(root, dated.map), dated.map_bytes())
+        if dated.stac_item.rsplit("/", 1)[-1] not in present:
+            write_file(FileSystems.join(root, dated.stac_item), dated.stac_bytes())
     newest = releases[-1]
     latest = {
         "date": newest.date,
@@ -101,6 +119,7 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
     if BASEMAP_FILE in (newest.release.listed or {}):
         files[BASEMAP_FILE] = newest.release.read(BASEMAP_FILE)
     files[PAGE_FILE] = render_page(timeline_view(files)).encode()
+    files[CATALOG_FILE] = stac_bytes(stac_catalog(dataset, {f"./{one.stac_item}": one.date for one in releases}))
     for name, content in files.items():
         write_file(FileSystems.join(root, name), content)
 

@@ -1,0 +1,104 @@
+"""CSV in the form that kepler.gl reads, and its W3C metadata (CSVW) with the release's statement."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import shapely
+
+from sfumato.transforms.export.export_format import ExportFormat
+from sfumato.transforms.export.export_source import TABLE, ExportSource
+from sfumato.transforms.export.map_layer import GEOMETRY, column_text
+from sfumato.transforms.export.release_statement import NOT_STATED
+
+METADATA_SUFFIX = "-metadata.json"  # as the W3C's "Model for Tabular Data and Metadata on the Web", Section 5.3, names
+_POINT = {
+    "latitude": "of a point inside the shape, for tools that draw points; degrees",
+    "longitude": "of a point inside the shape, for tools that draw points; degrees",
+}
+_SHAPE = {GEOMETRY: "the shape as well-known text: longitude, then latitude, degrees"}
+_TYPES = {"int8": "byte", "int16": "short", "int32": "int", "int64": "long", "bool": "boolean", "double": "double"}
+
+
+def write_csv(source: ExportSource) -> dict[str, bytes]:
+    """The table, and its metadata. A row's shape is a column of well-known text, beside a point inside it."""
+    table = _with_shapes(source) if source.has_shapes else source.table[1]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table.column_names)
+    writer.writerows(zip(*(_texts(table[name]) for name in table.column_names), strict=True))
+    return {"": file.getvalue().encode(), METADATA_SUFFIX: _metadata(source, table)}
+
+
+def _texts(values: pa.ChunkedArray) -> list[str]:
+    """The values of a column as text; empty for what is missing or not finite.
+
+    A number with a fraction always has a point and never an exponent: kepler.gl takes columns with exponents for text.
+    """
+    found = values.to_pylist()
+    if pa.types.is_floating(values.type):
+        return [
+            "" if one is None or not math.isfinite(one) else np.format_float_positional(one, trim="0") for one in found
+        ]
+    if pa.types.is_boolean(values.type):
+        return ["" if one is None else str(one).lower() for one in found]
+    return ["" if one is None else str(one) for one in found]
+
+
+def _with_shapes(source: ExportSource) -> pa.Table:
+    layer = source.layer
+    point = shapely.point_on_surface(layer.shapes)
+    texts = {**_POINT, **_SHAPE}
+    columns = {
+        "latitude": pa.array(shapely.get_y(point)),
+        "longitude": pa.array(shapely.get_x(point)),
+        GEOMETRY: pa.array(shapely.to_wkt(layer.shapes, rounding_precision=-1), pa.string()),
+    }
+    table = layer.table
+    for name, values in columns.items():
+        if name not in table.column_names:
+            table = table.append_column(pa.field(name, values.type, metadata={"description": texts[name]}), values)
+    return table
+
+
+def _metadata(source: ExportSource, table: pa.Table) -> bytes:
+    statement = source.statement
+    columns = [
+        {
+            "name": field.name,
+            "titles": field.name,
+            "datatype": _TYPES.get(str(field.type), "string"),
+            "dc:description": column_text(field),
+        }
+        for field in table.schema
+    ]
+    content: dict[str, Any] = {
+        "@context": "http://www.w3.org/ns/csvw",
+        "url": source.file_name,
+        "dc:title": statement["title"],
+        "dc:description": statement["guarantee"],
+        "dc:identifier": statement["release_id"],
+        "dc:issued": statement["published"],
+        **({} if statement["licence"] == NOT_STATED else {"dc:license": statement["licence"]}),
+        "tableSchema": {"columns": columns},
+        "notes": [statement],
+    }
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+FORMAT = ExportFormat(
+    "csv",
+    "a table; the shape of a row is a column of well-known text",
+    (".csv",),
+    "text/csv",
+    TABLE,
+    "kepler.gl, spreadsheets, pandas, DuckDB",
+    f"`FILE.csv{METADATA_SUFFIX}`, W3C's metadata of CSV, which lies beside it",
+    write_csv,
+)

@@ -1,0 +1,46 @@
+"""What a format of exported files is, and the check of what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.export.export_source import ExportSource
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A format.
+
+    Attributes:
+        name: as `--format` has it.
+        text: what a file of it holds, in a few words.
+        suffixes: of file names, the usual one first.
+        media_type: of the file.
+        needs: the part of a release that it is made of, one of `export_source.PARTS`.
+        opened_by: programs and libraries that open it, for the documents.
+        states_in: where a file has the release's statement, for the documents.
+        write: makes the content of the file, by what is added to the file's name: "" for the file itself.
+        resolution: whether it takes a resolution.
+    """
+
+    name: str
+    text: str
+    suffixes: tuple[str, ...]
+    media_type: str
+    needs: str
+    opened_by: str
+    states_in: str
+    write: Callable[[ExportSource], dict[str, bytes]]
+    resolution: bool = False
+
+
+@contextmanager
+def needs_extra(what: str) -> Iterator[None]:
+    """Turns a missing library into a RequestError that names the extra to install. what: begins the message."""
+    try:
+        yield
+    except ImportError as error:
+        raise RequestError(f"{what}: needs {error.name}, which is not here: pip install 'sfumato[export]'") from None

@@ -1,0 +1,132 @@
+"""What an exported file is made of: a release, its statement, and its map or table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, MODEL_FILE
+from sfumato.transforms.export.map_layer import GEOMETRY, MapLayer, layer_of_model, layer_of_table
+from sfumato.transforms.export.map_raster import MapRaster, raster_of_cells, raster_of_squares
+from sfumato.transforms.export.release_statement import release_statement
+from sfumato.transforms.ranges.model_file import read_model
+from sfumato.transforms.release.published_release import Release
+
+RELEASE, TABLE, MAP, RASTER = "release", "table", "map", "raster"
+PARTS = {RELEASE: "a release", TABLE: "a table", MAP: "a table with shapes", RASTER: "a map of cells"}
+"""What a format can be made of, in words."""
+_RASTERS = (CELLS_FILE, CHANGES_FILE)
+_PARQUET = ".parquet"
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """A release to export. Its parts are read when they are used.
+
+    Attributes:
+        release: a release, or changes between two.
+        licence: that files state; None for none.
+        table_name: the table to export; None for the one with the map, or the only one.
+        resolution: of the cells that users are summed in, for a format that has such cells; None for none.
+        file_name: of the exported file, without a folder.
+    """
+
+    release: Release
+    licence: str | None = None
+    table_name: str | None = None
+    resolution: int | None = None
+    file_name: str = ""
+
+    @cached_property
+    def statement(self) -> dict[str, str]:
+        """See `release_statement`."""
+        return release_statement(self.release, self.licence)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Those of PARTS that this release has."""
+        release = self.release
+        found = [RELEASE]
+        if self._is_model or release.tables:
+            found.append(TABLE)
+        if self._is_model or self._map_table is not None:
+            found.append(MAP)
+        if self._is_model or self._raster_file is not None:
+            found.append(RASTER)
+        return tuple(found)
+
+    @property
+    def nested(self) -> bool:
+        """Whether each row has all users of its node, so that rows may lie within each other."""
+        return self.release.manifest.get("job") in ("histogram", "hotspots")
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether the rows of the table to export have shapes."""
+        if self.table_name is None:
+            return MAP in self.parts
+        return GEOMETRY in self._table(self.table_name).column_names
+
+    @cached_property
+    def layer(self) -> MapLayer:
+        """The table with shapes. Raises RequestError if the release has none."""
+        if self._is_model and self.table_name is None:
+            model = read_model(self.release.read(MODEL_FILE), f"{self.release.path}/{MODEL_FILE}")
+            return layer_of_model(model, max(self.release.manifest["sizes_metres"]))
+        name = self.table_name or self._map_table
+        if name is None:
+            raise RequestError(f"{self.release.path}: no table of this release has shapes")
+        table = self._table(name)
+        if GEOMETRY not in table.column_names:
+            raise RequestError(f"table: {name} of {self.release.path} has no shapes; csv takes tables without shapes")
+        return layer_of_table(name, table)
+
+    @cached_property
+    def raster(self) -> MapRaster:
+        """The bands of a map of cells. Raises RequestError if the release has none."""
+        release = self.release
+        grid = release.grid
+        if grid is None:
+            raise RequestError(f"{release.path}: the manifest lacks the map's region or depth")
+        if self._is_model:
+            return raster_of_squares(self.layer, grid.region)
+        if self._raster_file is None:
+            raise RequestError(f"{release.path}: this release has no map of cells")
+        name = self._raster_file.removesuffix(_PARQUET)
+        return raster_of_cells(name, self._table(name), grid, nested=self.nested)
+
+    @cached_property
+    def table(self) -> tuple[str, pa.Table]:
+        """A table without shapes, and its name; for a release with a map use `layer`. Raises RequestError."""
+        name = self.table_name
+        if name is None:
+            tables = self.release.tables
+            if len(tables) != 1:
+                raise RequestError(f"table: name one of {', '.join(tables)}; {self.release.path} has several")
+            name = tables[0]
+        return name, self._table(name)
+
+    @property
+    def _is_model(self) -> bool:
+        return MODEL_FILE in (self.release.listed or {})
+
+    @cached_property
+    def _map_table(self) -> str | None:
+        """The first table with shapes."""
+        release = self.release
+        first = ("cells", "zones", "flows", "changes")
+        names = sorted(release.tables, key=lambda name: (first.index(name) if name in first else len(first), name))
+        return next((name for name in names if GEOMETRY in self._table(name).column_names), None)
+
+    @property
+    def _raster_file(self) -> str | None:
+        return next((name for name in _RASTERS if name in (self.release.listed or {})), None)
+
+    def _table(self, name: str) -> pa.Table:
+        if name not in self.release.tables:
+            has = f"it has {', '.join(self.release.tables)}" if self.release.tables else "it has no tables"
+            raise RequestError(f"table: {self.release.path} has no table {name!r}; {has}")
+        return self.release.arrow_table(name + _PARQUET)

@@ -1,0 +1,60 @@
+"""GeoJSON (RFC 7946): the rows of a map as features, with the release's statement as a foreign member."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import shapely
+
+from sfumato.transforms.export.export_format import ExportFormat
+from sfumato.transforms.export.export_source import MAP, ExportSource
+from sfumato.transforms.export.map_layer import MapLayer
+
+
+def write_geojson(source: ExportSource) -> dict[str, bytes]:
+    """The file's bytes. Numbers that are not finite are null. Outer rings are anticlockwise, as the RFC demands."""
+    layer = source.layer
+    head = {
+        "type": "FeatureCollection",
+        "name": layer.name,
+        **({"bbox": list(layer.bounds)} if len(layer.shapes) else {}),
+        "sfumato": {**source.statement, "columns": layer.columns},
+    }
+    shapes = shapely.to_geojson(_anticlockwise(layer.shapes)).tolist()
+    features = ",\n".join(
+        f'{{"type":"Feature","id":{number},"properties":{json.dumps(row, allow_nan=False)},"geometry":{shape}}}'
+        for number, (row, shape) in enumerate(zip(plain_rows(layer), shapes, strict=True))
+    )
+    text = json.dumps(head, ensure_ascii=False, allow_nan=False)
+    return {"": f'{text[:-1]}, "features": [\n{features}\n]}}\n'.encode()}
+
+
+def plain_rows(layer: MapLayer) -> list[dict[str, Any]]:
+    """The rows of a layer as values that JSON has; None for what is missing or not finite."""
+    columns = {}
+    for name in layer.table.column_names:
+        values = layer.table[name].to_pylist()
+        columns[name] = [None if isinstance(one, float) and not np.isfinite(one) else _plain(one) for one in values]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float | bool | list) else str(value)
+
+
+def _anticlockwise(shapes: np.ndarray[Any, np.dtype[np.object_]]) -> np.ndarray[Any, np.dtype[np.object_]]:
+    return np.asarray(shapely.orient_polygons(shapes))
+
+
+FORMAT = ExportFormat(
+    "geojson",
+    "one feature a row of the map",
+    (".geojson", ".json"),
+    "application/geo+json",
+    MAP,
+    "QGIS, GDAL, geopandas, web maps, kepler.gl",
+    "the member `sfumato` of the collection",
+    write_geojson,
+)
