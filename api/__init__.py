@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sfumato import beam
-    from sfumato.jobs import changes, heatmap, histogram, hotspots, moments, plan, quantiles, ranges, synth
+    from sfumato.jobs import changes, heatmap, histogram, hotspots, moments, plan, quantiles, ranges, synth, zones
     from sfumato.releases import Release, open_release
     from sfumato.schemas.errors import BudgetError, DataError, RequestError, SfumatoError
     from sfumato.schemas.region import Region
@@ -41,10 +41,11 @@ __all__ = [
     "quantiles",
     "ranges",
     "synth",
+    "zones",
 ]
 
 _MODULES = {
-    "jobs": ("changes", "heatmap", "histogram", "hotspots", "moments", "plan", "quantiles", "ranges", "synth"),
+    "jobs": ("changes", "heatmap", "histogram", "hotspots", "moments", "plan", "quantiles", "ranges", "synth", "zones"),
     "releases": ("Release", "open_release"),
     "schemas.errors": ("BudgetError", "DataError", "RequestError", "SfumatoError"),
     "schemas.region": ("Region",),

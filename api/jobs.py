@@ -81,6 +81,47 @@ def heatmap(
     return _publish("heatmap", input, output, given, options)
 
 
+def zones(
+    input: Logs,
+    *,
+    zones: Folder | None = None,
+    id_column: str | None = None,
+    levels: Sequence[str] | str | None = None,
+    epsilon: float = 1.0,
+    auxiliary: str | None = None,
+    output: Folder | None = None,
+    **options: Any,
+) -> Release:
+    """Counts the users in each of a list of public zones, such as tracts, with a trusted curator's noise by default.
+
+    Args:
+        input: Parquet files or a table, see `heatmap`.
+        zones: a GeoJSON or GeoParquet file of polygons in longitude and latitude. In its place, h3=8, quadkey=15 or
+            s2=13 with region=... take the cells of an index.
+        id_column: property or column of the zones' ids; by default the first of levels.
+        levels: columns of nested levels, from the finest to the coarsest. A zone is then exactly the sum of its parts.
+        epsilon: privacy budget of the complete release, of all levels together.
+        auxiliary: see `heatmap`: its share in each zone is estimated too.
+        output: see `heatmap`.
+        **options: any other option of `sfumato zones`, such as trust or contribution.
+
+    Returns:
+        The release: `zones_table` has a row for each zone, and `zones_total` the error of sums of zones.
+
+    Raises:
+        RequestError, DataError, BudgetError: see `heatmap`.
+
+    Example:
+        >>> release = sfumato.zones("logs/*.parquet", h3=7, region=(3.00, 1.00, 3.13, 1.13))
+        >>> release.zones_table.columns[:7].to_list()
+        ['zone', 'level', 'parent', 'users', 'stddev', 'low', 'high']
+        >>> float(release.zones_table["stddev"].max()) < 1.37
+        True
+    """
+    given = {"zones": zones, "id_column": id_column, "levels": levels, "epsilon": epsilon, "auxiliary": auxiliary}
+    return _publish("zones", input, output, given, options)
+
+
 def histogram(
     input: Logs,
     *,

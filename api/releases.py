@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sfumato.notebook import Widget, make_widget, picture_bundle
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE
+from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE, ZONES_FILE
 from sfumato.transforms.export.export_file import export_release
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.export.map_dataset import map_dataset, map_frame
@@ -49,6 +50,42 @@ class Release(published_release.Release):
     def model(self) -> RangeModel:
         """The model of `sfumato ranges`, which answers squares. Raises RequestError if there is none."""
         return read_model(self.read(MODEL_FILE), f"{self.path}/{MODEL_FILE}")
+
+    def zones_total(self, rows: NDArray[Any]) -> tuple[float, float]:
+        """Users of several published zones together, and the standard deviation of that sum's error.
+
+        Errors of zones go together where several levels were asked, so that their deviations cannot be added up by
+        themselves.
+
+        Args:
+            rows: bool[n] or float64[n], one for each row of `table("zones")`: whether it counts, or which share of it.
+                A zone of a coarser level counts as all of its parts.
+
+        Returns:
+            Users, which may be negative, and their standard deviation; 1.96 of them on each side are a 95% interval of
+            a sum of several zones.
+
+        Raises:
+            RequestError: rows has another length, or the release has no table of zones.
+        """
+        from sfumato.transforms.zones.zone_estimates import total_variance
+
+        table, weights = self.arrow_table(ZONES_FILE), np.asarray(rows, dtype=np.float64)
+        if weights.shape != (table.num_rows,):
+            raise RequestError(f"rows: must hold one value for each of {table.num_rows} zones, got {weights.shape}")
+        levels = self.manifest["zones"]["levels"]
+        ends = np.cumsum([level["zones"] for level in levels])
+        names, above = table["zone"].to_pylist(), table["parent"].to_pylist()
+        parts = np.split(weights, ends[:-1])
+        parents = []
+        for first, last, end in zip([0, *ends[:-2]], ends[:-1], ends[1:], strict=True):
+            index = {name: number for number, name in enumerate(names[last:end])}
+            parents.append(np.array([index[one] for one in above[first:last]]))
+        for place in range(len(parts) - 1, 0, -1):
+            parts[place - 1] = parts[place - 1] + parts[place][parents[place - 1]]
+        noise = [None if level["noise_stddev"] is None else level["noise_stddev"] ** 2 for level in levels]
+        users = table["users"].to_numpy()[: ends[0]]
+        return float(users @ parts[0]), float(np.sqrt(total_variance(parts[0], noise, parents)))
 
     def save(self, output: str | os.PathLike[str], overwrite: bool = False) -> Release:
         """Copies the complete release into a folder.

@@ -65,11 +65,13 @@ class ZonesJob(ReleaseJob):
         check_plan(job.heatmap)
         return job
 
-    @property
+    @cached_property
     def method(self) -> ZoneLevels:
         """The levels to ask, with their shares of the budget."""
-        sizes = [len(ids) for ids in self.zones.ids_of_levels]
-        return ZoneLevels(self.zones, level_shares(sizes, self._given.count_noise.UNIT))
+        sizes, given = [len(ids) for ids in self.zones.ids_of_levels], self._given
+        budget = given.budget.total - given.admission().epsilon
+        gamma = given.distribution_gamma or 1
+        return ZoneLevels(self.zones, level_shares(sizes, given.count_noise, budget, gamma))
 
     @cached_property
     def heatmap(self) -> HeatmapParameters:

@@ -19,7 +19,7 @@ from tests.api.conftest import REGION
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
 
 TEXT_REGION = "3.0,1.0,3.13,1.13"
-JOBS = ("heatmap", "histogram", "hotspots", "quantiles", "moments", "ranges", "synth", "plan")
+JOBS = ("heatmap", "histogram", "hotspots", "quantiles", "moments", "ranges", "synth", "plan", "zones")
 
 
 def test_gives_what_the_command_line_gives_under_the_same_seed(city: Path, tmp_path: Path):

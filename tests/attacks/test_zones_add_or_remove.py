@@ -19,6 +19,7 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
@@ -40,7 +41,7 @@ def nested() -> Zones:
 
 def parameters(shares: tuple[float, ...] | None = None, **options: Any) -> HeatmapParameters:
     zones = nested()
-    shares = shares or level_shares([64, 4, 1], "epsilon")
+    shares = shares or level_shares([64, 4, 1], LAPLACE, 0.998)
     options = {"trust": "central", "epsilon": 1.0, "population": 500, **options}
     return HeatmapParameters(depth=ZoneLocator(zones).depth, method=ZoneLevels(zones, shares), **options)
 

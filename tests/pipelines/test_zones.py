@@ -17,6 +17,7 @@ import shapely
 from apache_beam.options.pipeline_options import PipelineOptions
 from numpy.typing import NDArray
 
+import sfumato
 from sfumato.pipelines import cli
 from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.pipelines.zones import ZonesJob
@@ -34,7 +35,7 @@ from tests.transforms.zones.polygons import brute_force, voronoi, write_geojson
 
 KEY = RunKey.derive(FixedSecret(b"zones tests" * 3), {"job": "zones"})
 BOX = (-1.0, 50.0, 1.0, 51.0)
-ZONES = 40
+ZONES = 80
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +188,11 @@ def test_the_files_of_a_release(folder: Path, tmp_path: Path) -> None:
     joined = shapely.union_all(fine.geometry.to_numpy())
     assert shapely.area(shapely.symmetric_difference(joined, shapely.union_all(coarse.geometry.to_numpy()))) < 1e-9
     assert math.isclose(coarse["users"].sum(), table["users"].iloc[-1], rel_tol=1e-12)
+    for row in (0, ZONES, ZONES + 4):  # a zone of each level, as the sum of its parts
+        users, stddev = sfumato.open_release(out).zones_total(np.arange(len(table)) == row)
+        np.testing.assert_allclose([users, stddev], table.loc[row, ["users", "stddev"]].to_numpy(float), rtol=1e-9)
+    with pytest.raises(RequestError, match="one value for each of 85 zones"):
+        sfumato.open_release(out).zones_total(np.ones(3))
     manifest = release.manifest
     assert manifest["zones"]["sha256"] == job.zones.digest
     assert [level["zones"] for level in manifest["zones"]["levels"]] == [ZONES, 4, 1]

@@ -186,6 +186,11 @@ class Release:
             raise RequestError(f"{self.path}: {ANSWERS_FILE} is damaged ({error})") from None
 
     @cached_property
+    def zones_table(self) -> pd.DataFrame:
+        """One row a zone of each level, the finest level first, by `zones_schema`; see `table`."""
+        return self.table("zones")
+
+    @cached_property
     def items(self) -> pd.DataFrame:
         """Counted items or prefixes, most frequent first within a level, by `items_schema`."""
         return self.table("items")

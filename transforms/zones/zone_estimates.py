@@ -118,6 +118,28 @@ def reconciled(levels: Sequence[NoisyLevel], parents: Sequence[NDArray[np.int64]
     return found[::-1]
 
 
+def total_variance(weights: Array, variances: Sequence[float | None], parents: Sequence[NDArray[np.int64]]) -> float:
+    """The variance of a weighted sum of zones' estimates, with the correlations that inference makes.
+
+    Given their parent's estimate x, the children's errors have the covariance diag(U) - U U' / S, and their means move
+    with x in proportion to U / S. So a sum over children passes the weight sum w_c U_c / S on to their parent.
+
+    Args:
+        weights: float64[m], of the finest zones. A coarser zone is the sum of its finest ones.
+        variances: of the noise of each level, from the finest; None for a level that was not asked.
+        parents: see `reconciled`.
+    """
+    assert variances[0] is not None
+    upward = np.full(len(weights), variances[0])
+    found = 0.0
+    for own, parent in zip(variances[1:], parents, strict=True):
+        number = int(parent.max()) + 1
+        summed, moved = _sums(np.stack([upward, weights * upward]), parent, number)
+        found += float(weights**2 @ upward - moved @ (moved / summed))
+        weights, upward = moved / summed, summed if own is None else summed * own / (summed + own)
+    return found + float(weights**2 @ upward)
+
+
 def _sums(values: Array, parent: NDArray[np.int64], number: int) -> Array:
     """Sums over the children of each parent: float64[k, m] -> float64[k, number]."""
     return np.stack([np.bincount(parent, row, number) for row in values])

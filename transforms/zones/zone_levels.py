@@ -2,12 +2,12 @@
 
 A user adds one to one zone of each level. The sub-queries of levels compose: their costs add up to the budget.
 
-Shares. The finest level has at least MIN_FINEST_SHARE of the budget. So its standard deviation is at most 1.25 times
-that of asking the finest level alone (for Laplace noise the deviation is in proportion to 1 / epsilon, for Gaussian
-noise to 1 / sqrt(rho)). Of all divisions into units of half a per cent, that one is taken which has the least product
-over levels of the mean variance after constrained inference (`zone_estimates`), for a tree in which all zones of a
-level have equally many children. A level whose sum of finer zones is about as good as a count of its own is not asked.
-Only the numbers of zones decide, which are public.
+Shares. The finest level has enough of the budget for noise of at most MAX_FINEST_NOISE times the deviation that it would
+have alone with the whole budget: some 80% of epsilon. So no level ever has a larger error than 1.25 times that of adding up
+the finest level alone. Of all divisions into units of half a per cent, that one is taken which has the least product over
+levels of the mean variance after constrained inference (`zone_estimates`), for a tree in which all zones of a level have
+equally many children. A level whose sum of finer zones is about as good as a count of its own is not asked. Only the
+numbers of zones and the budget decide, which are public.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells, tally
 from sfumato.transforms.zones.zone_file import Zones
 
 MAX_LEVELS = 6
+MAX_FINEST_NOISE = 1.25  # standard deviations of the finest level's noise, in those of asking it alone
 _UNITS = 200  # of the budget
-# Of the budget, by the unit of the noise: the variance is in proportion to 1 / epsilon^2, and to 1 / rho.
-MIN_FINEST_SHARE = {"epsilon": 0.8, "rho": 0.64}
-_POWER = {"epsilon": 2, "rho": 1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,12 +124,16 @@ class ZoneLevels(Method):
         raise TypeError("zones have no map of a quadtree's cells")
 
 
-def level_shares(sizes: Sequence[int], unit: str) -> tuple[float, ...]:
+def level_shares(
+    sizes: Sequence[int], noise: AdditiveNoise, budget: float, sensitivity: float = 1
+) -> tuple[float, ...]:
     """The share of the budget for each level, see the module.
 
     Args:
         sizes: numbers of zones, from the finest level to the coarsest.
-        unit: of the budget, `epsilon` or `rho`.
+        noise: of the counts.
+        budget: of all levels, in the unit of the noise.
+        sensitivity: of one level's counts.
 
     Returns:
         Multiples of 1 / 200 that add up to 1; 0 for a level that is not asked.
@@ -140,43 +143,54 @@ def level_shares(sizes: Sequence[int], unit: str) -> tuple[float, ...]:
     """
     if len(sizes) > MAX_LEVELS:
         raise RequestError(f"levels: at most {MAX_LEVELS}, got {len(sizes)}")
-    coarser, rest = range(1, len(sizes)), _UNITS - math.ceil(MIN_FINEST_SHARE[unit] * _UNITS)
+    least = noise.min_cost(sensitivity)
+    costs = [budget * unit / _UNITS for unit in range(_UNITS + 1)]
+    # The variance of a count that costs so many units.
+    variance = [math.inf if cost < least else noise.stddev(cost, sensitivity) ** 2 for cost in costs]
+    limit = MAX_FINEST_NOISE**2 * variance[_UNITS]
+    finest = next(unit for unit, one in enumerate(variance) if one <= limit)
+    coarser, rest = range(1, len(sizes)), _UNITS - finest
     best = [_UNITS, *[0] * len(coarser)]
-    for number in range(1, len(sizes)):
+    for number in range(1, min(len(coarser), rest) + 1):
         for chosen in itertools.combinations(coarser, number):
-            units = [_UNITS - rest // number * number, *[rest // number if level in chosen else 0 for level in coarser]]
-            best = min(best, _descended(units, sizes, unit), key=lambda one: _loss(one, sizes, unit))
+            each = rest // number
+            units = [_UNITS - each * number, *[each if level in chosen else 0 for level in coarser]]
+            best = min(best, _descended(units, finest, sizes, variance), key=lambda one: _loss(one, sizes, variance))
     return tuple(one / _UNITS for one in best)
 
 
-def _descended(units: list[int], sizes: Sequence[int], unit: str) -> list[int]:
-    """The division that no move of some units from one asked level to another betters."""
+def _descended(units: list[int], finest: int, sizes: Sequence[int], variance: Sequence[float]) -> list[int]:
+    """The division that no move of some units from one asked level to another betters. finest: least units of level 0."""
     asked = [level for level, share in enumerate(units) if share]
-    least = dict.fromkeys(asked, 1) | {0: math.ceil(MIN_FINEST_SHARE[unit] * _UNITS)}
-    loss, step = _loss(units, sizes, unit), 8
+    least = dict.fromkeys(asked, 1) | {0: finest}
+    loss, step = _loss(units, sizes, variance), 8
     while step:
         moved = False
         for giver, taker in itertools.permutations(asked, 2):
             if units[giver] - step < least[giver]:
                 continue
             tried = [one - step * (level == giver) + step * (level == taker) for level, one in enumerate(units)]
-            if (better := _loss(tried, sizes, unit)) < loss - 1e-12:
+            if (better := _loss(tried, sizes, variance)) < loss - 1e-9:
                 units, loss, moved = tried, better, True
         step = step if moved else step // 2
     return units
 
 
-def _loss(units: Sequence[int], sizes: Sequence[int], unit: str) -> float:
+def _loss(units: Sequence[int], sizes: Sequence[int], variance: Sequence[float]) -> float:
     """The sum over levels of the logarithms of `mean_variances`."""
-    return math.fsum(math.log(one) for one in mean_variances([one / _UNITS for one in units], sizes, unit))
+    found = mean_variances([variance[one] if one else math.inf for one in units], sizes)
+    return math.fsum(math.log(one) for one in found)
 
 
-def mean_variances(shares: Sequence[float], sizes: Sequence[int], unit: str) -> list[float]:
-    """The variance of a zone of each level after constrained inference, in that of one sub-query with the whole budget.
+def mean_variances(own: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    """The variance of a zone of each level after constrained inference, where all zones of a level have equally many parts.
 
-    All zones of a level have sizes[level - 1] / sizes[level] children. Hay et al. 2010 (PVLDB 3), with unequal noise.
+    Hay et al. 2010 (PVLDB 3), with unequal noise.
+
+    Args:
+        own: variance of each level's noisy counts, from the finest; infinite for a level that is not asked.
+        sizes: numbers of zones.
     """
-    own = [share ** -_POWER[unit] if share else math.inf for share in shares]
     upward = [own[0]]
     for level in range(1, len(sizes)):
         below = sizes[level - 1] / sizes[level] * upward[-1]

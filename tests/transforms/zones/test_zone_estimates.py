@@ -15,6 +15,7 @@ from sfumato.transforms.zones.zone_estimates import (
     lattice_margins,
     margins,
     reconciled,
+    total_variance,
 )
 
 
@@ -86,6 +87,9 @@ def test_it_is_the_least_squares_fit_with_its_covariance(
         np.testing.assert_allclose(found.variance, variance, rtol=1e-9)
         fourth = linear**4 @ (noise / weight**2)
         np.testing.assert_allclose(found.kurtosis, fourth / variance**2, rtol=1e-7, atol=1e-12)
+    for picked in (np.ones(sizes[0]), rng.random(sizes[0]), rng.integers(0, 2, sizes[0]).astype(float)):
+        expected = picked @ covariance @ picked
+        np.testing.assert_allclose(total_variance(picked, variances, parents), expected, rtol=1e-9)
 
 
 def test_a_zone_is_exactly_the_sum_of_its_parts() -> None:
