@@ -363,9 +363,9 @@ def test_in_jupyterlab_a_run_cell_shows_the_widget_and_a_strangers_notebook_the_
         assert page.locator(".jp-OutputArea iframe").count() == 0
         page = visit(f"{address}/doc/tree/own.ipynb", offline=False)
         page.locator(".jp-Notebook .jp-CodeCell").wait_for(timeout=60_000)
+        page.get_by_text("| Idle").wait_for(timeout=60_000)  # the kernel waits for cells
         page.locator(".jp-Notebook .jp-CodeCell .cm-content").click()
         page.keyboard.press("Shift+Enter")
-        page.screenshot(path="/tmp/notebooks/lab0.png"); time.sleep(40); page.screenshot(path="/tmp/notebooks/lab1.png")
         page.wait_for_selector(FRAME, timeout=60_000)
         frame = inside(page)
         frame.get_by_role("button", name="Zoom in").click()
