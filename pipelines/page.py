@@ -17,7 +17,7 @@ from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.quantiles.quantiles_view import quantiles_view
 from sfumato.transforms.ranges.ranges_view import ranges_view
-from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.report.pages import page_files
 from sfumato.transforms.zones.zones_view import zones_view
 
@@ -34,15 +34,20 @@ VIEWS: dict[str, View] = {
 }
 
 
+def release_view(release: Release) -> PageView:
+    """What a release's page shows, from its published files. Raises RequestError if there is no page to make again."""
+    job = str(release.manifest.get("job"))
+    if job not in VIEWS:
+        raise RequestError(f"folder: {release.path} is a release of `sfumato {job}`, which has no page to make again")
+    made_of = [name for name in release.listed or () if not name.endswith((".html", ".png"))]
+    files = {name: release.read(name) for name in made_of}
+    return VIEWS[job]({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()})
+
+
 def run(request: PageRequest) -> int:
     """Runs the command. Raises RequestError, or DataError where the page that was published is another."""
     release = open_release(request.folder)
-    job = str(release.manifest.get("job"))
-    if job not in VIEWS:
-        raise RequestError(f"folder: {request.folder} is a release of `sfumato {job}`, which has no page to make again")
-    made_of = [name for name in release.listed or () if not name.endswith((".html", ".png"))]
-    files = {name: release.read(name) for name in made_of}
-    made = page_files(VIEWS[job]({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()}))
+    made = page_files(release_view(release))
     if request.output is not None:
         folder = Path(request.output)
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
-from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib
@@ -46,34 +44,6 @@ def test_prints_the_number_of_rows(releases: dict[str, sfumato.Release]):
 def test_the_guarantee_is_two_sentences(release: sfumato.Release):
     assert release.guarantee.count(". ") == 1
     assert release.guarantee.endswith(".")
-
-
-class Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
-
-
-def test_a_notebook_shows_picture_guarantee_and_link(release: sfumato.Release):
-    page = Page()
-    page.feed(release._repr_html_())
-    assert [one for one in page.tags if one in ("img", "a")] == ["img", "a"]
-    assert page.links[0].startswith("data:image/png;base64,")
-    assert Path(page.links[1].removeprefix("file://")).exists()
-    assert "ε" in release._repr_html_()
-
-
-def test_a_notebook_escapes_what_a_manifest_says(releases: dict[str, sfumato.Release]):
-    evil = '<script>alert("x")</script>'
-    manifest = {**releases["heatmap"].manifest, "release_id": evil, "job": evil}
-    shown = dataclasses.replace(releases["heatmap"], manifest=manifest)._repr_html_()
-    assert "<script" not in shown
-    assert "&lt;script&gt;" in shown
 
 
 def test_plots_on_given_axes(release: sfumato.Release):

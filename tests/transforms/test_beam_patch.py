@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import subprocess
+import sys
 import threading
 
 import apache_beam as beam
@@ -57,3 +60,24 @@ def test_a_beam_that_cannot_be_patched_is_told(monkeypatch: pytest.MonkeyPatch) 
         with pytest.warns(RuntimeWarning, match="timed flush"):
             importlib.reload(beam_patch)
     assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS == 0
+
+
+IN_IPYTHON = """
+from IPython.core.interactiveshell import InteractiveShell
+InteractiveShell.instance()
+import apache_beam as beam
+"""
+
+
+@pytest.mark.parametrize("patched", [True, False])
+def test_a_pipeline_in_a_notebook_starts_with_the_patch_alone(patched: bool) -> None:
+    """Without the patch it fails beside pandas 3; once it does not, remove that part of beam_patch.py."""
+    pytest.importorskip("IPython", reason="IPython is not installed")
+    pandas = int(importlib.metadata.version("pandas").partition(".")[0])
+    code = (
+        IN_IPYTHON
+        + ("import sfumato.transforms.beam_patch\n" if patched else "")
+        + "beam.Pipeline() | beam.Create([1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (patched or pandas < 3), done.stderr

@@ -137,6 +137,8 @@ def _shape_raster(shapes: list[list[Path]], frame: Frame) -> NDArray[np.int64]:
     small = []
     for number, rings in enumerate(shapes):
         area = _even_odd(rings, frame)
+        if area.is_empty:  # narrower than the view's coordinates are exact
+            continue
         left, top, right, bottom = area.bounds
         columns = np.s_[max(math.floor(left), 0) : max(math.ceil(right), 0)]
         rows = np.s_[max(math.floor(top), 0) : max(math.ceil(bottom), 0)]

@@ -1,6 +1,6 @@
 // Begins a page: reads its view, and hands the first screen to the product of its kind.
 import { button, h } from "./dom";
-import { Permalink } from "./permalink";
+import { embedded, Permalink } from "./permalink";
 import type { Product, Tools } from "./product";
 import { showBars } from "./products/bars";
 import { showComparison } from "./products/comparison";
@@ -35,16 +35,28 @@ function toolsOf(bar: HTMLElement): Tools {
     bar.append(made);
     return made;
   };
-  const copy = addButton("Copy link", async () => {
-    await navigator.clipboard.writeText(link.address());
-    copy.textContent = "Copied";
-    say("The link is in the clipboard");
-    setTimeout(() => (copy.textContent = "Copy link"), 1500);
-  });
+  if (!embedded) {
+    const copy = addButton("Copy link", async () => {
+      await navigator.clipboard.writeText(link.address());
+      copy.textContent = "Copied";
+      say("The link is in the clipboard");
+      setTimeout(() => (copy.textContent = "Copy link"), 1500);
+    });
+  }
   const other = (): string => (theme.mode === "dark" ? "Light" : "Dark");
   const mode = addButton(other(), () => theme.toggle());
   theme.onChange(() => (mode.textContent = other()));
   return { link, theme, say, addButton };
+}
+
+/** Links to parts of the page scroll. In another document a browser would follow them to that document's address. */
+function scrollToParts(): void {
+  document.addEventListener("click", (event) => {
+    const link = event.target instanceof Element ? event.target.closest("a[href^='#']") : null;
+    if (!link) return;
+    event.preventDefault();
+    document.getElementById(link.getAttribute("href")?.slice(1) ?? "")?.scrollIntoView();
+  });
 }
 
 async function begin(): Promise<void> {
@@ -59,6 +71,7 @@ async function begin(): Promise<void> {
   new ResizeObserver(measure).observe(bar);
   document.documentElement.classList.add("live");
   product(view, root, toolsOf(bar));
+  if (embedded) scrollToParts();
   makeSortable(document.getElementById("report") ?? document);
 }
 

@@ -1,5 +1,8 @@
 // The hash of the address, as #map=12.3/1.065/3.065&layer=2: what a reader sees, to be sent to others.
 
+/** Whether the page lies in another document, as the widget of a notebook does: then it has no address of its own. */
+export const embedded = location.protocol === "about:";
+
 export class Permalink {
   private values = new URLSearchParams(location.hash.slice(1));
   private readonly listeners: (() => void)[] = [];
@@ -43,6 +46,7 @@ export class Permalink {
 
   private write(): void {
     clearTimeout(this.pending);
+    if (embedded) return;
     const text = this.values.toString().replaceAll("%2F", "/").replace(/=(?=&|$)/g, "");
     history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
   }

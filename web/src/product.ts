@@ -10,7 +10,7 @@ export interface Tools {
   readonly theme: Theme;
   /** Reads a text out to screen readers, after a short pause; the last of several is read. */
   say(text: string): void;
-  /** Adds a button to the page's tool bar, which has "Copy link" already. */
+  /** Adds a button to the page's tool bar, which has "Copy link" already where the page has an address. */
   addButton(label: string, act: () => void | Promise<void>): HTMLButtonElement;
 }
 

@@ -1,0 +1,145 @@
+"""A release in a notebook: its picture, or its page as a widget in a frame."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sfumato.schemas.errors import RequestError
+
+if TYPE_CHECKING:
+    from sfumato.releases import Release
+
+_WIDTH = 800  # pixels of a picture in a notebook
+_HEIGHTS = (300, 4000)
+# A front end that strips frames leaves the picture under it. So does a reader without scripts, and paper. A frame
+# prefers the colours that `color-scheme` says: those of JupyterLab, of VS Code and of this project's documents.
+_STYLE = """
+.sfumato-widget iframe{color-scheme:light dark}
+[data-jp-theme-light=true] .sfumato-widget iframe,.vscode-light .sfumato-widget iframe,
+[data-md-color-scheme=default] .sfumato-widget iframe{color-scheme:light}
+[data-jp-theme-light=false] .sfumato-widget iframe,.vscode-dark .sfumato-widget iframe,
+[data-md-color-scheme=slate] .sfumato-widget iframe{color-scheme:dark}
+@media print,(scripting:none){.sfumato-widget iframe{display:none}}
+"""
+Bundle = dict[str, str]
+
+
+@dataclass(frozen=True, repr=False)
+class Widget:
+    """A release's page in a frame of a notebook, with a picture where scripts do not run. See `Release.widget`.
+
+    Attributes:
+        release: what is shown.
+        height: of the frame, in CSS pixels.
+        page: the page's HTML. It has no links to other files.
+    """
+
+    release: Release
+    height: int
+    page: str = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"<Widget of\n{self.release!r}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        """HTML for notebooks, and the picture for what shows no HTML, such as PDF by LaTeX."""
+        frame = (
+            f'<iframe title="{_escaped(_alt(self.release))}" sandbox="allow-scripts allow-downloads" '
+            'referrerpolicy="no-referrer" style="position:absolute;inset:0;width:100%;height:100%;border:0" '
+            f"srcdoc='{_attribute(self.page)}'></iframe>"
+        )
+        place = f'<div style="position:relative;height:{self.height}px;overflow:hidden">'
+        return _bundle(
+            self.release,
+            lambda picture: (
+                f'<div class="sfumato-widget"><style>{_STYLE}</style>{place}{picture}{frame}</div>'
+                f"<p>{_escaped(self.release.guarantee)}</p></div>"
+            ),
+            f"max-width:100%;max-height:{self.height}px",
+            repr(self),
+        )
+
+
+def make_widget(release: Release, height: int) -> Widget:
+    """The page of a release as a widget. Raises RequestError: see `Release.widget`."""
+    if not isinstance(height, int) or not _HEIGHTS[0] <= height <= _HEIGHTS[1]:
+        raise RequestError(f"height: must be a number of pixels from {_HEIGHTS[0]} to {_HEIGHTS[1]:,}, got {height!r}")
+    from sfumato.pipelines.page import release_view  # the views of all jobs, which reading a release does without
+    from sfumato.transforms.report.report import render_page
+
+    view = release_view(release)
+    # In a notebook nothing lies beside the page.
+    alone = view.model_copy(update={"files": [], "picture": None, "timeline": None})
+    return Widget(release, height, render_page(alone))
+
+
+def picture_bundle(release: Release, link: str) -> Bundle:
+    """The default of a notebook: the release's picture and guarantee. Nothing in it is run.
+
+    Args:
+        release: what is shown.
+        link: HTML of a link to the page, or an empty text.
+    """
+    heading = f"sfumato {release.manifest.get('job')}: {release.manifest.get('release_id')}"
+    return _bundle(
+        release,
+        lambda picture: (
+            f'<div style="max-width:640px"><h4>{_escaped(heading)}</h4>{picture}'
+            f"<p>{_escaped(release.guarantee)}</p>{link}</div>"
+        ),
+        "max-width:480px",
+        repr(release),
+    )
+
+
+def _bundle(release: Release, html_around: Any, style: str, text: str) -> Bundle:
+    """What a notebook keeps of an output, by type; `html_around` makes the HTML of that of the picture."""
+    bundle = {"text/plain": text}
+    shown = ""
+    try:
+        encoded = _encoded_picture(release)
+    except (RequestError, OSError) as error:
+        shown = f"<p>{_escaped(error)}</p>"
+    else:
+        if encoded is not None:
+            bundle["image/png"] = encoded
+            shown = f'<img alt="{_escaped(_alt(release))}" style="{style}" src="data:image/png;base64,{encoded}">'
+    bundle["text/html"] = html_around(shown)
+    return bundle
+
+
+def _encoded_picture(release: Release) -> str | None:
+    """The release's first picture as base64, at most 800 pixels wide and with 256 colours; None without one.
+
+    A picture of a map with a million users shrinks from 670 kB to 100 kB so.
+    """
+    name = next((name for name in sorted(release.listed or ()) if name.endswith(".png")), None)
+    if name is None:
+        return None
+    from PIL import Image  # comes with matplotlib
+
+    made = io.BytesIO()
+    with Image.open(io.BytesIO(release.read(name))) as picture:
+        small = picture.convert("RGB")
+    small.thumbnail((_WIDTH, 4 * _WIDTH), Image.Resampling.LANCZOS)
+    few = small.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(made, "PNG", optimize=True)
+    return base64.b64encode(made.getvalue()).decode()
+
+
+def _alt(release: Release) -> str:
+    numbers = f"; its numbers are in the tables {', '.join(release.tables)}" if release.tables else ""
+    return f"Result of sfumato {release.manifest.get('job')}{numbers}"
+
+
+def _attribute(text: str) -> str:
+    """A text in single quotes: a page has few of them and thousands of double quotes."""
+    return text.replace("&", "&amp;").replace("'", "&#39;")
+
+
+def _escaped(text: object) -> str:
+    return html.escape(str(text), quote=True)
