@@ -504,10 +504,12 @@ def test_users_without_a_usable_record_are_tolerated_up_to_a_fraction(
     pattern = write_files(table.set_column(1, "latitude", pa.array(latitude)), tmp_path / "logs", 2)
     assert cli.main(command(pattern, tmp_path / "out")) == status
     if status:
-        error = capsys.readouterr().err
-        assert "have no usable record, more than --max_bad_fraction 0.1 allows" in error
-        assert "1200" not in error
-        assert "1,200" not in error
+        errors = [capsys.readouterr().err]
+        for seed in ("2", "3"):  # a noisy count may be the exact one, but not each time
+            assert cli.main(command(pattern, tmp_path / "more", "--overwrite", "--seed", seed)) == status
+            errors.append(capsys.readouterr().err)
+        assert all("have no usable record, more than --max_bad_fraction 0.1 allows" in error for error in errors)
+        assert not all("1200" in error or "1,200" in error for error in errors)
         assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "manifest.json"}
 
 

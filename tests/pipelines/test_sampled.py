@@ -258,8 +258,10 @@ def test_nothing_raw_is_in_the_release_or_the_log(
         assert kind not in published
         assert f'"{kind}"' not in text
     assert "12,000" not in text
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert not {6000, 12000} & set(_numbers(manifest))
+    # A noisy count is the exact one in a run of 350 or so; twice the same exact number is no noise.
+    assert run("histogram", pattern, tmp_path / "more", "--column", "kind", "--seed", "2") == 0
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "more")]
+    assert not {6000, 12000}.intersection(*map(_numbers, manifests))
 
 
 def _numbers(value: object) -> list[float]:
