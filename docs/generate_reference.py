@@ -161,6 +161,10 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
             release.TOTALS_FILE: release.TOTALS_SCHEMA,
         },
     ),
+    "zones": (
+        "GeoParquet, a row a zone of each level. Columns of categories and rates occur with `--auxiliary`.",
+        {release.ZONES_FILE: release.zones_schema(("true", "false"), ("true",))},
+    ),
     "histogram, hotspots": (
         "`cells.parquet` for places, `items.parquet` for a column's values: a row a published cell, item or prefix.",
         {release.CELLS_FILE: release.hot_cells_schema(), release.ITEMS_FILE: release.items_schema(pa.string())},
@@ -197,6 +201,7 @@ OTHER_FILES = {
     release.PAGE_FILE: "the page: opens in a browser, needs no network",
     release.DENSITY_FILE: "share of the users in each finest cell: float64, 2^depth square (4096 at most), row 0 in "
     "the north, never negative, sums to 1 (heatmap)",
+    release.ZONES_PICTURE: "the map of zones as a picture (zones)",
     release.PICTURE_FILE: "the map as a picture (heatmap)",
     release.RATES_PICTURE: "the map of rates (heatmap with `--auxiliary`)",
     release.HISTOGRAM_PICTURE: "picture of a histogram",
