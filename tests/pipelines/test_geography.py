@@ -132,7 +132,7 @@ def test_jobs_without_a_map_of_users_have_no_geography(job: str) -> None:
 
 
 def test_a_model_of_a_published_heatmap_takes_its_region_from_it(pattern: str, basemap: str, tmp_path: Path) -> None:
-    assert cli.main(words("heatmap", pattern, tmp_path / "heatmap")) == 0
+    assert cli.main(words("flows", "heatmap", pattern, tmp_path / "heatmap")) == 0
     model = tmp_path / "model"
     status = run_command(
         "ranges build",
