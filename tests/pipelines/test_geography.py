@@ -29,6 +29,7 @@ MAPS = {
     "histogram": ["--cells=2"],
     "hotspots": ["--depth=3"],
     "moments": ["--column=weight", "--bits=4", "--epsilon=2", "--cells=1"],
+    "flows": ["--time_column=weight", "--min_distance=0"],
     "ranges build": ["--epsilon=1", "--method=grid", "--sizes=100,1000"],
 }
 REGION = "--region=-1,50,1,51"
@@ -132,7 +133,7 @@ def test_jobs_without_a_map_of_users_have_no_geography(job: str) -> None:
 
 
 def test_a_model_of_a_published_heatmap_takes_its_region_from_it(pattern: str, basemap: str, tmp_path: Path) -> None:
-    assert cli.main(words("flows", "heatmap", pattern, tmp_path / "heatmap")) == 0
+    assert cli.main(words("heatmap", pattern, tmp_path / "heatmap")) == 0
     model = tmp_path / "model"
     status = run_command(
         "ranges build",
