@@ -29,6 +29,7 @@ MAPS = {
     "histogram": ["--cells=2"],
     "hotspots": ["--depth=3"],
     "moments": ["--column=weight", "--bits=4", "--epsilon=2", "--cells=1"],
+    "flows": ["--time_column=weight", "--min_distance=0"],
     "ranges build": ["--epsilon=1", "--method=grid", "--sizes=100,1000"],
     "zones": ["--h3=4"],
 }
