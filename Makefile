@@ -20,6 +20,15 @@ demo: $(VENV)/.installed
 	  --region $(REGION) --depth 10 --epsilon 1 --auxiliary infected --refine interval
 	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/next_day --basemap demo/penumbra.geojson --overwrite \
 	  --region $(REGION) --depth 10 --epsilon 1 --warm_start demo/release
+	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/hours --basemap demo/penumbra.geojson --overwrite \
+	  --region $(REGION) --depth 8 --epsilon 1 --time_column timestamp --slots hour
+	$(BIN)/sfumato zones --input 'demo/logs/*.parquet' --output demo/zones --basemap demo/penumbra.geojson --overwrite \
+	  --h3 8 --region $(REGION) --epsilon 1 --auxiliary infected
+	$(BIN)/sfumato zones --release demo/release --h3 8 --output demo/h3.csv --overwrite
+	$(BIN)/sfumato synth --trips --users 100000 --output demo/trips --overwrite
+	$(BIN)/sfumato flows --input 'demo/trips/*.parquet' --output demo/flows --basemap demo/penumbra.geojson --overwrite \
+	  --region $(REGION) --origin origin_longitude,origin_latitude --destination destination_longitude,destination_latitude
+	$(BIN)/sfumato export demo/release --output demo/map.geojson --overwrite
 	$(BIN)/sfumato histogram --input 'demo/logs/*.parquet' --output demo/histogram --basemap demo/penumbra.geojson --overwrite \
 	  --region $(REGION) --cells 8 --epsilon 1 --delta 1e-8
 	$(BIN)/sfumato hotspots --input 'demo/logs/*.parquet' --output demo/hotspots --basemap demo/penumbra.geojson --overwrite \
@@ -51,7 +60,7 @@ demo: $(VENV)/.installed
 	  --output demo/changes --overwrite
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
-	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
+	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/hours, demo/zones, demo/flows, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
 	@echo "demo/moments, demo/moments_central, demo/moments_map, demo/ranges, demo/compare, demo/changes, demo/nightly/published."
 
 # The documents as a site. Search needs a server, such as `python -m http.server --directory build/site`.
