@@ -188,7 +188,7 @@ def test_the_tutorials_commands_are_those_that_make_demo_runs() -> None:
         return {one.replace(" --overwrite", "") for one in found if "demo/" in one and "demo/tuner" not in one}
 
     tutorials = set.union(*map(shown, TUTORIALS))
-    assert len(tutorials) == 20
+    assert len(tutorials) == 26
     assert tutorials == shown("Makefile")
     assert shown("README.md") <= tutorials
 
