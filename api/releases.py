@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -78,7 +79,7 @@ class Release(published_release.Release):
         names, above = table["zone"].to_pylist(), table["parent"].to_pylist()
         parts = np.split(weights, ends[:-1])
         parents = []
-        for first, last, end in zip([0, *ends[:-2]], ends[:-1], ends[1:], strict=True):
+        for (first, last), (_, end) in pairwise(pairwise([0, *ends])):
             index = {name: number for number, name in enumerate(names[last:end])}
             parents.append(np.array([index[one] for one in above[first:last]]))
         for place in range(len(parts) - 1, 0, -1):

@@ -256,6 +256,21 @@ def test_cells_of_an_index_are_zones(folder: Path, tmp_path: Path, option: tuple
         assert np.abs(table["users"] - counts).max() <= 3
 
 
+def test_sums_of_zones_of_one_level(folder: Path, tmp_path: Path) -> None:
+    """Weights of 1 and -1 give a difference, and independent noise adds up in its variance."""
+    out = tmp_path / "out"
+    zones = ["--h3", "6", "--region", "3,1,3.13,1.13"]
+    logs = sfumato.synth(tmp_path / "logs", users=2_000)
+    assert cli.main(["zones", "--input", logs, *zones, "--seed", "1", "--output", str(out)]) == 0
+    release = sfumato.open_release(out)
+    table = release.zones_table
+    weights = np.zeros(len(table))
+    weights[:3] = 1, -1, 2
+    users, stddev = release.zones_total(weights)
+    assert math.isclose(users, float(table["users"] @ weights), abs_tol=1e-9)
+    assert math.isclose(stddev, float(np.sqrt((table["stddev"] ** 2) @ weights**2)), rel_tol=1e-9)
+
+
 def test_gaussian_noise_and_its_cost(folder: Path, tmp_path: Path) -> None:
     options = ["--id_column", "tract", "--noise", "gaussian", "--delta", "1e-6"]
     assert run(folder, tmp_path / "out", *options) == 0
