@@ -19,10 +19,10 @@ RUN = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(RUN)
 
 
-def kinds(notebook: Any) -> list[list[set[str]]]:
-    """For each cell of code the types of what it shows, and whether it printed."""
+def kinds(notebook: Any) -> list[set[str]]:
+    """For each cell of code the types of what it shows; several prints are one or more outputs, as it happens."""
     return [
-        [set(one.get("data", {"printed": ""})) for one in cell.outputs]
+        {kind for one in cell.outputs for kind in one.get("data", {"printed": ""})}
         for cell in notebook.cells
         if cell.cell_type == "code"
     ]
