@@ -82,10 +82,7 @@ PeriodOption = Annotated[Period, PlainValidator(_period)]
 BudgetOption = Annotated[tuple[Limit, ...], PlainValidator(_limits)]
 ReleaseId = Annotated[str, AfterValidator(check_release_id)]
 DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]
-INPUT_HELP = (
-    "logs: files (Parquet, CSV, NDJSON), patterns or folders, local or gs://, or tables: delta:FOLDER, "
-    "iceberg:CATALOG.TABLE, bigquery:PROJECT.DATASET.TABLE; several are separated by spaces or commas"
-)
+INPUT_HELP = "logs: files, patterns, folders, tables"
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"
 MAX_BAD_FRACTION = 0.1
@@ -131,7 +128,10 @@ class PublishRequest(RunnerOptions):
     output: str = option(..., "folder for the result, local or gs://", INPUT, common=True, metavar="FOLDER")
     overwrite: bool = option(False, "replace what is at the output", INPUT, common=True)
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
-        None, "format of the files (default: by their names, and Parquet where these do not say)", INPUT
+        None,
+        "format of the files (default: by their names, and Parquet where these do not say). Tables are named in --input: "
+        "delta:FOLDER, iceberg:CATALOG.TABLE, bigquery:PROJECT.DATASET.TABLE",
+        INPUT,
     )
     where: Several[WhereOption] | None = option(
         None,

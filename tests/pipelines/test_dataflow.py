@@ -227,7 +227,7 @@ def test_a_remote_run_without_a_key_file_is_refused(logs: str, dry: list[str], c
 
 def test_the_maps_region_is_not_dataflows_region(job: Any) -> None:
     assert job.options.view_as(GoogleCloudOptions).region == "europe-west1"
-    assert dofns(job.proto_pipeline)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._grid.region == REGION
+    assert dofns(job.proto_pipeline)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._locator.region == REGION
     assert not holds(job.proto_pipeline.SerializeToString(), b"europe-west1")
 
 

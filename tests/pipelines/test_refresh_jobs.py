@@ -19,6 +19,7 @@ OTHER_JOBS: dict[str, dict[str, Any]] = {
     "quantiles": {"column": "longitude", "range": [-1, 1], "bits": 6, "quantiles": [0.5, 0.9], "delta": 1e-6},
     "moments": {"column": "latitude", "statistics": ["mean", "variance"]},
     "flows": {"region": [-1, 50, 1, 51], "time_column": "longitude"},
+    "zones": {"region": [-1, 50, 1, 51], "h3": 5},
     "ranges build": {"region": [-1, 50, 1, 51], "method": "ag", "sizes": [2000, 20_000]},
 }
 

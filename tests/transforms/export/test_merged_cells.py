@@ -87,8 +87,8 @@ def test_rows_that_are_no_whole_node_have_an_upper_bound_of_their_variance(heatm
 def test_columns_of_text_are_null_where_rows_were_merged() -> None:
     layer = random_layer(Tree.uniform(DEPTH, 2))
     names = pa.array([f"cell {number}" for number in range(layer.table.num_rows)])
-    named = MapLayer(layer.name, layer.table.append_column("h3", names), layer.shapes)
-    assert merged_cells(named, GRID, 1, INDEPENDENT).table["h3"].to_pylist() == [None] * 4
+    named = MapLayer(layer.name, layer.table.append_column("label", names), layer.shapes)
+    assert merged_cells(named, GRID, 1, INDEPENDENT).table["label"].to_pylist() == [None] * 4
     assert merged_cells(named, GRID, 2, INDEPENDENT).table["h3"].to_pylist() == names.to_pylist()
 
 
