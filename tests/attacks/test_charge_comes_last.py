@@ -222,21 +222,21 @@ def test_a_fault_that_comes_after_the_charge_changes_nothing(
     job_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All input was read by then: the run ends well, with the tables that it has where nothing is damaged."""
-    published = []
+    charge, published = LedgerGate.charge, []
+
+    def charge_and_damage(gate: LedgerGate) -> str | None:
+        refused = charge(gate)
+        folder = tmp_path / "damaged"
+        assert open_ledger(str(folder / "ledger.db")).history().charges
+        for name in ("a.parquet", "zones.geojson"):
+            (folder / name).write_bytes((folder / name).read_bytes()[:100])
+        return refused
+
     for name in ("calm", "damaged"):
         folder = tmp_path / name
         _prepare(folder, 3)
         _write(_table(job_name, 3), folder / "a.parquet")
         if name == "damaged":
-            charge = LedgerGate.charge
-
-            def charge_and_damage(gate: LedgerGate, folder: Path = folder) -> str | None:
-                refused = charge(gate)
-                assert open_ledger(str(folder / "ledger.db")).history().charges
-                for one in ("a.parquet", "zones.geojson"):
-                    (folder / one).write_bytes((folder / one).read_bytes()[:100])
-                return refused
-
             monkeypatch.setattr(LedgerGate, "charge", charge_and_damage)
         assert _run(folder, "day", job_name=job_name) == 0
         assert {(folder / one).stat().st_size == 100 for one in ("a.parquet", "zones.geojson")} == {name == "damaged"}

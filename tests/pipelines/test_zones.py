@@ -153,7 +153,7 @@ def test_a_user_adds_one_in_all(contribution: str, expected: list[float], tmp_pa
     write_files(table, tmp_path / "logs", 2)
     rows = [(shapely.box(i, 0, i + 1, 1), {"id": f"z{i}"}) for i in range(3)]
     write_geojson(tmp_path / "z.geojson", rows)
-    given = {"input": "", "output": "out", "zones": str(tmp_path / "z.geojson"), "id_column": "id"}
+    given = {"input": "in", "output": "out", "zones": str(tmp_path / "z.geojson"), "id_column": "id"}
     job = ZonesJob.of(ZonesRequest.of({**given, "contribution": contribution, "epsilon": 10}))
     state = final_state(job, str(tmp_path / "logs" / "*.parquet"), tmp_path / "state")
     counts = state.results[0].counts / users
