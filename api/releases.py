@@ -72,6 +72,8 @@ class Release(published_release.Release):
         from sfumato.transforms.zones.zone_estimates import total_variance
 
         table, weights = self.arrow_table(ZONES_FILE), np.asarray(rows, dtype=np.float64)
+        if "users" not in table.column_names:
+            raise RequestError(f"{self.path}: its zones have statistics of a number, and no users to add up")
         if weights.shape != (table.num_rows,):
             raise RequestError(f"rows: must hold one value for each of {table.num_rows} zones, got {weights.shape}")
         levels = self.manifest["zones"]["levels"]

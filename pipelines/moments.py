@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 import numpy as np
 
+from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.requested_moments import requested_moments, requested_sums
 from sfumato.pipelines.runner_settings import RunnerSettings
@@ -21,7 +23,7 @@ from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.bernstein_sums import coefficients
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.central_moments_release import CentralMomentsMetadata, central_files
-from sfumato.transforms.moments.groups import Grouping
+from sfumato.transforms.moments.groups import Grouping, ZoneGroups
 from sfumato.transforms.moments.method_choice import min_threshold_users
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
@@ -52,7 +54,7 @@ class MomentsJob(ReleaseJob):
         "weight_power": "weighted_power",
         "tuning": "first_share",
         "group_epsilon": "release_epsilon",
-        **dict.fromkeys(("groups_file", "cells", "region", "min_group"), "groups"),
+        **dict.fromkeys(("groups_file", "cells", "region", "zones", "id_column", "min_group"), "groups"),
     }
 
     request: MomentsRequest
@@ -69,6 +71,11 @@ class MomentsJob(ReleaseJob):
             values, plan, grouping = requested_sums(request)
             return cls(request, values, plan, grouping=grouping)
         return cls(request, *requested_moments(request))
+
+    @cached_property
+    def geography(self) -> bytes | None:
+        groups = None if self.grouping is None else self.grouping.groups
+        return geography_of(self.request, groups.zones.region if isinstance(groups, ZoneGroups) else None)
 
     def columns(self) -> ValueColumns:
         return self.values.columns
@@ -98,7 +105,7 @@ class MomentsJob(ReleaseJob):
             **asdict(self.values.columns),
             "statistics": [statistic.name for statistic in plan.statistics],
             "epsilon": plan.epsilon,
-            "groups": None if grouping is None else asdict(grouping),
+            "groups": None if grouping is None else grouping.stated(),
         }
         if isinstance(plan, CentralMomentsPlan):
             return {**shared, "range": None if plan.span is None else [plan.span.low, plan.span.high]}

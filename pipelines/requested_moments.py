@@ -13,12 +13,13 @@ from sfumato.schemas.trust import Trust
 from sfumato.transforms.files import read_lines
 from sfumato.transforms.moments.allocation import Tuning
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan
-from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
+from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.zones.zone_file import read_zones
 
 
 def check_moments(request: MomentsRequest) -> None:
@@ -111,6 +112,10 @@ def grouping_of(request: MomentsRequest) -> Grouping | None:
         assert request.region is not None
         grid = Grid(request.region, request.cells)
         return Grouping(CellGroups(grid, request.latitude_column, request.longitude_column), least)
+    if request.zones is not None:
+        assert request.id_column is not None
+        zones = read_zones(request.zones, request.id_column)
+        return Grouping(ZoneGroups(zones, request.latitude_column, request.longitude_column), least)
     if request.group_by is None:
         return None
     return Grouping(ColumnGroups(request.group_by, _listed(request)), least)
@@ -123,7 +128,7 @@ def _listed(request: MomentsRequest) -> tuple[str, ...]:
 
 
 def _columns(request: MomentsRequest) -> ValueColumns:
-    on_map = request.cells is not None
+    on_map = request.cells is not None or request.zones is not None
     return ValueColumns(
         request.column,
         None if request.rows_are_users else request.user_id_column,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, column_kind
 from sfumato.schemas.locations import check_degrees, check_user_id
-from sfumato.schemas.release import CELLS_SCHEMA, INDEX_FIELDS
+from sfumato.schemas.release import CELLS_SCHEMA, INDEX_FIELDS, zones_schema
 
 MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
@@ -247,12 +247,25 @@ BITS_SCHEMA = pa.schema(
 
 
 def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of a map's cells: for each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
+    """The table of a map's cells: bounds, the columns of `_of_statistics`, ids of indexes, shapes."""
+    shared = [CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")]
+    geometry = CELLS_SCHEMA.field("geometry")
+    fields = [*shared, *_of_statistics(statistics), *INDEX_FIELDS, geometry]
+    return pa.schema(fields, metadata=CELLS_SCHEMA.metadata)
+
+
+def moment_zones_schema(statistics: Sequence[str]) -> pa.Schema:
+    """The table of zones with a statistic: ids, the columns of `_of_statistics`, shapes."""
+    zone, geometry = (zones_schema().field(name) for name in ("zone", "geometry"))
+    return pa.schema([zone, *_of_statistics(statistics), geometry], metadata=CELLS_SCHEMA.metadata)
+
+
+def _of_statistics(statistics: Sequence[str]) -> list[pa.Field]:
+    """For each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
 
     The first also has S_shrunk and S_shrunk_stddev, after empirical-Bayes shrinkage towards everybody's, S_differs, and
     S_simultaneous_low and S_simultaneous_high.
     """
-    shared = [CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")]
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
     mine = [field.with_name(f"{statistic}_{field.name}") for statistic in statistics for field in numbers]
     shrinkage = [
@@ -276,5 +289,4 @@ def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
             for end, side in (("low", "lower"), ("high", "upper"))
         ),
     ]
-    geometry = CELLS_SCHEMA.field("geometry")
-    return pa.schema([*shared, *mine, *shrinkage, *INDEX_FIELDS, geometry], metadata=CELLS_SCHEMA.metadata)
+    return [*mine, *shrinkage]

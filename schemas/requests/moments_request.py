@@ -138,6 +138,13 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         metavar="DEPTH",
     )
     region: RegionOption | None = option(None, f"{REGION_HELP}, with --cells", GROUPS, metavar=REGION_METAVAR)
+    zones: str | None = option(
+        None,
+        "groups are public polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://",
+        GROUPS,
+        metavar="FILE",
+    )
+    id_column: str | None = option(None, "property or column of the zones' ids, with --zones", GROUPS, metavar="NAME")
     group_epsilon: float | None = option(
         None,
         "privacy budget of the noise on counts by group, for adding or removing a user (default: epsilon)",
@@ -198,12 +205,25 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
 
     @model_validator(mode="after")
     def _grouped(self) -> Self:
-        if self.method == "threshold" and (self.cells is not None or self.group_by is not None):
+        kinds = [name for name in ("cells", "group_by", "zones") if getattr(self, name) is not None]
+        if self.method == "threshold" and kinds:
             raise RequestError(
                 "method: thresholds are asked of everybody together, as every group's counts have noise of their own; "
                 "use --method adaptive with groups"
             )
         lists = [name for name in ("groups", "groups_file") if getattr(self, name) is not None]
+        if self.id_column is not None and self.zones is None:
+            raise RequestError("id_column: is of a file of zones, which needs --zones FILE")
+        if self.zones is not None:
+            if len(kinds) > 1 or lists:
+                raise RequestError(
+                    "zones: groups are zones, cells or values of a column; give --zones, --cells or --group_by"
+                )
+            if self.region is not None:
+                raise RequestError("region: is of --cells; zones of a file have their own")
+            if not self.id_column:
+                raise RequestError("id_column: name the property or column of the zones' ids with --id_column NAME")
+            return self
         if self.cells is not None:
             if self.group_by is not None or lists:
                 raise RequestError("cells: groups are cells or values of a column; give --cells or --group_by")
@@ -219,7 +239,9 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
                 raise RequestError(f"{lists[0]}: are of a column, which needs --group_by NAME")
             for name in ("group_epsilon", "min_group"):
                 if getattr(self, name) is not None:
-                    raise RequestError(f"{name}: is of groups, which need --group_by NAME or --cells DEPTH")
+                    raise RequestError(
+                        f"{name}: is of groups, which need --group_by NAME, --cells DEPTH or --zones FILE"
+                    )
         elif len(lists) != 1:
             raise RequestError(
                 "groups: give the groups as --groups a,b,c or --groups_file FILE (they are published, so they must be "

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import shapely
 
 from sfumato.pipelines import cli, job
+from sfumato.pipelines.job import LedgerGate
 from sfumato.schemas.errors import LedgerError, NotAdmittedError
 from sfumato.schemas.moments import FixedPoint
 from sfumato.transforms.moments.protocol import MomentsPlan
@@ -36,6 +38,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.mechanism import noise_quantile
 from tests.conftest import make_logs
 from tests.keys import write_key
+from tests.transforms.zones.polygons import write_geojson
 
 USERS = 1_500
 _RNG = np.random.Generator
@@ -84,7 +87,7 @@ def zeroed_block(table: pa.Table, path: Path, rng: _RNG) -> None:
 
 
 def missing_column(table: pa.Table, path: Path, rng: _RNG) -> None:
-    _write(table.drop_columns([str(rng.choice(table.column_names))]), path)
+    _write(table.drop_columns([str(rng.choice(table.column_names[:3]))]), path)
 
 
 def text_coordinates(table: pa.Table, path: Path, rng: _RNG) -> None:
@@ -101,7 +104,7 @@ def not_a_number(table: pa.Table, path: Path, rng: _RNG) -> None:
 
 
 def swapped(table: pa.Table, path: Path, rng: _RNG) -> None:
-    _write(table.rename_columns(["user_id", "longitude", "latitude"]), path)
+    _write(table.rename_columns(["user_id", "longitude", "latitude", *table.column_names[3:]]), path)
 
 
 def no_ids(table: pa.Table, path: Path, rng: _RNG) -> None:
@@ -124,53 +127,150 @@ FAULTS: tuple[Callable[[pa.Table, Path, _RNG], None], ...] = (
 SILENT = (zeroed_block,)  # where the zeros happen to lie in a page that no column of ours is in, nothing is wrong
 
 
-def _run(
-    folder: Path, release_id: str, fault: Callable[..., None] | None = None, epsilon: float = 2, budget: str = "2/1d"
-) -> int:
-    arguments = [
-        "heatmap", "--input", str(folder / "*.parquet"), "--output", str(folder / "out"), "--region=-1,50,1,51",
-        "--depth=4", f"--epsilon={epsilon}", "--population_share=0.1", f"--key_file={folder / 'key'}",
-        f"--release_id={release_id}", f"--ledger={folder / 'ledger.db'}", "--dataset=city", "--period=2026-11-20",
-        f"--budget={budget}",
+REGION = "--region=-1,50,1,51"
+# Of each job: its options, and the share of epsilon that its noisy counts of users take.
+JOBS = {
+    "heatmap": ([REGION, "--depth=4", "--population_share=0.1"], Decimal("0.1")),
+    "zones": (["--zones={folder}/zones.geojson", "--id_column=tract", "--population_share=0.1"], Decimal("0.1")),
+    "flows": (
+        [REGION, "--depth=4", "--origin=longitude,latitude", "--destination=to_longitude,to_latitude"],
+        Decimal("0.01"),
+    ),
+}
+
+
+def _words(folder: Path, release_id: str, job_name: str, epsilon: float, budget: str) -> list[str]:
+    return [
+        job_name, "--input", str(folder / "*.parquet"), "--output", str(folder / "out"), f"--epsilon={epsilon}",
+        f"--key_file={folder / 'key'}", f"--release_id={release_id}", f"--ledger={folder / 'ledger.db'}",
+        "--dataset=city", "--period=2026-11-20", f"--budget={budget}",
+        *(one.format(folder=folder) for one in JOBS[job_name][0]),
     ]  # fmt: skip
+
+
+def _table(job_name: str, seed: int) -> pa.Table:
+    """Logs of a job: a user has one record, for flows one trip."""
+    users = 10 * USERS if job_name == "flows" else USERS  # its counts of users have ten times the noise
+    table = make_logs(users, 1, seed)
+    if job_name == "flows":
+        other = make_logs(users, 1, seed + 1)
+        for name in ("latitude", "longitude"):
+            table = table.append_column(f"to_{name}", other[name])
+    return table
+
+
+def _prepare(folder: Path, number: int) -> None:
+    """The key and the zones of a scene."""
+    folder.mkdir()
+    (folder / "key").write_bytes(np.random.default_rng(number + 1).bytes(32))
+    (folder / "key").chmod(0o600)
+    squares = [(shapely.box(-1 + i, 50, i, 51), {"tract": f"tract {i}"}) for i in range(2)]
+    write_geojson(folder / "zones.geojson", squares)
+
+
+def _run(
+    folder: Path,
+    release_id: str,
+    fault: Callable[..., None] | None = None,
+    epsilon: float = 2,
+    budget: str = "2/1d",
+    job_name: str = "heatmap",
+) -> int:
     with pytest.MonkeyPatch.context() as patch:
         if fault is replaced_while_running:
             original = job.scratch
 
             def replace_file(*given: object) -> object:
-                _write(make_logs(USERS, 1, seed=99), folder / "b.parquet")
+                _write(_table(job_name, 99), folder / "b.parquet")
                 return original(*given)  # type: ignore[arg-type]
 
             patch.setattr(job, "scratch", replace_file)
-        return cli.main(arguments)
+        return cli.main(_words(folder, release_id, job_name, epsilon, budget))
 
 
-def _check_fault(folder: Path, number: int) -> None:
+def _check_fault(folder: Path, number: int, job_name: str = "heatmap") -> None:
     """Plants a fault in one of two files; then mends the file and publishes the day."""
     fault, rng = FAULTS[number % len(FAULTS)], np.random.default_rng(number)
-    folder.mkdir()
-    (folder / "key").write_bytes(np.random.default_rng(number + 1).bytes(32))
-    (folder / "key").chmod(0o600)
-    table = make_logs(USERS, 1, seed=number)
-    _write(table.slice(0, USERS // 2), folder / "a.parquet")
-    fault(table.slice(USERS // 2), folder / "b.parquet", rng)
+    _prepare(folder, number)
+    table = _table(job_name, number)
+    half = len(table) // 2
+    _write(table.slice(0, half), folder / "a.parquet")
+    fault(table.slice(half), folder / "b.parquet", rng)
     if fault in (not_a_number, swapped, no_ids, other_units):  # a share of everybody: the noise must not hide it
-        fault(table.slice(0, USERS // 2), folder / "a.parquet", rng)
-    status = _run(folder, "day", fault)
+        fault(table.slice(0, half), folder / "a.parquet", rng)
+    status = _run(folder, "day", fault, job_name=job_name)
     history = open_ledger(str(folder / "ledger.db")).history() if (folder / "ledger.db").exists() else None
     left = 2 - sum((charge.epsilon for charge in history.charges), Decimal(0)) if history else Decimal(2)
     if fault in SILENT and status == 0:
         return
     assert status in (1, 2), fault.__name__
-    assert left >= Decimal("1.8"), f"{fault.__name__} was found after the charge"
-    _write(table.slice(0, USERS // 2), folder / "a.parquet")
-    _write(table.slice(USERS // 2), folder / "b.parquet")
-    assert _run(folder, "day", None, float(left)) == 0, fault.__name__
+    admitted = 2 * JOBS[job_name][1] + Decimal("1e-6")  # a ledger rounds up
+    assert left >= 2 - admitted, f"{fault.__name__} was found after the charge"
+    _write(table.slice(0, half), folder / "a.parquet")
+    _write(table.slice(half), folder / "b.parquet")
+    assert _run(folder, "day", None, float(left), job_name=job_name) == 0, fault.__name__
 
 
+@pytest.mark.parametrize("job_name", JOBS)
 @pytest.mark.parametrize("number", range(len(FAULTS)))
-def test_a_planted_fault_is_found_before_the_charge(number: int, tmp_path: Path) -> None:
-    _check_fault(tmp_path / "day", number)
+def test_a_planted_fault_is_found_before_the_charge(number: int, job_name: str, tmp_path: Path) -> None:
+    _check_fault(tmp_path / "day", number, job_name)
+
+
+@pytest.mark.parametrize("job_name", JOBS)
+def test_a_fault_that_comes_after_the_charge_changes_nothing(
+    job_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All input was read by then: the run ends well, with the tables that it has where nothing is damaged."""
+    charge, published = LedgerGate.charge, []
+
+    def charge_and_damage(gate: LedgerGate) -> str | None:
+        refused = charge(gate)
+        folder = tmp_path / "damaged"
+        assert open_ledger(str(folder / "ledger.db")).history().charges
+        for name in ("a.parquet", "zones.geojson"):
+            (folder / name).write_bytes((folder / name).read_bytes()[:100])
+        return refused
+
+    for name in ("calm", "damaged"):
+        folder = tmp_path / name
+        _prepare(folder, 3)
+        _write(_table(job_name, 3), folder / "a.parquet")
+        if name == "damaged":
+            monkeypatch.setattr(LedgerGate, "charge", charge_and_damage)
+        assert _run(folder, "day", job_name=job_name) == 0
+        assert {(folder / one).stat().st_size == 100 for one in ("a.parquet", "zones.geojson")} == {name == "damaged"}
+        published.append({path.name: path.read_bytes() for path in (folder / "out").glob("*.parquet")})
+        assert [one.epsilon for one in open_ledger(str(folder / "ledger.db")).history().charges] == [2]
+    assert published[0] == published[1]
+    assert published[0]
+
+
+def _cut_zones(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _torn_zones(path: Path) -> None:
+    content = json.loads(path.read_text())
+    content["features"][0]["geometry"]["coordinates"][0][1:3] = [[0, 51], [0, 50]]  # a bow tie
+    path.write_text(json.dumps(content))
+
+
+def _twin_zones(path: Path) -> None:
+    path.write_text(path.read_text().replace("tract 1", "tract 0"))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, _cut_zones, _torn_zones, _twin_zones])
+def test_a_damaged_file_of_zones_is_found_before_the_charge(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = tmp_path / "day"
+    _prepare(folder, 4)
+    _write(_table("zones", 4), folder / "a.parquet")
+    whole = (folder / "zones.geojson").read_bytes()
+    damage(folder / "zones.geojson")
+    assert _run(folder, "day", job_name="zones") == 2
+    assert not (folder / "ledger.db").exists() or not open_ledger(str(folder / "ledger.db")).history().charges
+    (folder / "zones.geojson").write_bytes(whole)
+    assert _run(folder, "day", job_name="zones") == 0
 
 
 @pytest.mark.slow

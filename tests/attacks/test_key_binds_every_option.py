@@ -90,6 +90,7 @@ COUNTED_BY_CURATOR = [
 ]
 OF_INDEX: dict[str, Any] = {"zones": None, "id_column": None, "region": HERE}
 SHARDS = {"trust": "secagg"}
+IN_ZONES = {"zones": "tracts", "id_column": "tract"}
 CELLS = {**ON_MAP, "cells": 3}
 GRID = {"method": "snh", "cell_width": 500}
 OF_RECORDS = {"origin": None, "destination": None, "time_column": "t"}
@@ -188,6 +189,9 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("groups_file", {"group_by": "kind"}, "two"),
         ("cells", {"region": HERE}, 3),
         ("region", {"cells": 2}, THERE),
+        ("zones", {"id_column": "tract"}, "moved"),
+        ("id_column", {"zones": "tracts"}, "county"),
+        *[(name, IN_ZONES, value) for name, value in (("latitude_column", "y"), ("longitude_column", "x"))],
         ("group_epsilon", {"group_by": "kind", "groups": "a,b"}, 1),
         ("min_group", {"group_by": "kind", "groups": "a,b"}, 50),
         ("rows_are_users", {}, True),
@@ -320,13 +324,12 @@ def job_of(name: str, folder: Path, **values: Any) -> ReleaseJob:
         if (lists := values.get(name_of_file)) is not None:
             (folder / lists).write_text(f"a\n{lists}\n")
             values[name_of_file] = str(folder / lists)
-    if name == "zones":
-        values = {**BASES[name], **values}
-        if (zones := values["zones"]) is not None:
-            west = 3.1 if zones == "moved" else 3.0
-            rows = [(shapely.box(west + i, 1, west + 1 + i, 2), {"tract": i, "county": 9 - i}) for i in range(2)]
-            values["zones"] = write_geojson(folder / f"{zones}.geojson", rows)
-    made: ReleaseJob = CLASSES[name].of(request_of(name, {"input": "in", "output": "out", **BASES[name], **values}))
+    values = {**BASES[name], **values}
+    if (zones := values.get("zones")) is not None:
+        west = 3.1 if zones == "moved" else 3.0
+        rows = [(shapely.box(west + i, 1, west + 1 + i, 2), {"tract": i, "county": 9 - i}) for i in range(2)]
+        values["zones"] = write_geojson(folder / f"{zones}.geojson", rows)
+    made: ReleaseJob = CLASSES[name].of(request_of(name, {"input": "in", "output": "out", **values}))
     return made
 
 
@@ -343,8 +346,9 @@ def test_another_value_is_another_binding(
         before = {**beside, "cell_column": "c", "cell_index": "h3:9"}
     elif option in ("groups_file", "items_file"):
         before[option] = "one"
-    elif option in ("group_by", "cells", "region") and name == "moments":
-        before[option] = {"group_by": "kind", "cells": 2, "region": HERE}[option]
+    elif option in ("group_by", "cells", "region", "zones", "id_column") and name == "moments":
+        others = {"group_by": "kind", "cells": 2, "region": HERE, "zones": "tracts", "id_column": "tract"}
+        before[option] = others[option]
     elif option == "groups":
         before["groups"] = "a,b"
     elif option == "cell_width":

@@ -42,7 +42,7 @@ JOBS = {
 }
 OWN_FILES = {
     "heatmap": ["warm_start"],
-    "moments": ["warm_start", "groups_file"],
+    "moments": ["warm_start", "groups_file", "zones"],
     "ranges build": ["tuner", "workload", "checkpoints"],
     "zones": ["zones"],
 }
@@ -116,7 +116,7 @@ def test_no_file_of_a_dry_run_runs_code(job: str, option: str, tmp_path: Path, s
         place = folder if option in ("warm_start", "checkpoints") else planted
         given = ["--input", str(logs), "--output", str(tmp_path / f"out{number}"), *JOBS[job]]
         if option == "zones":  # a file in place of cells
-            given = [*given[:4], "--id_column", "tract"]
+            given = [*(given[:4] if job == "zones" else given), "--id_column", "tract"]
         account = ["--dataset", "d", "--period", "2026-11-20", "--budget", "9/1d"] if option == "ledger" else []
         cli.main([*job.split(), *given, *account, f"--{option}", str(place), "--dry_run"])
         assert not sprung.exists(), packing

@@ -1,4 +1,4 @@
-"""`sfumato moments` by group and by cell of a map: what is published of a group, and what is not."""
+"""`sfumato moments` by group, by cell of a map and by zone: what is published of a group, and what is not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import sfumato
+from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.digests import page_text
 from tests.pipelines.moment_logs import KINDS, LENGTH, REGION, run, shows, table, usable, users_of
+from tests.transforms.zones.polygons import brute_force, voronoi, write_geojson, write_geoparquet, zones_of
 
 BY_KIND = ["--group_by", "kind", "--groups", "bus,tram,walk,helicopter,boat", "--group_epsilon", "2.5"]
 
@@ -215,3 +218,78 @@ def test_cells_of_nobody_are_no_map_and_no_failure(tmp_path: Path) -> None:
     assert run(pattern, tmp_path / "out", *LENGTH, "--cells", "3", "--region", "100,10,110,20") == 0
     assert len(pq.read_table(tmp_path / "out" / "cells.parquet")) == 0
     assert set(pq.read_table(tmp_path / "out" / "moments.parquet")["group"].to_pylist()) <= {"everybody", "other"}
+
+
+# --- zones ---
+
+SHAPES = voronoi(12, 5, (-1, 50, 1, 51))[:-2]  # two gaps
+TRUST = {
+    "local": ["--epsilon", "8", "--group_epsilon", "4"],
+    "weighted": ["--method", "weighted", "--epsilon", "8"],
+    "secagg": ["--trust", "secagg", "--no_dp", "--group_epsilon", "4"],
+    "central": ["--trust", "central", "--epsilon", "4"],
+}
+
+
+def zone_file(folder: Path) -> list[str]:
+    path = write_geojson(folder / "tracts.geojson", [(shape, {"tract": f"T{i}"}) for i, shape in enumerate(SHAPES)])
+    return ["--zones", path, "--id_column", "tract"]
+
+
+@pytest.mark.parametrize("trust", TRUST)
+def test_means_by_zone_are_those_of_the_logs(trust: str, tmp_path: Path) -> None:
+    logs = table(3000, 1)  # one record a user, so that no draw chooses records
+    pattern = write_files(logs, tmp_path / "logs", 3)
+    more = [*zone_file(tmp_path), "--min_group", "60", *TRUST[trust]]
+    assert run(pattern, tmp_path / "out", *LENGTH, *more) == 0
+    kept = usable(logs)
+    place = (logs[name].to_numpy()[kept] for name in ("longitude", "latitude"))
+    zone, length = brute_force(zones_of(SHAPES), *place), np.clip(logs["length"].to_numpy()[kept], 0, 1023)
+    users = np.bincount(zone[zone >= 0], minlength=len(SHAPES))
+    release = open_release(tmp_path / "out")
+    zones = release.zones_table
+    # A zone's count has noise of a few users; none lies so near to the threshold here.
+    shown = [f"T{i}" for i in np.flatnonzero(users >= 60)]
+    assert (abs(users - 60) > 35).all()
+    assert zones["zone"].to_list() == shown
+    assert len(shown) >= 3
+    for row, index in zip(zones.itertuples(), np.flatnonzero(users >= 60), strict=True):
+        assert row.geometry.equals(SHAPES[index])
+        assert abs(row.mean_clients - users[index]) < 35
+        assert abs(row.mean_value - length[zone == index].mean()) < 6.2 * row.mean_stddev
+        assert row.mean_low <= row.mean_value <= row.mean_high
+    rows = {row["group"]: row for row in pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()}
+    assert set(rows) == {"everybody", "other", *shown}
+    assert abs(rows["other"]["clients"] - (len(zone) - users[users >= 60].sum())) < 35 * math.sqrt(len(SHAPES))
+    assert release.manifest["zones"]["levels"] == [{"name": "tract", "zones": len(SHAPES)}]
+    assert release.manifest["zones"]["sha256"] in json.dumps(release.manifest["parameters"])
+    page = page_text((tmp_path / "out" / "index.html").read_text())
+    assert "zones.parquet" in page
+    assert all(f'"{name}"' in page for name in shown)
+
+
+def test_zones_of_another_format_give_the_same_table(pattern: str, tmp_path: Path) -> None:
+    columns = {"tract": [f"T{i}" for i in range(len(SHAPES))]}
+    path = write_geoparquet(tmp_path / "tracts.parquet", SHAPES, columns)
+    assert run(pattern, tmp_path / "a", *LENGTH, *zone_file(tmp_path)) == 0
+    assert run(pattern, tmp_path / "b", *LENGTH, "--zones", path, "--id_column", "tract") == 0
+    one, other = (pq.read_table(tmp_path / name / "zones.parquet") for name in "ab")
+    assert one.num_rows
+    assert one.equals(other)
+
+
+def test_zones_of_nobody_are_no_map_and_no_failure(tmp_path: Path) -> None:
+    pattern = write_files(table(300, 1), tmp_path / "logs", 2)
+    path = write_geojson(tmp_path / "far.geojson", [(shape, {"tract": i}) for i, shape in enumerate(voronoi(5, 1))])
+    for name, more in (("local", []), ("central", ["--trust", "central", "--epsilon", "1"])):
+        output = tmp_path / name
+        assert run(pattern, output, *LENGTH, "--zones", path, "--id_column", "tract", *more) == 0
+        assert len(pq.read_table(output / "zones.parquet")) == 0
+        assert set(pq.read_table(output / "moments.parquet")["group"].to_pylist()) <= {"everybody", "other"}
+
+
+def test_zones_of_means_have_no_users_to_add_up(pattern: str, tmp_path: Path) -> None:
+    assert run(pattern, tmp_path / "out", *LENGTH, *zone_file(tmp_path)) == 0
+    release = sfumato.open_release(tmp_path / "out")
+    with pytest.raises(RequestError, match="its zones have statistics of a number, and no users to add up"):
+        release.zones_total(np.ones(len(release.zones_table), dtype=bool))

@@ -22,6 +22,7 @@ from tests.pipelines.moment_logs import LENGTH, REGION, run, table
 BY_KIND = ["--group_by", "kind"]
 LISTED = [*BY_KIND, "--groups", "bus,tram"]
 ON_MAP = ["--cells", "3", *REGION]
+IN_ZONES = ["--zones", "/nowhere/tracts.geojson", "--id_column", "tract"]
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +77,8 @@ WRONG = [
     (["--max_bits_per_client", "0"], "max_bits_per_client: must be 1 or more, got 0"),
     (["--groups", "bus"], "groups: are of a column, which needs --group_by NAME"),
     (["--groups_file", "names"], "groups_file: are of a column, which needs --group_by NAME"),
-    (["--group_epsilon", "2"], "group_epsilon: is of groups, which need --group_by NAME or --cells DEPTH"),
-    (["--min_group", "9"], "min_group: is of groups, which need --group_by NAME or --cells DEPTH"),
+    (["--group_epsilon", "2"], "group_epsilon: is of groups, which need --group_by NAME, --cells DEPTH or --zones"),
+    (["--min_group", "9"], "min_group: is of groups, which need --group_by NAME, --cells DEPTH or --zones FILE"),
     (BY_KIND, "groups: give the groups as --groups a,b,c or --groups_file FILE"),
     ([*LISTED, "--groups_file", "names"], "groups: give the groups as --groups a,b,c or --groups_file FILE"),
     ([*BY_KIND, "--groups", "bus,tram,bus"], "groups: 'bus' is listed twice"),
@@ -100,6 +101,15 @@ WRONG = [
     (["--cells", "21", *REGION], "cells: must be a depth of 1 to 7, got 21"),
     (["--cells", "3", "--region", "1,2"], "region: expected four numbers WEST,SOUTH,EAST,NORTH in degrees, got '1,2'"),
     (["--cells", "3", "--region", "1,50,-1,51"], "region: WEST,SOUTH,EAST,NORTH must have west < east"),
+    ([*IN_ZONES, *LISTED], "zones: groups are zones, cells or values of a column; give --zones, --cells or --group_by"),
+    ([*IN_ZONES, *ON_MAP], "zones: groups are zones, cells or values of a column; give --zones, --cells or --group_by"),
+    ([*IN_ZONES, "--groups", "a"], "zones: groups are zones, cells or values of a column"),
+    ([*IN_ZONES, *REGION], "region: is of --cells; zones of a file have their own"),
+    ([*IN_ZONES, "--method", "threshold"], "method: thresholds are asked of everybody together"),
+    (IN_ZONES, "zones: /nowhere/tracts.geojson cannot be read"),
+    (["--zones", "tracts.geojson"], "id_column: name the property or column of the zones' ids with --id_column NAME"),
+    (["--zones", "tracts.geojson", "--id_column", ""], "id_column: name the property or column of the zones' ids"),
+    (["--id_column", "tract"], "id_column: is of a file of zones, which needs --zones FILE"),
     (["--group_by", "user_id", "--groups", "a"], "group_by: 'user_id' is the column of user ids"),
     (["--group_by", "length", "--groups", "a"], "group_by: 'length' is the column of user ids, or that of the values"),
     (["--group_by", "latitude", "--groups", "a"], "column 'latitude' holds double, and must hold categories"),

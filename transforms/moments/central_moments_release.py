@@ -21,7 +21,7 @@ from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, MomentEstimate, Stat
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, laplace_z
-from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.moment_tables import MomentTables, moment_tables
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -107,9 +107,8 @@ def _manifest(
 ) -> dict[str, Any]:
     plan, grouping = state.plan, metadata.grouping
     content: dict[str, Any] = {"column": metadata.column}
-    if grouping is not None and isinstance(grouping.groups, CellGroups):
-        grid = grouping.groups.grid
-        content |= {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
+    if grouping is not None:
+        content |= grouping.groups.place()
     if plan.degree:
         content["range"] = {**asdict(state.span), "source": "noisy counts" if plan.finds_range else "given"}
     assumptions = [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE]

@@ -1,4 +1,4 @@
-"""Groups of clients: public values of a column, or the cells of a map. Pure.
+"""Groups of clients: public values of a column, the cells of a map, or public zones. Pure.
 
 The group of a client is private: tallies of groups have central noise, and a group with too few clients by the noisy
 count is merged into `other`. So the list of groups must be public.
@@ -7,8 +7,9 @@ count is merged into `other`. So the list of groups must be public.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,8 @@ from sfumato.schemas.moments import EVERYBODY, OTHER
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.locations.record_values import without_views
+from sfumato.transforms.zones.zone_file import Zones
+from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 MAX_GROUPS = 1 << 14
 _MAX_CHARACTERS = 500_000  # the job's graph has them several times, and services bound its size
@@ -37,6 +40,12 @@ class Groups(Protocol):
 
     def encode(self, batch: pa.RecordBatch) -> NDArray[np.uint16]:
         """The index of each row's group among the names, uint16[n]; the number of names for a row in none of them."""
+
+    def stated(self) -> dict[str, Any]:
+        """What tells these groups from others: the run's key is bound to it."""
+
+    def place(self) -> dict[str, Any]:
+        """Where the groups are, for the manifest; empty for groups that are no places."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,14 @@ class ColumnGroups:
             groups = groups.take(indices)
         return np.asarray(groups.fill_null(len(self.listed)).to_numpy(zero_copy_only=False)).astype(np.uint16)
 
+    def stated(self) -> dict[str, Any]:
+        """See Groups.stated."""
+        return asdict(self)
+
+    def place(self) -> dict[str, Any]:
+        """See Groups.place."""
+        return {}
+
 
 @dataclass(frozen=True)
 class CellGroups:
@@ -99,14 +116,74 @@ class CellGroups:
 
     def encode(self, batch: pa.RecordBatch) -> NDArray[np.uint16]:
         """See Groups.encode. Locations outside the region are in no group."""
-        north, east = (
-            np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
-            for name in (self.latitude, self.longitude)
-        )
+        east, north = (_degrees(batch, name) for name in (self.longitude, self.latitude))
         inside = self.grid.region.holds(east, north)  # nulls are NaN, which is outside
         groups = np.full(batch.num_rows, len(self), np.uint16)
         groups[inside] = self.grid.codes(east[inside], north[inside])
         return groups
+
+    def stated(self) -> dict[str, Any]:
+        """See Groups.stated."""
+        return asdict(self)
+
+    def place(self) -> dict[str, Any]:
+        """See Groups.place."""
+        return {"region": asdict(self.grid.region), "grid": {"depth": self.grid.depth, "side": self.grid.side}}
+
+
+@dataclass(frozen=True)
+class ZoneGroups:
+    """Public zones, one level of them. Raises RequestError unless there are 1 to 16,384 with usable names."""
+
+    zones: Zones
+    latitude: str = "latitude"
+    longitude: str = "longitude"
+
+    def __post_init__(self) -> None:
+        if len(self) > MAX_GROUPS:
+            raise RequestError(
+                f"zones: {len(self):,} zones, and groups are {MAX_GROUPS:,} at most; use larger zones, such as those "
+                "of a coarser level"
+            )
+        for name in (EVERYBODY, OTHER):
+            if name in self.zones.ids:
+                raise RequestError(f"zones: {name!r} cannot be the id of a zone here; rename it in the file")
+        if sum(map(len, self.zones.ids)) > _MAX_CHARACTERS:
+            raise RequestError(f"zones: their ids have over {_MAX_CHARACTERS:,} characters together; shorten them")
+
+    def names(self) -> Sequence[str]:
+        return self.zones.ids
+
+    def __len__(self) -> int:
+        return len(self.zones)
+
+    def encode(self, batch: pa.RecordBatch) -> NDArray[np.uint16]:
+        """See Groups.encode. Locations outside of all zones are in no group."""
+        found = self._locator.zone_of(_degrees(batch, self.longitude), _degrees(batch, self.latitude))
+        return np.where(found < 0, len(self), found).astype(np.uint16)
+
+    def stated(self) -> dict[str, Any]:
+        """See Groups.stated."""
+        return {"zones": self.zones.digest, "latitude": self.latitude, "longitude": self.longitude}
+
+    def place(self) -> dict[str, Any]:
+        """See Groups.place."""
+        zones = self.zones
+        levels = [{"name": zones.name, "zones": len(zones)}]
+        stated = {"source": zones.source, "sha256": zones.digest, "levels": levels}
+        return {"region": asdict(zones.region), "zones": stated}
+
+    def __getstate__(self) -> dict[str, Any]:  # the locator's raster does not travel
+        return {"zones": self.zones, "latitude": self.latitude, "longitude": self.longitude}
+
+    @cached_property
+    def _locator(self) -> ZoneLocator:
+        return ZoneLocator(self.zones)
+
+
+def _degrees(batch: pa.RecordBatch, name: str) -> NDArray[np.float64]:
+    """A column of coordinates, float64[n]; nulls are NaN."""
+    return np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -134,6 +211,10 @@ class Grouping:
     def tally_rows(self) -> int:
         """The number of rows of a tally."""
         return len(self.groups) + 1
+
+    def stated(self) -> dict[str, Any]:
+        """What tells this grouping from others: the run's key is bound to it."""
+        return {"groups": self.groups.stated(), "min_group": self.min_group}
 
     def published_groups(self, clients: NDArray[np.float64], margin: float) -> tuple[list[str], NDArray[np.int64]]:
         """Decides which groups are published by themselves; all others are merged into `other`.

@@ -1,4 +1,4 @@
-"""The tables of statistics of everybody, by group and by cell: post-processing of published numbers. Pure."""
+"""The tables of statistics of everybody, by group, and by cell or zone: post-processing of published numbers. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from sfumato.schemas.moments import (
     MomentEstimate,
     ValueRange,
     moment_cells_schema,
+    moment_zones_schema,
 )
 from sfumato.schemas.region import Grid, deinterleave
-from sfumato.schemas.release import CELLS_FILE, MOMENTS_FILE
+from sfumato.schemas.release import CELLS_FILE, MOMENTS_FILE, ZONES_FILE
+from sfumato.schemas.tree import node_names
 from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.moments.derived_statistics import shrunk
-from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.groups import CellGroups, Grouping, ZoneGroups
+from sfumato.transforms.zones.zone_file import Zones
 
 _EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
 
@@ -88,11 +91,15 @@ def moment_tables(
             "an estimate is beyond what a number can hold; ask for fewer --bits, a smaller --range or a lower moment"
         )
     tables = {MOMENTS_FILE: pa.Table.from_pylist([asdict(estimate) for estimate in found], MOMENTS_SCHEMA)}
-    if grouping is not None and isinstance(grouping.groups, CellGroups):
+    if grouping is not None and isinstance(grouping.groups, CellGroups | ZoneGroups):
         located = {name: code for code, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
         compared = simultaneous(estimates, published, published_group, found[0].statistic)
-        tables[CELLS_FILE] = _cells_table(found, shrunk(found, form), compared, codes, grouping.groups.grid)
+        columns = _columns(found, shrunk(found, form), compared)
+        if isinstance(grouping.groups, CellGroups):
+            tables[CELLS_FILE] = _cells_table(columns, codes, grouping.groups.grid)
+        else:
+            tables[ZONES_FILE] = _zones_table(columns, codes, grouping.groups.zones)
     return MomentTables(found, names, tables)
 
 
@@ -123,39 +130,62 @@ def simultaneous(
     return (low > everybody.high).astype(np.int8) - (high < everybody.low), low, high
 
 
-def _cells_table(
+@dataclass(frozen=True)
+class _Columns:
+    """Statistics of the published cells or zones: their names, and float64[rows] or a pa.Array by column."""
+
+    statistics: list[str]
+    columns: dict[str, Any]
+
+
+def _columns(
     estimates: Sequence[MomentEstimate],
     shown: Sequence[MomentEstimate],
     compared: tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]],
-    codes: NDArray[np.uint64],
-    grid: Grid,
-) -> pa.Table:
-    """Published cells, one row each, with all statistics. shown: the shrunk estimates. compared: see simultaneous."""
-    x, y = deinterleave(codes)
-    west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
+) -> _Columns:
+    """All statistics of the published cells or zones. shown: the shrunk estimates. compared: see simultaneous."""
     rows = [estimate for estimate in estimates if estimate.group not in (EVERYBODY, OTHER)]
     statistics = list(dict.fromkeys(estimate.statistic for estimate in estimates))
-    table: dict[str, Any] = {
-        "cell_id": [row.group for row in rows if row.statistic == statistics[0]],
-        "depth": np.full(len(x), grid.depth, np.int8),
-        "west": west,
-        "south": south,
-        "east": east,
-        "north": north,
-    }
+    columns: dict[str, Any] = {}
     for statistic in statistics:
         of_statistic = [row for row in rows if row.statistic == statistic]
         for name in ("value", "stddev", "low", "high", "clients"):
-            table[f"{statistic}_{name}"] = np.array([getattr(row, name) for row in of_statistic], np.float64)
+            columns[f"{statistic}_{name}"] = np.array([getattr(row, name) for row in of_statistic], np.float64)
     drawn = [
         estimate
         for estimate in shown
         if estimate.group not in (EVERYBODY, OTHER) and estimate.statistic == statistics[0]
     ]
     for name, field in (("shrunk", "value"), ("shrunk_stddev", "stddev")):
-        table[f"{statistics[0]}_{name}"] = np.array([getattr(row, field) for row in drawn], np.float64)
+        columns[f"{statistics[0]}_{name}"] = np.array([getattr(row, field) for row in drawn], np.float64)
     for name, column in zip(("differs", "simultaneous_low", "simultaneous_high"), compared, strict=True):
-        table[f"{statistics[0]}_{name}"] = pa.array(column, from_pandas=True)  # NaN becomes null
-    table |= index_columns(grid, np.full(len(x), grid.depth), west, south, east, north)
-    table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
-    return pa.table(table, schema=moment_cells_schema(statistics))
+        columns[f"{statistics[0]}_{name}"] = pa.array(column, from_pandas=True)  # NaN becomes null
+    return _Columns(statistics, columns)
+
+
+def _cells_table(found: _Columns, codes: NDArray[np.uint64], grid: Grid) -> pa.Table:
+    """Published cells, one row each, with all statistics. codes: of the cells, uint64[cells]."""
+    x, y = deinterleave(codes)
+    west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
+    table: dict[str, Any] = {
+        "cell_id": node_names(codes | np.uint64(1 << (2 * grid.depth))),
+        "depth": np.full(len(x), grid.depth, np.int8),
+        "west": west,
+        "south": south,
+        "east": east,
+        "north": north,
+        **found.columns,
+        **index_columns(grid, np.full(len(x), grid.depth), west, south, east, north),
+        "geometry": shapely.to_wkb(shapely.box(west, south, east, north)),
+    }
+    return pa.table(table, schema=moment_cells_schema(found.statistics))
+
+
+def _zones_table(found: _Columns, codes: NDArray[np.uint64], zones: Zones) -> pa.Table:
+    """Published zones, one row each, with all statistics. codes: indexes of the zones, uint64[rows]."""
+    table: dict[str, Any] = {
+        "zone": [zones.ids[code] for code in codes.tolist()],
+        **found.columns,
+        "geometry": shapely.to_wkb(zones.geometries[codes.astype(np.int64)]),
+    }
+    return pa.table(table, schema=moment_zones_schema(found.statistics))

@@ -38,7 +38,7 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.derived_statistics import value_range
-from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.moment_tables import moment_tables
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
@@ -108,9 +108,8 @@ def _manifest(
     if not metadata.bounded:
         assumptions = [ROWS_ARE_USERS if assumption == ONE_ID else assumption for assumption in assumptions]
     content: dict[str, Any] = {"column": metadata.column}
-    if grouping is not None and isinstance(grouping.groups, CellGroups):
-        grid = grouping.groups.grid
-        content |= {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
+    if grouping is not None:
+        content |= grouping.groups.place()
     content["fixed_point"] = {**asdict(form), "step": form.step, "low": form.low, "high": form.high}
     content["method"] = plan.method_of(state)
     content["privacy"] = {

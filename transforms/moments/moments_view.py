@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, FixedPoint, MomentEstimate, ValueRange
-from sfumato.schemas.region import Region, ground_metres
-from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE
+from sfumato.schemas.region import Region, area_km2, ground_metres
+from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE, ZONES_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import (
@@ -43,6 +44,8 @@ from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised, with_interval
 from sfumato.transforms.report.scales import uncertain, value_scale
 from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems, table_section
+from sfumato.transforms.zones.zone_file import areas_km2
+from sfumato.transforms.zones.zones_view import finest_metres, simple_paths
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
@@ -61,6 +64,7 @@ _FILES = {
     MOMENTS_FILE: "one row for each statistic of everybody and of each group, with its 95% interval",
     BITS_FILE: "one row for each bit: its share, reports, and whether it counts as empty",
     CELLS_FILE: "one row for each published cell: bounds, statistics, shape",
+    ZONES_FILE: "one row for each published zone: statistics, polygon",
     MOMENTS_PICTURE: "the same as a picture",
     MANIFEST_FILE: "the guarantee, what each user sent, every parameter, every version",
 }
@@ -103,7 +107,7 @@ class _Release:
         )
         bits = self._bits()
         variance = next((one.value for one in self._overall if one.statistic == "variance"), None)
-        on_map = CELLS_FILE in self._files
+        on_map = self._noun != "group"
         geography, present = Geography.of(self._files), {*self._files, MOMENTS_PICTURE}
         groups = self._groups()
         body = MomentsBody(
@@ -115,7 +119,7 @@ class _Release:
             statistics=[_statistic(one) for one in self._overall],
             reading=_INTERVAL.format("" if self._is_central else "which users were asked about which bit, and for "),
             groups=[] if on_map else groups,
-            map=self._map() if on_map else None,
+            map=None if not on_map else self._zone_map() if self._noun == "zone" else self._map(),
             bits=bits,
             bit_texts=_THRESHOLD_TEXTS if get(self._manifest, "method") == "threshold" else BitTexts(),
         )
@@ -145,6 +149,11 @@ class _Release:
             manifest=self._manifest,
             body=body,
         )
+
+    @property
+    def _noun(self) -> str:
+        """What a group is."""
+        return "cell" if CELLS_FILE in self._files else "zone" if ZONES_FILE in self._files else "group"
 
     @property
     def _is_private(self) -> bool:
@@ -185,7 +194,7 @@ class _Release:
                 found.append(
                     BarsBody(
                         unit=self._unit(overall.statistic),
-                        noun="cell" if CELLS_FILE in self._files else "group",
+                        noun=self._noun,
                         explanation="Ordered by the lower end of the interval: what is surely high comes first."
                         + " The line is everybody's value." * (overall.statistic not in SUMS),
                         bars=[
@@ -220,17 +229,49 @@ class _Release:
             cell_id=names,
             measures=measures,
         )
+        return self._map_body(layer, depth, (wide, tall))
+
+    def _zone_map(self) -> MapBody:
+        zones = self._table(ZONES_FILE)
+        region, ids = Region(**self._manifest["region"]), zones["zone"].to_pylist()
+        shapes = shapely.from_wkb(zones["geometry"].to_numpy(zero_copy_only=False))
+        measures = [self._measure(one, ids, zones if place == 0 else None) for place, one in enumerate(self._overall)]
+        areas = areas_km2(shapes)
+        whole = float(
+            area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0]
+        )
+        number = get(self._manifest, "zones.levels", [])[0]["zones"]
+        layer = Layer(
+            title="Published zones",
+            note=f"{plural(len(ids), 'zone')} of {number:,}.",
+            level=[0] * len(ids),
+            x=[0] * len(ids),
+            y=[0] * len(ids),
+            area=[float(f"{area / whole:.6g}") for area in areas.tolist()],
+            cell_id=[readable(one) for one in ids],
+            measures=measures,
+            shapes=simple_paths(shapes, region),
+        )
+        return self._map_body(layer, 0, finest_metres(areas, region))
+
+    def _map_body(self, layer: Layer, depth: int, finest: tuple[float, float]) -> MapBody:
         least = self._privacy["groups"]["min_group"]
         return MapBody(
             region=Bounds(**self._manifest["region"]),
             depth=depth,
             layers=[layer],
             missing=f"Not published: fewer than about {least:,} users, or nobody",
-            finest_metres=(wide, tall),
+            finest_metres=finest,
         )
 
     def _measure(self, overall: MomentEstimate, names: Sequence[str], cells: pa.Table | None) -> Measure:
-        """A statistic of the cells. cells: the table whose simultaneous intervals choose those that are listed."""
+        """A statistic of the cells or zones.
+
+        Args:
+            overall: the statistic of everybody.
+            names: of the cells or zones.
+            cells: the table whose simultaneous intervals choose those that are listed; None for no list.
+        """
         rows = {one.group: one for one in self._rows(overall.statistic)}
         value, low, high = (
             np.array([getattr(rows[name], field) for name in names], np.float64) for field in ("value", "low", "high")
@@ -249,8 +290,8 @@ class _Release:
                 (int(i), float(value[i]), float(least[i]), float(most[i])) for i in above[np.argsort(-least[above])]
             ][:_LISTED]
             note = (
-                f"{plural(len(above), 'cell')} surely above everybody's {figures(overall.value, overall.stddev)}, and "
-                f"{int((differs < 0).sum()):,} below. The intervals hold for all cells at once, at 95%."
+                f"{plural(len(above), self._noun)} surely above everybody's {figures(overall.value, overall.stddev)}, "
+                f"and {int((differs < 0).sum()):,} below. The intervals hold for all {self._noun}s at once, at 95%."
             )
         return Measure(
             name=statistic_title(overall.statistic),
@@ -360,7 +401,7 @@ class _Release:
         """How groups are shown. groups: the manifest's entry."""
         if groups is None:
             return []
-        what = "Cells" if CELLS_FILE in self._files else "Groups"
+        what = f"{self._noun.capitalize()}s"
         found = []
         if any(one.statistic not in SUMS for one in self._overall):
             found.append(

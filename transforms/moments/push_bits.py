@@ -85,7 +85,7 @@ class PushBits(beam.PTransform):
         metadata = {**fields, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
         metadata["statistics"] = [statistic.name for statistic in plan.statistics]
         metadata["columns"] = asdict(values.columns)
-        metadata["groups"] = None if grouping is None else [asdict(grouping), list(grouping.groups.names())]
+        metadata["groups"] = None if grouping is None else [grouping.stated(), list(grouping.groups.names())]
         # Queries for other bits with the same randomised response would reveal more than one bit of a client.
         self._key = key.narrowed(metadata)
         self._values = values

@@ -51,7 +51,7 @@ class SumMoments(beam.PTransform):
     ):
         super().__init__()
         metadata = {**asdict(plan), "columns": asdict(values.columns)}
-        metadata["groups"] = None if grouping is None else [asdict(grouping), list(grouping.groups.names())]
+        metadata["groups"] = None if grouping is None else [grouping.stated(), list(grouping.groups.names())]
         self._key = key.narrowed(metadata)
         self._values = values
         self._plan = plan

@@ -90,15 +90,8 @@ class Zones:
 
     @cached_property
     def areas_km2(self) -> NDArray[np.float64]:
-        """Areas of the finest zones on the sphere, float64[n], square kilometres.
-
-        The cylindrical equal-area projection keeps areas: x is the longitude, y the sine of the latitude.
-        """
-
-        def project(points: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.stack([np.radians(points[:, 0]), np.sin(np.radians(points[:, 1]))], axis=1)
-
-        return np.asarray(shapely.area(shapely.transform(self.geometries, project)) * EARTH_RADIUS_KM**2)
+        """Areas of the finest zones on the sphere, float64[n], square kilometres."""
+        return areas_km2(self.geometries)
 
     @cached_property
     def digest(self) -> str:
@@ -149,6 +142,18 @@ def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
     zones = Zones(columns[0], shapely.force_2d(geometries), names[0], _nested(path, names, columns), source)
     check_zones(zones, path)
     return zones
+
+
+def areas_km2(shapes: NDArray[np.object_]) -> NDArray[np.float64]:
+    """Areas of shapes in degrees on the sphere, float64[n], square kilometres.
+
+    The cylindrical equal-area projection keeps areas: x is the longitude, y the sine of the latitude.
+    """
+
+    def project(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.stack([np.radians(points[:, 0]), np.sin(np.radians(points[:, 1]))], axis=1)
+
+    return np.asarray(shapely.area(shapely.transform(shapes, project)) * EARTH_RADIUS_KM**2)
 
 
 def index_zones(kind: str, resolution: int, region: Region) -> Zones:

@@ -63,7 +63,7 @@ def zones_view(files: Mapping[str, bytes]) -> PageView:
         depth=0,
         layers=[_layer(table, level, manifest, region) for level in reversed(shown)],
         missing="No zone here.",
-        finest_metres=_finest_metres(table, region),
+        finest_metres=finest_metres(np.asarray(table["area"]), region),
     )
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     some = about(users, max(deviation, users / 200))
@@ -148,10 +148,15 @@ def simple_paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]
     return found
 
 
-def _finest_metres(table: pa.Table, region: Region) -> tuple[float, float]:
-    """How exactly places are written and how far a reader can zoom in: a tenth of the side of the smallest zone."""
+def finest_metres(areas: NDArray[np.float64], region: Region) -> tuple[float, float]:
+    """How exactly places are written and how far a reader can zoom in: a tenth of the side of the smallest zone.
+
+    Args:
+        areas: of the zones, square kilometres.
+        region: that holds them.
+    """
     wide, tall = ground_metres(region)
-    side = 100 * math.sqrt(max(float(np.asarray(table["area"]).min()), 1e-6))
+    side = 100 * math.sqrt(max(float(areas.min(initial=np.inf)), 1e-6))
     return min(side, wide), min(side, tall)
 
 

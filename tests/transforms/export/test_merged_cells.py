@@ -89,7 +89,7 @@ def test_columns_of_text_are_null_where_rows_were_merged() -> None:
     names = pa.array([f"cell {number}" for number in range(layer.table.num_rows)])
     named = MapLayer(layer.name, layer.table.append_column("label", names), layer.shapes)
     assert merged_cells(named, GRID, 1, INDEPENDENT).table["label"].to_pylist() == [None] * 4
-    assert merged_cells(named, GRID, 2, INDEPENDENT).table["h3"].to_pylist() == names.to_pylist()
+    assert merged_cells(named, GRID, 2, INDEPENDENT).table["label"].to_pylist() == names.to_pylist()
 
 
 def test_rates_are_null_where_rows_were_merged(sources) -> None:

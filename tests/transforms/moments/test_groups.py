@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,16 @@ from scipy import stats
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping
+from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.tally import Tally, count_reports, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.shrinkage import simultaneous_z
+from sfumato.transforms.zones.zone_file import Zones
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.transforms.moments.blocks import block_of, without
+from tests.transforms.zones.polygons import brute_force, voronoi, zones_of
 
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
 CITIES = ColumnGroups("city", ("Bath", "Cork", "Deal"))
@@ -151,6 +154,54 @@ def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
     with pytest.raises(RequestError, match="cells: depth 8 has more than 16,384 cells; give 1 to 7"):
         CellGroups(Grid(REGION, 8))
     assert len(CellGroups(Grid(REGION, 7))) == MAX_GROUPS
+
+
+def test_zones_are_those_that_hold_the_points_and_the_rest_is_in_none() -> None:
+    zones, rng = zones_of(voronoi(30, 1)[:-3]), np.random.default_rng(0)  # with gaps
+    east, north = rng.uniform(2.95, 3.25, 4000), rng.uniform(0.95, 1.25, 4000)
+    east[:5], north[5:10] = np.nan, np.inf
+    batch = pa.RecordBatch.from_pydict({"y": pa.array(north, mask=np.arange(4000) == 20), "x": east})
+    found = pickle.loads(pickle.dumps(ZoneGroups(zones, "y", "x"))).encode(batch)
+    north[20] = np.nan
+    place = np.isfinite(east) & np.isfinite(north)
+    expected = np.full(4000, len(zones))
+    held = brute_force(zones, east[place], north[place])
+    expected[place] = np.where(held < 0, len(zones), held)
+    assert found.dtype == np.uint16
+    assert (found == expected).all()
+    assert len(np.unique(found)) == len(zones) + 1
+
+
+def test_the_raster_of_zones_does_not_travel() -> None:
+    groups = ZoneGroups(zones_of(voronoi(30, 1)))
+    before = pickle.dumps(groups)
+    groups.encode(pa.RecordBatch.from_pydict({"latitude": [1.1], "longitude": [3.1]}))
+    assert pickle.dumps(groups) == before
+
+
+def test_other_zones_are_other_groups() -> None:
+    shapes = voronoi(9, 1)
+    zones = zones_of(shapes)
+    same = Zones(zones.ids, zones.geometries.copy(), source="another file")
+    others = [zones_of(voronoi(9, 2)), Zones(zones.ids[::-1], zones.geometries), zones_of(shapes[::-1])]
+    assert Grouping(ZoneGroups(zones)).stated() == Grouping(ZoneGroups(same)).stated()
+    for other in [*map(ZoneGroups, others), ZoneGroups(zones, "y"), ZoneGroups(zones, longitude="x")]:
+        assert Grouping(other).stated() != Grouping(ZoneGroups(zones)).stated()
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (("a", OTHER), "zones: 'other' cannot be the id of a zone here; rename it in the file"),
+        ((EVERYBODY, "b"), "zones: 'everybody' cannot be the id of a zone"),
+        (("a", "b" * 500_000), "zones: their ids have over 500,000 characters together"),
+        (tuple(map(str, range(MAX_GROUPS + 1))), "zones: 16,385 zones, and groups are 16,384 at most"),
+    ],
+    ids=["other", "everybody", "long", "many"],
+)
+def test_zones_that_cannot_be_groups_are_refused(ids: tuple[str, ...], message: str) -> None:
+    with pytest.raises(RequestError, match=f"^{message}"):
+        ZoneGroups(Zones(ids, np.empty(len(ids), dtype=object)))
 
 
 @pytest.mark.parametrize(
