@@ -1,7 +1,7 @@
 """The users of a map with several records a user are all counted, however fine its cells are.
 
-Rows of bounded records have the cell, the slot and what is left of the user's hash. At depth 20 with 168 slots these are
-16 bits, so a count by rows would end at 65,536 users. The run would be planned for a fraction of its users: the moduli
+Rows of bounded records have the cell, the slot and what is left of the user's hash. At depth 20 with 168 slots 16 bits
+are left, so a count by rows would end at 65,536 users. The run would be planned for a fraction of its users: the moduli
 of shards' sums would be too small, and true populations would be refused.
 """
 
