@@ -163,7 +163,8 @@ class Reading:
             made = dict(zip((layout.latitude, layout.longitude), places, strict=True))
         elif layout.e7:
             names = [name for name in (layout.latitude, layout.longitude) if name in self.wanted]
-            made = {name: pc.divide(batch.column(name).cast(pa.float64()), 1e7) for name in names}
+            # Not safe: an integer that no float holds is no coordinate either, and the error would quote it.
+            made = {name: pc.divide(batch.column(name).cast(pa.float64(), safe=False), 1e7) for name in names}
         if not (made or self.constants):
             return batch
         for name, value in self.constants.items():

@@ -40,10 +40,11 @@ def check_points(schema: pa.Schema, name: str, path: str) -> None:
     """Raises RequestError unless a column can hold points of WGS 84, by its type and what the file states of it."""
     field = schema.field(name)
     kind = _storage_type(field.type)
-    is_struct = pt.is_struct(kind) and {"x", "y"} <= {kind.field(place).name for place in range(kind.num_fields)}
+    held = {part.name: part.type for part in kind} if pt.is_struct(kind) else {}
+    is_struct = all(axis in held and (pt.is_floating(held[axis]) or pt.is_integer(held[axis])) for axis in "xy")
     if not (is_struct or holds_text(kind)):
         raise RequestError(
-            f"{path}: column {name!r} must hold points as WKB, as WKT or as structs of x and y; it holds {kind}"
+            f"{path}: column {name!r} must hold points as WKB, as WKT or as structs of numbers x and y; it holds {kind}"
         )
     stated = _json((schema.metadata or {}).get(b"geo")).get("columns", {}).get(name, {})
     stated = stated or _json((field.metadata or {}).get(b"ARROW:extension:metadata"))
@@ -86,7 +87,7 @@ def points_of(column: pa.Array) -> Degrees:
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pt.is_struct(column.type):
-        x, y = (pc.struct_field(column, axis).cast(pa.float64()) for axis in ("x", "y"))
+        x, y = (pc.struct_field(column, axis).cast(pa.float64(), safe=False) for axis in ("x", "y"))
         return y, x
     texts = is_text(column.type)
     binary = column.cast(pa.large_string()).cast(pa.large_binary()) if texts else column.cast(pa.large_binary())
@@ -103,7 +104,7 @@ def points_of(column: pa.Array) -> Degrees:
             missing = np.ones(len(column), bool)
             missing[rows] = False
             return pa.array(y, mask=missing), pa.array(x, mask=missing)
-    return _any_points(column, texts)
+    return _any_points(binary, texts)
 
 
 def _uniform(binary: pa.Array, size: int, texts: bool) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
@@ -126,10 +127,12 @@ def _uniform(binary: pa.Array, size: int, texts: bool) -> tuple[NDArray[np.int64
     return (rows, points) if ((points["order"] == 1) & (points["kind"] == expected)).all() else None
 
 
-def _any_points(column: pa.Array, texts: bool) -> Degrees:
-    """Points of any form that Shapely reads, a Python object each."""
-    values = np.asarray(column.to_numpy(zero_copy_only=False), dtype=object)
+def _any_points(binary: pa.Array, texts: bool) -> Degrees:
+    """Points of any form that Shapely reads, a Python object each. texts: whether they are hexadecimal WKB or WKT."""
+    values = np.asarray(binary.to_numpy(zero_copy_only=False), dtype=object)
     if texts:
+        texts_of = [None if value is None else value.decode(errors="replace") for value in values]
+        values = np.array(texts_of, dtype=object)
         is_hex = np.array([value is not None and value[:1] in ("0",) for value in values], dtype=bool)
         shapes = np.full(len(values), None, dtype=object)
         shapes[is_hex] = shapely.from_wkb(values[is_hex], on_invalid="ignore")
@@ -174,9 +177,11 @@ def _h3() -> Any:
 def _h3_centres(values: pa.Array, cells: CellColumn) -> NDArray[np.float64]:
     """Latitudes and longitudes of n cells' centres, float64[n, 2], NaN for what is no cell of the resolution."""
     h3, places = _h3(), np.full((len(values), 2), np.nan)
+    if is_text(values.type):
+        values = values.cast(pa.large_string()).cast(pa.large_binary())  # which need not be UTF-8
     for place, value in enumerate(values.to_pylist()):
         try:
-            cell = int(value, 16) if isinstance(value, str) else value
+            cell = int(value, 16) if isinstance(value, bytes) else value
         except ValueError:
             continue
         if 0 < cell < 1 << 64 and h3.is_valid_cell(cell) and h3.get_resolution(cell) == cells.resolution:
