@@ -471,7 +471,7 @@ def key_and_metadata(
     if job.kept_secret is not None and request.release_id is not None:
         # This key has no random part, so two runs on different data must differ in their fingerprint. And a copy of the
         # same data, with other names or times, must have the same fingerprint, so that it resumes a crashed run.
-        fingerprint = sorted(content_digests(with_rows(files)))
+        fingerprint = content_fingerprint(with_rows(files), job.columns())
     # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
     code = None if request.seed is not None else code_digest()
     scheme = {"job": request.JOB, "versions": package_versions(), "code": code}
@@ -487,6 +487,19 @@ def key_and_metadata(
         geography=job.geography,
     )
     return key, metadata
+
+
+def content_fingerprint(files: Sequence[InputFile], columns: Columns) -> list[Any]:
+    """What the files hold, without their names and times: their digests, with what their folders say of columns.
+
+    A column of a partition is no part of a file's content. So without its values a renamed folder, or another table of
+    the same files, would be other data under the same noise.
+    """
+    names, found = set(columns.names()), list[Any]()
+    for file, digest in zip(files, content_digests(files), strict=True):
+        stated = [[name, value] for name, value in file.log.partition if name in names]
+        found.append([digest, stated] if stated else digest)
+    return sorted(found, key=json.dumps)
 
 
 def timeline_link(output: str, timeline: str | None) -> str | None:

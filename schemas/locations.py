@@ -213,8 +213,9 @@ class LocationColumns:
 
     def text_types(self) -> dict[str, pa.DataType]:
         types = {name: pa.float64() for name in (self.latitude, self.longitude, self.weight) if name is not None}
-        if self.time is not None:
-            types[self.time] = TIME_TYPE
+        for column in (self.time, self.slots.column if self.slots else None):
+            if column is not None:
+                types[column] = TIME_TYPE
         if self.auxiliary is not None:
             types[self.auxiliary.column] = pa.bool_() if self.auxiliary.is_boolean else pa.string()
         return types | {self.user_id: pa.string()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 import sfumato
@@ -65,6 +66,16 @@ def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, slots: Slots, chang
     assert len(state.results[-1].counts) == len(slots) * len(state.results[-1].tree.entries)
     assert all(len(one.counts) == len(one.tree.entries) for one in state.map_results)
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY, columns))
+
+
+def test_slots_of_a_log_of_text_are_those_of_its_times(tmp_path: Path) -> None:
+    """The column of the slots is read as times, and not as text, from CSV."""
+    table, columns = timed_logs(600, 2).drop_columns(["seconds"]), LocationColumns(slots=Slots("time", "hour", "UTC"))
+    table = table.set_column(0, "user_id", table["user_id"].cast(pa.string()))
+    parameters = heatmap_parameters("adaptive", SMALL, slots=24)
+    pa.csv.write_csv(table, tmp_path / "log.csv")
+    from_text = run_state(str(tmp_path / "log.csv"), parameters, columns)
+    assert_same(from_text, run_state(write_files(table, tmp_path / "logs", 1), parameters, columns))
 
 
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:

@@ -153,18 +153,18 @@ class Reading:
 
     def presented(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the file as the job reads it."""
-        layout, log = self.log.layout, self.log
+        layout = self.log.layout
         made: dict[str, pa.Array] = {}
         if self.derives:
             if layout.cells is not None:
-                places = centres_of(batch.column(layout.cells.column), layout.cells, log.path)
+                places = centres_of(batch.column(layout.cells.column), layout.cells)
             else:
-                name = str(layout.geometry)
-                places = points_of(batch.column(name), log.path, name)
+                places = points_of(batch.column(str(layout.geometry)))
             made = dict(zip((layout.latitude, layout.longitude), places, strict=True))
         elif layout.e7:
             names = [name for name in (layout.latitude, layout.longitude) if name in self.wanted]
-            made = {name: pc.divide(batch.column(name).cast(pa.float64()), 1e7) for name in names}
+            # Not safe: an integer that no float holds is no coordinate either, and the error would quote it.
+            made = {name: pc.divide(batch.column(name).cast(pa.float64(), safe=False), 1e7) for name in names}
         if not (made or self.constants):
             return batch
         for name, value in self.constants.items():

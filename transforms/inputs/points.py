@@ -2,6 +2,9 @@
 
 Well-known binary and text are of OGC 06-103r4, GeoParquet of its specification 1.1, quadkeys of the Bing Maps tile
 system.
+
+A value that says no place is missing, and never an error: whether a run fails must not depend on one user's record. The
+noisy counts of users refuse a run in which many have no place.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import pyarrow.types as pt
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import holds_text
 from sfumato.schemas.log_layout import CellColumn
 from sfumato.transforms.inputs.text_values import is_text
@@ -27,6 +30,7 @@ _WGS_84 = {("EPSG", "4326"), ("OGC", "CRS84")}
 _POINT = np.dtype([("order", "u1"), ("kind", "<u4"), ("x", "<f8"), ("y", "<f8")])
 _POINT_SRID = np.dtype([("order", "u1"), ("kind", "<u4"), ("srid", "<u4"), ("x", "<f8"), ("y", "<f8")])
 _HAS_SRID = 0x20000000
+_WGS_84_SRID = 4326
 _HEX = np.full(256, 255, np.uint8)
 _HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 _HEX[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
@@ -36,10 +40,11 @@ def check_points(schema: pa.Schema, name: str, path: str) -> None:
     """Raises RequestError unless a column can hold points of WGS 84, by its type and what the file states of it."""
     field = schema.field(name)
     kind = _storage_type(field.type)
-    is_struct = pt.is_struct(kind) and {"x", "y"} <= {kind.field(place).name for place in range(kind.num_fields)}
+    held = {part.name: part.type for part in kind} if pt.is_struct(kind) else {}
+    is_struct = all(axis in held and (pt.is_floating(held[axis]) or pt.is_integer(held[axis])) for axis in "xy")
     if not (is_struct or holds_text(kind)):
         raise RequestError(
-            f"{path}: column {name!r} must hold points as WKB, as WKT or as structs of x and y; it holds {kind}"
+            f"{path}: column {name!r} must hold points as WKB, as WKT or as structs of numbers x and y; it holds {kind}"
         )
     stated = _json((schema.metadata or {}).get(b"geo")).get("columns", {}).get(name, {})
     stated = stated or _json((field.metadata or {}).get(b"ARROW:extension:metadata"))
@@ -75,14 +80,14 @@ def _storage_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-def points_of(column: pa.Array, path: str, name: str) -> Degrees:
-    """The places of a column of points. What is no point is missing. Raises DataError for an SRID other than 4326."""
+def points_of(column: pa.Array) -> Degrees:
+    """The places of a column of points. What is no point, or has an SRID other than 4326, is missing."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pt.is_struct(column.type):
-        x, y = (pc.struct_field(column, axis).cast(pa.float64()) for axis in ("x", "y"))
+        x, y = (pc.struct_field(column, axis).cast(pa.float64(), safe=False) for axis in ("x", "y"))
         return y, x
     texts = is_text(column.type)
     binary = column.cast(pa.large_string()).cast(pa.large_binary()) if texts else column.cast(pa.large_binary())
@@ -92,13 +97,14 @@ def points_of(column: pa.Array, path: str, name: str) -> Degrees:
         points = _uniform(binary, sizes[0], texts)
         if points is not None:
             rows, found = points
-            _check_srids(found, path, name)
+            if "srid" in (found.dtype.names or ()):
+                rows, found = rows[found["srid"] == _WGS_84_SRID], found[found["srid"] == _WGS_84_SRID]
             x, y = np.full((2, len(column)), np.nan)
             x[rows], y[rows] = found["x"], found["y"]
             missing = np.ones(len(column), bool)
             missing[rows] = False
             return pa.array(y, mask=missing), pa.array(x, mask=missing)
-    return _any_points(column, texts, path, name)
+    return _any_points(binary, texts)
 
 
 def _uniform(binary: pa.Array, size: int, texts: bool) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
@@ -121,25 +127,19 @@ def _uniform(binary: pa.Array, size: int, texts: bool) -> tuple[NDArray[np.int64
     return (rows, points) if ((points["order"] == 1) & (points["kind"] == expected)).all() else None
 
 
-def _check_srids(points: NDArray[Any], path: str, name: str) -> None:
-    if "srid" in (points.dtype.names or ()) and (points["srid"] != 4326).any():
-        raise DataError(f"{path}: column {name!r} has points with another SRID than 4326 (WGS 84); convert them")
-
-
-def _any_points(column: pa.Array, texts: bool, path: str, name: str) -> Degrees:
-    """Points of any form that Shapely reads, a Python object each."""
-    values = np.asarray(column.to_numpy(zero_copy_only=False), dtype=object)
+def _any_points(binary: pa.Array, texts: bool) -> Degrees:
+    """Points of any form that Shapely reads, a Python object each. texts: whether they are hexadecimal WKB or WKT."""
+    values = np.asarray(binary.to_numpy(zero_copy_only=False), dtype=object)
     if texts:
+        texts_of = [None if value is None else value.decode(errors="replace") for value in values]
+        values = np.array(texts_of, dtype=object)
         is_hex = np.array([value is not None and value[:1] in ("0",) for value in values], dtype=bool)
         shapes = np.full(len(values), None, dtype=object)
         shapes[is_hex] = shapely.from_wkb(values[is_hex], on_invalid="ignore")
         shapes[~is_hex] = shapely.from_wkt(values[~is_hex], on_invalid="ignore")
     else:
         shapes = shapely.from_wkb(values, on_invalid="ignore")
-    usable = shapely.get_type_id(shapes) == 0
-    srids = shapely.get_srid(shapes[usable])
-    if ((srids != 0) & (srids != 4326)).any():
-        raise DataError(f"{path}: column {name!r} has points with another SRID than 4326 (WGS 84); convert them")
+    usable = (shapely.get_type_id(shapes) == 0) & np.isin(shapely.get_srid(shapes), (0, _WGS_84_SRID))
     return pa.array(shapely.get_y(shapes), mask=~usable), pa.array(shapely.get_x(shapes), mask=~usable)
 
 
@@ -152,21 +152,14 @@ def check_cells(schema: pa.Schema, cells: CellColumn, path: str) -> None:
         raise RequestError(f"{path}: column {cells.column!r} must hold {cells.index} cells as text{also}, not {kind}")
 
 
-def centres_of(column: pa.Array, cells: CellColumn, path: str) -> Degrees:
+def centres_of(column: pa.Array, cells: CellColumn) -> Degrees:
     """The centres of a column of cells. What is no cell of the stated resolution is missing.
 
-    Raises:
-        DataError: the column holds values, and none is a cell of the stated resolution.
-        RequestError: the library of H3 is not installed.
+    Raises RequestError if the library of H3 is not installed.
     """
     encoded = column if pt.is_dictionary(column.type) else column.dictionary_encode()
     # A cell holds many records, so few are different.
     places = _h3_centres(encoded.dictionary, cells) if cells.index == "h3" else _tile_centres(encoded.dictionary, cells)
-    if len(places) and np.isnan(places).all():
-        raise DataError(
-            f"{path}: column {cells.column!r} holds no {cells.index} cell of resolution {cells.resolution}; set "
-            f"--cell_index to {cells.index}: and the resolution of the cells"
-        )
     known = pa.array(~np.isnan(places[:, 0]))
     axes = [pc.if_else(known, pa.array(places[:, axis]), None) for axis in (0, 1)]
     return axes[0].take(encoded.indices), axes[1].take(encoded.indices)
@@ -184,9 +177,11 @@ def _h3() -> Any:
 def _h3_centres(values: pa.Array, cells: CellColumn) -> NDArray[np.float64]:
     """Latitudes and longitudes of n cells' centres, float64[n, 2], NaN for what is no cell of the resolution."""
     h3, places = _h3(), np.full((len(values), 2), np.nan)
+    if is_text(values.type):
+        values = values.cast(pa.large_string()).cast(pa.large_binary())  # which need not be UTF-8
     for place, value in enumerate(values.to_pylist()):
         try:
-            cell = int(value, 16) if isinstance(value, str) else value
+            cell = int(value, 16) if isinstance(value, bytes) else value
         except ValueError:
             continue
         if 0 < cell < 1 << 64 and h3.is_valid_cell(cell) and h3.get_resolution(cell) == cells.resolution:

@@ -28,7 +28,14 @@ from sfumato.transforms.locations.shards import (
     split_by_shard_group,
 )
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, count_unusable, split_unusable
+from sfumato.transforms.locations.users import (
+    Contribution,
+    bound_slots,
+    bound_users,
+    count_distinct,
+    count_unusable,
+    split_unusable,
+)
 from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS
 from sfumato.transforms.privacy.admission import UserCounts
 
@@ -62,7 +69,7 @@ class _BoundUsersFn(beam.DoFn):
         if records and self._gamma is None:
             if self._records_per_user > 1:
                 bounded = bound_slots(records, self._places, self._records_per_user)
-                users = len(np.unique(bounded & ~self._places.mask))
+                users = count_distinct(records)  # a row's bits of the hash are too few to tell users apart
             else:
                 bounded = bound_users(records, self._places, self._max_dwell, self._top)
                 users = len(bounded)

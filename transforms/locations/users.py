@@ -76,6 +76,11 @@ def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
     return len(hashes)
 
 
+def count_distinct(records: list[bytes]) -> int:
+    """How many users the chunks of one group's records have, by their whole hashes."""
+    return len(np.unique(np.concatenate([np.frombuffer(load(chunk)[0], np.uint64) for chunk in records])))
+
+
 def any_repeated(users: NDArray[np.uint64]) -> bool:
     """Whether any user occurs twice. A sort of hashes alone is far faster than one of pairs."""
     ordered = np.sort(users)
