@@ -166,7 +166,7 @@ def _map(rows: _Table, grid: Grid, manifest: Manifest) -> MapBody:
                 low=np.round(low, 1).tolist(),
                 high=np.round(high, 1).tolist(),
                 uncertain=(low <= 0).tolist(),
-                scale=density_scale(value / areas, low, "trips per km²"),
+                scale=density_scale(value / areas, low, f"{title.lower()} per km²"),
             )
         )
     nodes = np.array([_node(a, b, level) for a, b in zip(x.tolist(), y.tolist(), strict=True)], dtype=np.uint64)

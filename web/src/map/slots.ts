@@ -45,7 +45,7 @@ export class SlotPanel {
     this.cells = new Cells(slots.layer, region);
     this.slider = h("input", { type: "range", min: -1, max: last, step: 1, "aria-label": "Slot of time" });
     this.play = button("Play", () => (this.timer ? this.stop() : this.start()), { "aria-pressed": "false" });
-    this.all = button("All together", () => {
+    this.all = button("All", () => {
       this.stop();
       this.choose(-1);
     });
