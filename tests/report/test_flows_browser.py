@@ -48,7 +48,21 @@ def test_the_matrix_says_what_it_points_at(opened: Open, page: Path) -> None:
     side = tab.run("document.querySelectorAll('.matrix thead th').length") - 1
     assert tab.run("document.querySelectorAll('.matrix td').length") == side**2
     tab.run("(() => { document.querySelector('.matrix td').focus(); return true; })()")
-    assert tab.run("document.querySelector('.matrix-part > p').textContent").startswith("A1 to A1: ")
+    words = "document.querySelector('.matrix-part > p').textContent"
+    assert tab.run(words).startswith("A1 to A1: ")
+    tab.key("ArrowRight")
+    assert tab.run(words).startswith("A1 to B1: ")
+    # The Tab key passes the matrix in one step.
+    assert tab.run("document.querySelectorAll('.matrix td[tabindex=\"0\"]').length") == 1
+    assert tab.run("document.activeElement.getAttribute('aria-label')") == tab.run(words)
+
+
+def test_enter_chooses_the_cell_at_the_centre_of_the_map(opened: Open, page: Path) -> None:
+    tab = opened(page)
+    tab.run("(() => { document.querySelector('.map-view').focus(); return true; })()")
+    tab.key("Enter")
+    assert "from the chosen cell" in tab.run(NOTE)
+    assert not tab.errors
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

@@ -15,7 +15,7 @@ from tests.report.conftest import Open
 from tests.transforms.release.city import CityRelease, city_release
 
 SLOTS = Slots.parse("t", "hour", "Asia/Tokyo")
-SLIDER, NAME, HEADING = ".slots input[type=range]", ".slots .slot-name", ".slots h3"
+SLIDER, NAME, HEADING, PLAY = ".slots input[type=range]", ".slots .slot-name", ".slots h3", ".slots button"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, page:
     for hour in range(3):
         tab.key("ArrowRight")
         assert chosen(tab) == tab.text(NAME) == SLOTS.names[hour]
-        assert legend(tab) == f"Users, {SLOTS.names[hour]} per km²"
+        assert legend(tab) == f"Users per km², {SLOTS.names[hour]}"
     tab.key("End")
     assert chosen(tab) == SLOTS.names[-1]
     tab.until("new URLSearchParams(location.hash.slice(1)).get('slot') === '23'")
@@ -66,10 +66,10 @@ def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, page:
 def test_a_link_opens_a_slot_and_play_goes_on_from_it(opened: Open, page: Path) -> None:
     tab = opened(page, "#slot=22")
     assert chosen(tab) == SLOTS.names[22]
-    tab.click(".slots .slide button")
+    tab.click(PLAY)
     assert chosen(tab) == SLOTS.names[23]
     tab.until(f"document.querySelector({json.dumps(SLIDER)}).getAttribute('aria-valuetext') === '{SLOTS.names[0]}'")
-    tab.click(".slots .slide button")
+    tab.click(PLAY)
     stopped = chosen(tab)
     tab.run("new Promise(done => setTimeout(() => done(true), 1200))")
     assert chosen(tab) == stopped

@@ -29,7 +29,7 @@ from sfumato.schemas.views import (
     Section,
     Table,
 )
-from sfumato.transforms.report.numbers import about, figures, length, plural
+from sfumato.transforms.report.numbers import about, length, plural, with_interval
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, alarm, chips, facts, get, guarantee, problems
 
@@ -39,6 +39,7 @@ _Z = 1.959964
 _FILES = {
     FLOWS_FILE: "one row for each flow and each rest: cells, trips with their intervals, unbiased counts, a line",
     FLOWS_CSV: "the same as text, without the lines",
+    FLOWS_PICTURE: "the largest flows as a picture",
     MANIFEST_FILE: "the guarantee, every parameter, every version",
 }
 _READING = (
@@ -108,7 +109,9 @@ def flows_view(files: Mapping[str, bytes]) -> PageView:
         guarantee=guarantee(manifest),
         alarm=alarm(manifest),
         problems=problems(manifest),
-        files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in files],
+        files=[
+            FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, FLOWS_PICTURE}
+        ],
         picture=FLOWS_PICTURE,
         sections=[_how_to_read(rows, manifest), _largest(rows, Grid(region, depth)), _how_it_was_made(manifest)],
         timeline=get(manifest, "timeline"),
@@ -141,19 +144,19 @@ def _map(rows: _Table, grid: Grid, manifest: Manifest) -> MapBody:
     at = np.flatnonzero(~rows.is_rest)
     size = 4**level
     measures, present = [], np.zeros(size, dtype=bool)
-    sums: list[tuple[str, Array, Array]] = []
-    for title, end in (("Trips that begin here", "origin"), ("Trips that end here", "destination")):
+    sums: list[tuple[str, Array, Array, Array]] = []
+    for title, end in (("Listed trips from here", "origin"), ("Listed trips to here", "destination")):
         cells = rows.coarse(end, level, at)
         total = np.bincount(cells, rows.trips[at], size).astype(np.float64)
-        spread = np.sqrt(np.bincount(cells, rows.stddev[at] ** 2, size))
+        # The ends are added up, too: flows are listed for what their noise added, so their errors do not cancel.
+        low, high = (np.bincount(cells, ends[at], size).astype(np.float64) for ends in (rows.low, rows.high))
         present |= total > 0
-        sums.append((title, total, spread))
+        sums.append((title, total, low, high))
     kept = np.flatnonzero(present)
     y, x = kept >> level, kept & ((1 << level) - 1)
     areas = area_km2(*grid.bounds(x, y, np.full(len(kept), level)))
-    for title, total, spread in sums:
-        value, margin = total[kept], _Z * spread[kept]
-        low = np.maximum(value - margin, 0)
+    for title, *columns in sums:
+        value, low, high = (column[kept] for column in columns)
         measures.append(
             Measure(
                 name=title,
@@ -161,9 +164,9 @@ def _map(rows: _Table, grid: Grid, manifest: Manifest) -> MapBody:
                 unit="trips",
                 value=np.round(value, 1).tolist(),
                 low=np.round(low, 1).tolist(),
-                high=np.round(value + margin, 1).tolist(),
+                high=np.round(high, 1).tolist(),
                 uncertain=(low <= 0).tolist(),
-                scale=density_scale(value / areas, low, "trips per km²"),
+                scale=density_scale(value / areas, low, f"{title.lower()} per km²"),
             )
         )
     nodes = np.array([_node(a, b, level) for a, b in zip(x.tolist(), y.tolist(), strict=True)], dtype=np.uint64)
@@ -222,8 +225,8 @@ def _how_to_read(rows: _Table, manifest: Manifest) -> Section:
     total = max(float(rows.trips.sum()), 1.0)
     paragraphs = [
         "A flow is a pair of cells: trips that begin in the one and end in the other. Cells are smaller where there "
-        "are more trips. A flow is listed if it has a trip with a probability of 50% at least; the column `present` "
-        "has the probability.",
+        "are more trips. A flow is listed if it has a trip with a probability of 50% at least; the column "
+        "“present” has the probability.",
         f"All other trips, about {rest / total:.0%}, are added up in rows that are marked as rests: pairs of large "
         "cells, without the flows within them that are listed. So all rows together hold every trip once.",
         _READING + " The trips of a flow are shrunk: what noise alone explains is taken away. All rows of a pair of "
@@ -242,8 +245,8 @@ def _largest(rows: _Table, grid: Grid) -> Section:
             _place(getattr(rows, f"{end}_x")[row], getattr(rows, f"{end}_y")[row], rows.level[row], grid)
             for end in ("origin", "destination")
         ]
-        trips = figures(rows.trips[row], max(rows.stddev[row], 0.1))
-        texts.append([*ends, trips, f"{rows.low[row]:,.0f} to {rows.high[row]:,.0f}"])
+        trips, low, high = with_interval(rows.trips[row], rows.low[row], rows.high[row])
+        texts.append([*ends, trips, f"{low} to {high}"])
     heads = ["From (centre of a cell)", "To", "Trips", "95% interval"]
     table = Table(title="The largest flows", heads=heads, rows=texts, numeric=[False, False, True, False])
     return Section(title="The largest flows", table=table if texts else None)

@@ -70,6 +70,7 @@ _FILES = {
     SLOTS_FILE: "one row for each slot of time and cell: users with their interval, users to expect",
     SLOT_MAPS_FILE: "the users of every slot of time on a grid: float32[slots, rows from the north, columns]",
     DENSITY_FILE: "the density on the finest grid, row 0 in the north, adding up to 1",
+    PICTURE_FILE: "the map of users as a picture",
     RATES_PICTURE: "the map of the rate as a picture",
     MANIFEST_FILE: "the guarantee, every parameter, every version",
 }

@@ -45,7 +45,12 @@ _MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's len
 _ARCS = "Arcs: the largest flows, as wide as they have trips, dark where they begin and bright where they end."
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
-_HATCHED = {"count": "Hatched: perhaps nobody.", "change": "Hatched: noise and chance explain it."}
+_HATCHED = {
+    "count": "Hatched: perhaps nobody.",
+    "trips": "Hatched: perhaps none.",
+    "change": "Hatched: noise and chance explain it.",
+}
+_FAINT_CELLS = 0.45  # opacity of the cells under arcs
 
 
 def map_picture(
@@ -84,6 +89,8 @@ def map_picture(
     axes.set(xlim=(0, frame.width), ylim=(frame.height, 0), facecolor=VOID if basemap is None else _AREAS["land"])
     if basemap is not None:
         _draw_areas(axes, basemap, frame)
+    opacity = 1.0 if flows is None else _FAINT_CELLS
+    colours[..., 3] *= opacity
     axes.imshow(colours, extent=(0, frame.width, frame.height, 0), aspect="auto", interpolation="nearest", zorder=2)
     if basemap is not None:
         _draw_lines(axes, basemap, frame, body.region)
@@ -94,7 +101,8 @@ def map_picture(
     if tall > 0.6:
         _draw_scale_bar(axes, frame)
     bar = canvas.axes(left + wide + 0.22, _BELOW, 0.16, max(tall, 1.8))
-    _draw_colours(bar, values.scale, palette(values.kind, on_ground=body.missing is not None))
+    unit = values.name if values.kind == "rate" else values.scale.unit
+    _draw_colours(bar, values.scale, palette(values.kind, on_ground=body.missing is not None), unit, opacity)
     return canvas.to_bytes(format)
 
 
@@ -140,11 +148,13 @@ def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np
 
 
 def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bool) -> list[str]:
+    missing = (body.missing or "").rstrip(".").replace(":", ",")
+    hatching = _HATCHED.get("trips" if measure.unit == "trips" else measure.kind, "Hatched: too uncertain to tell.")
     value, hatched = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
     return [
-        _HATCHED.get(measure.kind, "Hatched: too uncertain to tell.") if (value & hatched).any() else "",
+        hatching if (value & hatched).any() else "",
         "Dark: too few users to tell." if not value.all() else "",
-        body.missing.rstrip(".") + "." if body.missing and is_bare else "",
+        f"No colour: {missing[:1].lower()}{missing[1:]}." if missing and is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
     ]
 
@@ -251,7 +261,7 @@ def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> No
     shades = np.linspace(0.25, 0.95, segments.shape[1])
     for place in reversed(range(len(moving))):  # the largest last
         colours = np.stack([np.full_like(shades, 0.45), 0.45 + 0.5 * shades, 0.55 + 0.4 * shades, shades], axis=1)
-        axes.add_collection(LineCollection(list(segments[place]), colors=colours, linewidths=widths[place], zorder=4))
+        axes.add_collection(LineCollection(list(segments[place]), colors=colours, linewidths=widths[place], zorder=3.5))
 
 
 def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:
@@ -295,9 +305,12 @@ def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
     axes.text(at[0], y - 9 * unit, text, color=INK, fontsize=9, zorder=5, ha=at[1])
 
 
-def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64]) -> None:
+def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64], unit: str, opacity: float) -> None:
     """The legend: the scale's colours with its ticks and unit."""
-    axes.imshow(colours[:, None], extent=(0, 1, 0, 1), aspect="auto", origin="lower", interpolation="nearest")
+    axes.set_facecolor(VOID)
+    axes.imshow(
+        colours[:, None], alpha=opacity, extent=(0, 1, 0, 1), aspect="auto", origin="lower", interpolation="nearest"
+    )
     axes.set(xticks=[], ylim=(0, 1))
     axes.yaxis.tick_right()
     places = shade(scale, np.array([value for value, _ in scale.ticks], dtype=np.float64)).tolist()
@@ -310,6 +323,6 @@ def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64]) -> Non
     axes.yaxis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
     axes.tick_params(colors=SOFT, labelsize=9, length=3, width=0.7, pad=3)
     axes.yaxis.set_label_position("right")
-    axes.set_ylabel(scale.unit, color=SOFT, fontsize=10, labelpad=9, parse_math=False)
+    axes.set_ylabel(unit, color=SOFT, fontsize=10, labelpad=9, parse_math=False)
     for spine in axes.spines.values():
         spine.set(color=FAINT, visible=True)

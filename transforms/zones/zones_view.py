@@ -21,7 +21,7 @@ from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZO
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, PageView, Path, Section, Table
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
-from sfumato.transforms.report.numbers import about, length, plural
+from sfumato.transforms.report.numbers import about, figures, length, plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import (
     Manifest,
@@ -39,8 +39,10 @@ from sfumato.transforms.report.sections import (
 MAX_SHOWN = 20_000  # zones of a level; a level with more is not on the page
 _MOST_POINTS = 150_000  # of the borders of a level
 _RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out
+_INDEXES = {"h3": "H3 cells", "s2": "S2 cells", "quadkey": "Quadkey tiles"}
 _FILES = {
     ZONES_FILE: "one row for each zone of each level: estimated users with their intervals, density, rates, polygon",
+    ZONES_PICTURE: "the map of users as a picture",
     RATES_PICTURE: "the map of the rate as a picture",
     MANIFEST_FILE: "the guarantee, every parameter, every version",
 }
@@ -107,8 +109,9 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
     whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
     return Layer(
-        title=readable(str(level["name"])),
-        note=f"{plural(level['zones'], 'zone')}, each known to about ± {_figure(1.96 * level['stddev'])} users.",
+        title=_title(level),
+        note=f"{plural(level['zones'], 'zone')}. The users of each are known to "
+        f"±\u00a0{_figure(1.96 * level['stddev'])}, 95% interval of a zone by itself.",
         level=[0] * len(rows),
         x=[0] * len(rows),
         y=[0] * len(rows),
@@ -161,7 +164,14 @@ def finest_metres(areas: NDArray[np.float64], region: Region) -> tuple[float, fl
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.3g}"
+    """A margin with two digits, or in whole users."""
+    return figures(value, value) if value < 100 else f"{value:,.0f}"
+
+
+def _title(level: Mapping[str, Any]) -> str:
+    """What the zones of a level are called."""
+    name = str(level["name"])
+    return _INDEXES.get(name, readable(name))
 
 
 def _typical(level: Mapping[str, Any]) -> str:
@@ -169,7 +179,7 @@ def _typical(level: Mapping[str, Any]) -> str:
 
 
 def _sizes(levels: list[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{level['zones']:,} {readable(str(level['name']))}" for level in levels)
+    return ", ".join(f"{_title(level)}: {level['zones']:,}" for level in levels)
 
 
 def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
@@ -211,7 +221,7 @@ def _level_table(manifest: Manifest) -> Section:
     heads = ["Level", "Zones", "Share of the budget", "Own noise, users", "Error of a zone, users"]
     rows = [
         [
-            readable(str(level["name"])),
+            _title(level),
             f"{level['zones']:,}",
             f"{level['share']:.1%}" if level["share"] else "not asked",
             "" if level["noise_stddev"] is None else f"± {_figure(1.96 * level['noise_stddev'])}",

@@ -47,15 +47,15 @@ def test_each_kind_of_cell_looks_its_own_way() -> None:
 
 
 def test_the_picture_says_what_it_shows_and_is_the_same_again() -> None:
-    body = map_of(FOUR, missing="No cell: at most 12 users.")
+    body = map_of(FOUR, missing="Not published: at most 12 users.")
     data = map_picture(view_of(body), body)
     assert data == map_picture(view_of(body), body)
     for text in ("Private map", "About 200,000 users", "Hatched: too uncertain", "Dark: too few users", "with ε = 1"):
         assert text.encode() in data
     assert b"at most 12" not in data  # cells cover the region
-    sure = map_of(layer_of({(1, 0, 0): 0.5}), missing="No cell: at most 12 users.")
+    sure = map_of(layer_of({(1, 0, 0): 0.5}), missing="Not published: at most 12 users.")
     data = map_picture(view_of(sure), sure)
-    assert b"No cell: at most 12 users." in data
+    assert b"No colour: not published, at most 12 users." in data
     assert b"Hatched" not in data
     assert b"Dark" not in data
     counted = map_of(layer_of({(0, 0, 0): 5.0}, kind="count", uncertain=[(0, 0, 0)]))

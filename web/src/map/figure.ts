@@ -18,6 +18,8 @@ export interface MapOptions {
   readonly missing?: string | null;
   /** Where place and zoom are kept in the link; null keeps them nowhere. */
   readonly linkKey?: string | null;
+  /** Of the cells, where they are the ground of something else; 1 without it. */
+  readonly opacity?: number;
   /** What is shown first; the whole region without it. */
   readonly start?: Bounds | null;
 }
@@ -57,6 +59,8 @@ export class MapFigure {
   private overlay: Overlay | null = null;
   private words: ((hit: Hit) => TipWords | null) | null = null;
   private readonly hovers: ((hit: Hit | null) => void)[] = [];
+  private readonly clicks: ((hit: Hit) => void)[] = [];
+  private readonly keysHelp = h("p", { class: "unseen", id: "map-keys" }, "Arrow keys move the map, plus and minus zoom, zero shows everything. The value at the centre is read out as the map moves.");
   private hover: Hit | null = null;
   private keyboard = false;
   private fitted = true;
@@ -68,9 +72,8 @@ export class MapFigure {
   constructor(root: HTMLElement, readonly region: Bounds, private readonly options: MapOptions, private readonly tools: Tools) {
     const holder = h("div", { class: "map-view", tabindex: "0", role: "application", "aria-label": options.label, "aria-describedby": "map-keys" });
     const frame = h("div", { class: "map-frame" }, holder, this.zoomButtons(), this.tip, this.hint);
-    this.legend = new Legend(tools.theme);
-    this.element = h("div", { class: "map" }, frame, this.legend.element,
-      h("p", { class: "unseen", id: "map-keys" }, "Arrow keys move the map, plus and minus zoom, zero shows everything. The value at the centre is read out as the map moves."));
+    this.legend = new Legend(tools.theme, options.opacity);
+    this.element = h("div", { class: "map" }, frame, this.legend.element, this.keysHelp);
     root.append(this.element);
     this.guardGestures(frame, holder); // before Leaflet listens
     this.map = L.map(holder, {
@@ -130,7 +133,10 @@ export class MapFigure {
     this.hovers.push(listener);
   }
 
+  /** Calls `listener` with the place that a click, or the Enter key at the centre, chooses. */
   onClick(listener: (hit: Hit) => void): void {
+    if (!this.clicks.length) this.keysHelp.append(" Enter chooses the place at the centre.");
+    this.clicks.push(listener);
     this.map.on("click", (event: L.LeafletMouseEvent) => listener(this.hitAt(event.latlng)));
   }
 
@@ -284,7 +290,7 @@ export class MapFigure {
       pen.fillRect(0, 0, width, height);
       scaled(() => this.ground?.under(pen, scene));
     }
-    pen.globalAlpha = this.tiles ? 0.7 : 1;
+    pen.globalAlpha = this.options.opacity ?? (this.tiles ? 0.7 : 1);
     pen.drawImage(this.painted(scene, ratio, width, height), 0, 0);
     pen.globalAlpha = 1;
     scaled(() => {
@@ -466,6 +472,7 @@ export class MapFigure {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "0" || event.key === "Home") this.fit();
       else if (event.key === "Escape") this.setHover(null);
+      else if (event.key === "Enter") for (const listener of this.clicks) listener(this.hitAt(this.map.getCenter()));
       else if (!/^Arrow|^[-+=_]$/.test(event.key)) return;
       this.hover = null;
       this.keyboard = event.key !== "Escape";

@@ -18,7 +18,9 @@ export class Legend {
   readonly element = h("div", { class: "legend", role: "group", "aria-label": "Legend" }, this.title,
     h("div", { class: "ramp" }, this.ramp, this.ticks), this.keys, h("div", { class: "scale" }, this.scaleText, this.scaleLine));
 
-  constructor(private readonly theme: Theme) {
+  /** `opacity`: of the cells on the map, so that the ramp has their colours. */
+  constructor(private readonly theme: Theme, private readonly opacity = 1) {
+    this.ramp.style.opacity = String(opacity);
     theme.onChange(() => this.paint());
     new ResizeObserver(() => this.thin()).observe(this.ticks);
   }
@@ -26,7 +28,8 @@ export class Legend {
   /** Letters the key for a measure. `missing` says what a place without a cell means. */
   show(measure: Measure, missing: string | null, note: string): void {
     this.measure = measure;
-    this.title.replaceChildren(measure.kind === "count" ? `${measure.name} per km²` : [measure.name, measure.unit].filter(Boolean).join(", "));
+    const [noun, ...slot] = measure.name.split(", ");
+    this.title.replaceChildren(measure.kind === "count" ? [`${noun} per km²`, ...slot].join(", ") : [measure.name, measure.unit].filter(Boolean).join(", "));
     this.ticks.replaceChildren(...measure.scale.ticks.map(([value, text]) => {
       const tick = h("span", {}, text);
       tick.style.left = `${100 * shadeOf(value, measure.scale)}%`;
@@ -34,9 +37,9 @@ export class Legend {
     }));
     const key = (name: string, text: string): HTMLElement => h("li", {}, h("canvas", { class: "swatch", width: 24, height: 12, "data-key": name, "aria-hidden": "true" }), text);
     this.keys.replaceChildren(...[
-      measure.uncertain.some(Boolean) && key("uncertain", measure.kind === "count" ? "perhaps nobody" : measure.kind === "change" ? "noise and chance explain it" : "too uncertain to tell"),
+      measure.uncertain.some(Boolean) && key("uncertain", measure.kind === "count" ? (measure.unit === "trips" ? "perhaps none" : "perhaps nobody") : measure.kind === "change" ? "noise and chance explain it" : "too uncertain to tell"),
       measure.value.includes(null) && key("unknown", "unknown"),
-      missing !== null && h("li", {}, `No cell: ${missing.charAt(0).toLowerCase()}${missing.slice(1).replace(":", ",")}`),
+      missing !== null && h("li", {}, `No colour: ${missing.charAt(0).toLowerCase()}${missing.slice(1).replace(":", ",").replace(/\.$/, "")}`),
       note !== "" && h("li", { class: "note" }, note),
     ].filter((one) => one !== false));
     this.paint();
@@ -90,7 +93,9 @@ export class Legend {
     pen.font = `12px ${this.theme.colour("--sans")}`;
     pen.fillStyle = ink;
     pen.fillText(this.title.textContent, 14, 20);
+    pen.globalAlpha = this.opacity;
     pen.drawImage(this.ramp, 0, 0, RAMP, 1, 14, 28, wide, 9);
+    pen.globalAlpha = 1;
     pen.fillStyle = soft;
     for (const tick of [...this.ticks.children] as HTMLElement[]) {
       if (tick.hidden) continue;

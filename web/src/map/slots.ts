@@ -1,13 +1,14 @@
 // Maps of every slot of time: a slider over the slots, a button that plays them, and the curve of a place over the slots.
 import { ChartFigure, type Mark } from "../chart/figure";
 import { button, h } from "../dom";
-import { capital, interval, known } from "../format";
+import { interval, known } from "../format";
 import type { Tools } from "../product";
 import type { Bounds, TimeSlots } from "../views";
 import { Cells } from "./cells";
 import type { Hit, MapFigure } from "./figure";
 
 const STEP_MS = 900; // of a slot while all are played
+const DENSE = 48; // more slots have a band in place of lines
 type Estimate = [value: number, low: number, high: number];
 
 /** Users in a slot in words: [value, margin]. */
@@ -44,7 +45,7 @@ export class SlotPanel {
     this.cells = new Cells(slots.layer, region);
     this.slider = h("input", { type: "range", min: -1, max: last, step: 1, "aria-label": "Slot of time" });
     this.play = button("Play", () => (this.timer ? this.stop() : this.start()), { "aria-pressed": "false" });
-    this.all = button("All together", () => {
+    this.all = button("All", () => {
       this.stop();
       this.choose(-1);
     });
@@ -53,11 +54,12 @@ export class SlotPanel {
     this.chart.setTip(slots.names.map((_, i) => i + 0.5), (place) => {
       const [value, low, high] = profileOf(slots, this.row)[place];
       const [words, margin] = slotWords([value, low, high]);
-      return { x: place + 0.5, y: value, value: capital(words), margin, facts: [["Slot", slots.names[place]]] };
+      return { x: place + 0.5, y: value, value: `${slots.names[place]}: ${words}`, margin };
     });
     this.chart.onChoose((place) => this.choose(place));
-    this.element = h("section", { class: "slots" }, h("h2", {}, slots.title), h("div", { class: "slide" }, this.play, this.slider, this.all), this.shown,
-      this.heading, board, h("p", { class: "note" }, slots.note));
+    const lines = slots.names.length > DENSE ? "The band holds" : "Lines are";
+    this.element = h("section", { class: "slots" }, h("h2", {}, slots.title), h("div", { class: "slide" }, this.slider), h("div", { class: "slide" }, this.play, this.shown, this.all),
+      this.heading, board, h("p", { class: "note" }, `${lines} 95% intervals, each for its slot by itself. Click a bar to see its map; click the map to keep a place.`), h("p", { class: "note" }, slots.note));
     this.slider.addEventListener("input", () => {
       this.stop();
       this.choose(Number(this.slider.value));
@@ -129,8 +131,8 @@ export class SlotPanel {
     this.heading.textContent = this.row >= 0 && this.row === this.chosen ? "The chosen place" : name;
     const marks: Mark[] = [
       { kind: "bars", bars: profile.map(([value], i) => [i + 0.08, i + 0.92, value, i === this.slot ? "s0" : "s5"]) },
-      { kind: "upright", points: profile.length > 48 ? [] : profile.map(([, low, high], i) => [i + 0.5, low, high]) },
-      ...(profile.length > 48 ? [{ kind: "band", points: profile.map(([, low, high], i) => [i + 0.5, low, high]) } as Mark] : []),
+      { kind: "upright", points: profile.length > DENSE ? [] : profile.map(([, low, high], i) => [i + 0.5, low, high]) },
+      ...(profile.length > DENSE ? [{ kind: "band", points: profile.map(([, low, high], i) => [i + 0.5, low, high]) } as Mark] : []),
     ];
     this.chart.draw({
       title: `${this.slots.title}: ${this.heading.textContent.toLowerCase()}`,

@@ -1,7 +1,7 @@
 // Flows: arcs on a map, those from or to a chosen cell, the largest as a list, and a matrix of large cells.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, interval, known, place, plural, significant, whole } from "../format";
+import { capital, interval, known, place, plural, significant } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Scene } from "../map/ground";
@@ -10,6 +10,8 @@ import type { Bounds, FlowMatrix, FlowTable, FlowsBody, PageView } from "../view
 
 const [ARCS, STEPS, LISTED, BEND] = [120, [30, 60, 120, 250, 500, 1000], 8, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
 const WAYS = ["All flows", "From a cell", "To a cell"] as const;
+const CELLS = 0.45; // opacity of the cells under the arcs
+const KEY = "Arcs run from their faint end to their strong end; the wider, the more trips. A ring: within a cell.";
 
 /** The bounds of a cell in degrees. */
 export function cellBounds({ west, south, east, north }: Bounds, level: number, x: number, y: number): Bounds {
@@ -46,6 +48,7 @@ class FlowMap {
   private readonly list = h("ol", { class: "places" });
   private readonly note = h("p", { class: "note", "aria-live": "polite" });
   private readonly control = h("div");
+  private readonly slider: HTMLInputElement;
   readonly panel: HTMLElement;
 
   constructor(private readonly figure: MapFigure, private readonly body: FlowsBody, private readonly tools: Tools, view: PageView) {
@@ -54,24 +57,28 @@ class FlowMap {
     this.way = link.index("way", WAYS.length, 0);
     this.row = link.index("cell", cells, -1);
     this.top = link.index("arcs", STEPS.length, STEPS.indexOf(ARCS));
-    const slider = h("input", { type: "range", min: 0, max: STEPS.length - 1, step: 1, value: this.top, "aria-label": "Number of arcs" });
-    slider.addEventListener("input", () => {
-      this.top = Number(slider.value);
+    this.slider = h("input", { type: "range", min: 0, max: STEPS.length - 1, step: 1, value: this.top, "aria-label": "Number of arcs" });
+    this.slider.addEventListener("input", () => {
+      this.top = Number(this.slider.value);
       link.set("arcs", STEPS[this.top] === ARCS ? null : this.top);
       this.show();
     });
     this.panel = h("aside", { class: "panel", "aria-label": "Controls" }, this.control,
-      h("section", {}, h("h2", {}, "The largest flows"), this.note, h("div", { class: "slide" }, h("span", {}, "few arcs"), slider, h("span", {}, "many")), this.list),
+      h("section", {}, h("h2", {}, "The largest flows"), this.note, h("div", { class: "slide" }, h("span", {}, "few arcs"), this.slider, h("span", {}, "many")), this.list, h("p", { class: "note" }, body.reading)),
       h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
     figure.setOverlay((pen, scene) => this.paint(pen, scene));
     figure.onClick(({ row }) => {
       if (row >= 0) this.choose(this.way || 1, row);
     });
     figure.setTip(({ row }) => {
-      if (row < 0) return null;
+      const cell = row < 0 ? null : figure.cells?.bounds(row);
+      if (!cell) return null;
       const layer = body.map.layers[0];
-      const facts = layer.measures.map((one): [string, string] => [one.name, `about ${whole(one.value[row] ?? 0)}, ${interval(one.low[row] ?? 0, one.high[row] ?? 0)}`]);
-      return { value: `Cell ${layer.cell_id[row]}`, margin: "Click: the flows of this cell", facts };
+      const facts = layer.measures.map(({ name, value, low, high }): [string, string] => {
+        const [from, to] = [low[row] ?? 0, high[row] ?? 0];
+        return [name, `about ${known(value[row] ?? 0, Math.max((to - from) / 4, 0.1))} (${interval(from, to)})`];
+      });
+      return { value: capital(this.name(cell)), margin: `Click or Enter: flows ${this.way === 2 ? "to" : "from"} this cell`, facts: [...facts, ["Intervals", "the ends of the flows' 95% intervals, added up"], ["Cell", layer.cell_id[row]]] };
     });
     link.onChange(() => this.choose(link.index("way", WAYS.length, 0), link.index("cell", cells, -1)));
     this.choose(this.way, this.row);
@@ -86,7 +93,7 @@ class FlowMap {
     this.control.replaceChildren(choice("Show", [...WAYS], way, (chosen) => this.choose(chosen, this.row)));
     if (focused) (this.control.querySelector("input:checked") as HTMLElement | null)?.focus();
     const layer = this.body.map.layers[0];
-    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0]); // from a cell: where its trips may end
+    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0], KEY); // from a cell: where its trips may end
     this.show();
   }
 
@@ -94,26 +101,30 @@ class FlowMap {
     const layer = this.body.map.layers[0];
     const cell = this.row < 0 ? null : { level: layer.level[this.row], x: layer.x[this.row], y: layer.y[this.row] };
     this.rows = flowsOf(this.body.flows, this.way, cell);
-    const { flows, map } = this.body;
+    const { flows } = this.body;
     const arcs = Math.min(STEPS[this.top], this.rows.length);
     const all = !this.way || !cell;
     const what = all ? `${plural(this.body.listed, "flow")} in all` : `${plural(this.rows.length, "flow")} ${this.way === 1 ? "from" : "to"} the chosen cell`;
-    this.note.textContent = `${capital(what)}; ${plural(arcs, "arc")} shown.${this.way && !cell ? " Click a cell of the map." : ""}`;
-    const finest = Math.min(...map.finest_metres) * 4;
+    this.note.textContent = `${capital(what)}; ${plural(arcs, "arc")} shown.${this.way && !cell ? " Click a cell of the map, or move the map to it and press Enter." : ""}`;
+    this.slider.setAttribute("aria-valuetext", plural(STEPS[this.top], "arc"));
     this.list.replaceChildren(...this.rows.slice(0, LISTED).map((row) => {
       const ends = this.ends(row);
-      const [from, to] = ends.map(({ west, south, east, north }) => {
-        const [x, y] = [(west + east) / 2, (south + north) / 2];
-        return this.figure.nearest(x, y) ?? place(x, y, finest);
-      });
+      const [from, to] = ends.map((cell) => this.name(cell));
+      const isWithin = flows.origin_x[row] === flows.destination_x[row] && flows.origin_y[row] === flows.destination_y[row];
       const [value, margin] = tripWords(flows.trips[row], flows.low[row], flows.high[row]);
       const item = button("", () => this.mark(ends), { title: `Show on the map: ${margin}` });
-      item.append(h("span", {}, from === to ? `within ${from}` : `${from} → ${to}`), h("b", {}, value), h("span", { class: "quiet wide-line" }, margin));
+      item.append(h("span", {}, isWithin ? `within ${from}` : `${from} → ${to}`), h("b", {}, value), h("span", { class: "quiet wide-line" }, margin));
       return h("li", {}, item);
     }));
     this.figure.setLabel(`Map of flows. ${this.note.textContent}`);
     this.marked = [];
     this.figure.redraw();
+  }
+
+  /** The named place at the middle of a cell, or its coordinates. */
+  name({ west, south, east, north }: Bounds): string {
+    const [x, y] = [(west + east) / 2, (south + north) / 2];
+    return this.figure.nearest(x, y) ?? place(x, y, Math.min(...this.body.map.finest_metres) * 4);
   }
 
   /** Marks cells on the map. */
@@ -178,15 +189,17 @@ class FlowMap {
 function matrixOf(matrix: FlowMatrix, region: Bounds, map: FlowMap): HTMLElement {
   const names = matrix.x.map((x, i) => cellName(x, matrix.y[i]));
   const most = Math.max(...matrix.trips.flat(), 1);
-  const hint = "Point at a field, or move to one with the Tab key. A cell has a letter from the west and a number from the north.";
+  const hint = "Rows are origins, columns are destinations. Point at a field, or use the arrow keys, to read its trips. A cell has a letter from the west and a number from the north; the map shows it.";
   const words = h("p", { class: "quiet", "aria-live": "polite" }, hint);
   const bounds = matrix.x.map((x, i) => cellBounds(region, matrix.level, x, matrix.y[i]));
-  const rows = names.map((from, i) => h("tr", {}, h("th", { scope: "row" }, from), names.map((to, j) => {
+  const fields: HTMLElement[] = [];
+  const rows = names.map((from, i) => h("tr", {}, h("th", { scope: "row" }, from, h("small", {}, map.name(bounds[i]))), names.map((to, j) => {
     const [trips, low, high] = [matrix.trips[i][j], matrix.low[i][j], matrix.high[i][j]];
     const [value, margin] = low > 0 ? tripWords(trips, low, high) : [`no more than about ${known(high, Math.max(high / 10, 1))} trips`, "perhaps none: not told apart from zero"];
-    const text = `${from} to ${to}: ${value} (${margin})`;
+    const text = `${from} to ${to}: ${value} (${margin}). From ${map.name(bounds[i])} to ${map.name(bounds[j])}.`;
     const share = low > 0 ? Math.cbrt(Math.max(trips, 0) / most) : 0;
-    const field = h("td", { title: text, tabindex: names.length > 16 ? null : 0, "aria-label": text });
+    const field = h("td", { title: text, tabindex: fields.length ? -1 : 0, "aria-label": text });
+    fields.push(field);
     field.style.setProperty("--share", `${Math.round(100 * share)}%`);
     for (const name of ["pointerenter", "focus"]) field.addEventListener(name, () => {
       words.textContent = text;
@@ -194,14 +207,27 @@ function matrixOf(matrix: FlowMatrix, region: Bounds, map: FlowMap): HTMLElement
     });
     return field;
   })));
-  const table = h("table", { class: "matrix" }, h("thead", {}, h("tr", {}, h("th", {}, "from \\ to"), names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows));
-  return h("section", { class: "matrix-part" }, h("h2", {}, "From where to where"), words, h("div", { class: "wide" }, table));
+  const table = h("table", { class: "matrix", role: "grid", "aria-label": "Trips from each large cell to each other" }, h("thead", {}, h("tr", {}, h("th", {}, "from \\ to"), names.map((name, j) => h("th", { scope: "col", title: map.name(bounds[j]) }, name)))), h("tbody", {}, rows));
+  table.addEventListener("keydown", (event) => { // the arrow keys move within the matrix, the Tab key past it
+    const at = fields.indexOf(event.target as HTMLElement);
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: names.length, ArrowUp: -names.length }[event.key];
+    const next = step === undefined || at < 0 || (Math.abs(step) === 1 && Math.floor((at + step) / names.length) !== Math.floor(at / names.length)) ? undefined : fields[at + step];
+    if (step === undefined || at < 0) return;
+    event.preventDefault();
+    if (!next) return;
+    fields[at].tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+  table.addEventListener("pointerleave", () => map.mark([]));
+  return h("section", { class: "matrix-part" }, h("h2", {}, "From where to where"), words, h("div", { class: "wide" }, table),
+    h("p", { class: "key" }, `The stronger the colour, the more trips: the strongest is about ${significant(most, 2)}. Without colour: not told apart from zero.`));
 }
 
 /** The first screen of flows. */
 export const showFlows: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
   const body = view.body as FlowsBody;
-  const figure = new MapFigure(root, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing }, tools);
+  const figure = new MapFigure(root, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing, opacity: CELLS }, tools);
   geographyOf(view, tools)(figure);
   const map = new FlowMap(figure, body, tools, view);
   root.append(map.panel, matrixOf(body.matrix, body.map.region, map));

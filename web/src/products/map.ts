@@ -115,9 +115,10 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       bar.style.width = `${clamp((100 * surely(one)) / most, 1, 100)}%`;
       bar.style.background = figure.cells?.colour(row) ?? "";
       const zone = figure.cells?.layer.shapes ? figure.cells.layer.cell_id[row] : null;
-      const name = zone ?? figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
+      const near = figure.nearest(longitude, latitude);
+      const name = zone ?? near ?? place(longitude, latitude, finest * 4);
       const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
-      item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), h("span", { class: "bar", "aria-hidden": "true" }, bar));
+      item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", h("span", { class: "bar", "aria-hidden": "true" }, bar));
       return h("li", {}, item);
     }));
     more.hidden = shown >= measure.listed.length;
@@ -137,7 +138,10 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
   const list = h("div");
   const slider = h("input", { type: "range", min: 0, max: last, step: 1, "aria-label": "Layer" });
   let times: SlotPanel | null = null;
-  const steps = h("section", {}, title, note, last > 0 && h("div", { class: "slide" }, h("span", {}, "coarse"), slider, h("span", {}, "final")));
+  const hasLevels = last > 0 && body.layers[last].shapes !== null; // of zones, each as final as the others
+  const levels = h("div");
+  const steps = hasLevels ? h("section", {}, levels, note)
+    : h("section", {}, title, note, last > 0 && h("div", { class: "slide" }, h("span", {}, "coarse"), slider, h("span", {}, "final")));
   const current = (): [Layer, Measure] => {
     if (body.slots && times && times.slot >= 0) return [body.slots.layer, body.slots.layer.measures[times.slot]];
     const layer = body.layers[place];
@@ -156,6 +160,14 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
       return;
     }
     title.textContent = layer.title;
+    if (hasLevels) {
+      const focused = levels.contains(document.activeElement);
+      levels.replaceChildren(choice("Zones", body.layers.map((one) => one.title), place, (chosen) => {
+        place = chosen;
+        show();
+      }));
+      if (focused) (levels.querySelector("input:checked") as HTMLElement | null)?.focus();
+    }
     note.textContent = layer.note;
     slider.value = String(place);
     slider.setAttribute("aria-valuetext", layer.title);
@@ -182,7 +194,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
   show();
   if (body.slots) times = new SlotPanel(body.slots, body.region, figure, tools, show);
   if (times) show();
-  return { panel: h("aside", { class: "panel", "aria-label": "Controls" }, times?.element, colours, list, steps), current };
+  return { panel: h("aside", { class: "panel", "aria-label": "Controls" }, times?.element, hasLevels && steps, colours, list, !hasLevels && steps), current };
 }
 
 /** The first screen of a map. */
