@@ -26,7 +26,7 @@ from sfumato.schemas.requests.request_base import (
     option,
     shown,
 )
-from sfumato.schemas.views import tile_host
+from sfumato.schemas.tile_server import tile_host
 
 
 def region_of(value: Any) -> Region:

@@ -15,8 +15,8 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup
 
+from sfumato.schemas.tile_server import tile_host as host_of
 from sfumato.schemas.views import PageView, TimelineBody
-from sfumato.schemas.views import tile_host as host_of
 from sfumato.transforms.report.sections import common_sections
 
 _PACKAGE = "sfumato.transforms.report"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfumato.schemas.views import tile_host
+from sfumato.schemas.tile_server import tile_host
 
 
 @pytest.mark.parametrize(
