@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thresholded, uniform_grid
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.region import Region
+from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, count_prefixes
 from sfumato.transforms.flows.user_trips import PAIR_BITS, RecordItems, TripItems, TripRule, count_trips
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city
@@ -68,7 +68,7 @@ def key_of(run: int) -> RunKey:
 def synthetic(users: int, level: int, seed: int) -> Trips:
     """One trip of each of the synthetic city's users. Every seed has the same city with other people."""
     table = make_trips(0, users, 0, city=build_city(), seed=seed)
-    items = TripItems(TripColumns(*ENDS), DEFAULT_REGION)
+    items = TripItems(TripColumns(*ENDS), Grid(DEFAULT_REGION, MAX_PAIR_DEPTH))
     return _bounded(
         f"synthetic city, seed {seed}", [items.encode(one, key_of(0), _all) for one in table.to_batches()], None, level
     )
@@ -77,7 +77,7 @@ def synthetic(users: int, level: int, seed: int) -> Trips:
 def tokyo(folder: str, level: int) -> Trips:
     """One pair of consecutive check-ins of each user."""
     table = pq.read_table(os.path.join(folder, "foursquare_tokyo_checkins.parquet"))
-    items = RecordItems(LocationColumns(time="timestamp"), TOKYO)
+    items = RecordItems(LocationColumns(time="timestamp"), Grid(TOKYO, MAX_PAIR_DEPTH))
     rule = TripRule(4 * 3600.0, 100.0, TOKYO)
     return _bounded("Tokyo", [items.encode(one, key_of(0), _all) for one in table.to_batches()], rule, level)
 

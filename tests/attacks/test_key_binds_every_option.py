@@ -88,6 +88,7 @@ COUNTED_BY_CURATOR = [
     ("max_items_per_user", CENTRAL, 3),
     ("max_records_per_item", CENTRAL, 3),
 ]
+OF_ZONES: dict[str, Any] = {"region": None, "zones": "tracts", "id_column": "tract"}
 OF_INDEX: dict[str, Any] = {"zones": None, "id_column": None, "region": HERE}
 SHARDS = {"trust": "secagg"}
 CELLS = {**ON_MAP, "cells": 3}
@@ -199,6 +200,13 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("epsilon", {}, 2),
         ("max_trips_per_user", {}, 3),
         ("depth", {}, 7),
+        ("zones", OF_ZONES, "moved"),
+        ("id_column", OF_ZONES, "county"),
+        ("h3", {"h3": 7}, 6),
+        ("quadkey", {"quadkey": 12}, 11),
+        ("s2", {"s2": 12}, 11),
+        ("region", {"h3": 7}, THERE),
+        ("max_trips_per_user", OF_ZONES, 3),
         ("origin", {}, "a,e"),
         ("destination", {}, "c,e"),
         *[
@@ -320,9 +328,9 @@ def job_of(name: str, folder: Path, **values: Any) -> ReleaseJob:
         if (lists := values.get(name_of_file)) is not None:
             (folder / lists).write_text(f"a\n{lists}\n")
             values[name_of_file] = str(folder / lists)
-    if name == "zones":
+    if name in ("zones", "flows"):
         values = {**BASES[name], **values}
-        if (zones := values["zones"]) is not None:
+        if (zones := values.get("zones")) is not None:
             west = 3.1 if zones == "moved" else 3.0
             rows = [(shapely.box(west + i, 1, west + 1 + i, 2), {"tract": i, "county": 9 - i}) for i in range(2)]
             values["zones"] = write_geojson(folder / f"{zones}.geojson", rows)
