@@ -98,7 +98,7 @@ def test_no_trip_is_measured_with_more_than_the_budget(
 def test_a_user_moves_pairs_of_zones_by_k_and_each_is_measured_once(
     bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With equal noise, a user with 10,000 trips moves the counts by K; one draw has all pairs at the whole budget."""
+    """With equal noise a user with 10,000 trips moves the counts by K; one draw has all pairs at the whole budget."""
     cells = ZonedCells(zones_of(voronoi(40, 2, (-1.0, 50.0, 1.0, 51.0))))
     plan, draws = FlowPlan(1.0, max_trips=bound), []
     original = zone_pairs.discrete_laplace
