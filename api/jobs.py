@@ -245,7 +245,9 @@ def quantiles(
 def flows(
     input: Logs,
     *,
-    region: Area,
+    region: Area | None = None,
+    zones: str | None = None,
+    id_column: str | None = None,
     origin: Sequence[str] | str | None = None,
     destination: Sequence[str] | str | None = None,
     time_column: str | None = None,
@@ -253,11 +255,13 @@ def flows(
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
-    """Publishes origin-destination flows: how many trips begin in one cell of a map and end in another.
+    """Publishes origin-destination flows: how many trips begin in one cell or zone and end in another.
 
     Args:
         input: Parquet files or a table, see `heatmap`.
-        region: see `heatmap`. A trip counts if it begins and ends there.
+        region: see `heatmap`. A trip counts if it begins and ends there. Zones of a file have their own.
+        zones: GeoJSON or GeoParquet file of public polygons: flows are of pairs of these zones.
+        id_column: property or column of the zones' ids.
         origin: columns (longitude, latitude) of the place where a row's trip begins.
         destination: columns of the place where it ends.
         time_column: column of timestamps or seconds, in place of origin and destination: a trip is two consecutive
@@ -277,7 +281,8 @@ def flows(
         >>> release.table("flows").columns[:5].to_list()
         ['origin_cell', 'destination_cell', 'depth', 'is_rest', 'trips']
     """
-    given = {"region": region, "origin": origin, "destination": destination, "time_column": time_column}
+    places = {"region": region, "zones": zones, "id_column": id_column}
+    given = {**places, "origin": origin, "destination": destination, "time_column": time_column}
     return _publish("flows", input, output, {**given, "epsilon": epsilon}, options)
 
 

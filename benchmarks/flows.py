@@ -1,6 +1,6 @@
 """Flows: error, recall and coverage of `sfumato flows`, beside other mechanisms at the same epsilon.
 
-    python -m benchmarks.flows [--runs 5]
+    python -m benchmarks.flows [--runs 5] [--seed 1]
 
 Trips are those of `sfumato synth --trips --users 100000` and, where SFUMATO_DATA is set, consecutive check-ins in Tokyo
 within four hours; one trip of each user counts. L1 is the sum of absolute errors over all pairs of a level, divided by
@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thresholded, uniform_grid
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.region import Region
+from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, count_prefixes
 from sfumato.transforms.flows.user_trips import PAIR_BITS, RecordItems, TripItems, TripRule, count_trips
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city
@@ -65,17 +65,19 @@ def key_of(run: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"benchmark of flows, no release"), {"run": run})
 
 
-def synthetic(users: int, level: int) -> Trips:
-    """One trip of each of the synthetic city's users."""
-    table = make_trips(0, users, 0, city=build_city())
-    items = TripItems(TripColumns(*ENDS), DEFAULT_REGION)
-    return _bounded("synthetic city", [items.encode(one, key_of(0), _all) for one in table.to_batches()], None, level)
+def synthetic(users: int, level: int, seed: int) -> Trips:
+    """One trip of each of the synthetic city's users. Every seed has the same city with other people."""
+    table = make_trips(0, users, 0, city=build_city(), seed=seed)
+    items = TripItems(TripColumns(*ENDS), Grid(DEFAULT_REGION, MAX_PAIR_DEPTH))
+    return _bounded(
+        f"synthetic city, seed {seed}", [items.encode(one, key_of(0), _all) for one in table.to_batches()], None, level
+    )
 
 
 def tokyo(folder: str, level: int) -> Trips:
     """One pair of consecutive check-ins of each user."""
     table = pq.read_table(os.path.join(folder, "foursquare_tokyo_checkins.parquet"))
-    items = RecordItems(LocationColumns(time="timestamp"), TOKYO)
+    items = RecordItems(LocationColumns(time="timestamp"), Grid(TOKYO, MAX_PAIR_DEPTH))
     rule = TripRule(4 * 3600.0, 100.0, TOKYO)
     return _bounded("Tokyo", [items.encode(one, key_of(0), _all) for one in table.to_batches()], rule, level)
 
@@ -179,9 +181,10 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1, help="picks the people of the city")
     options = parser.parse_args()
     folder = os.environ.get("SFUMATO_DATA")
-    inputs = [partial(synthetic, 100_000, 4)]
+    inputs = [partial(synthetic, 100_000, 4, options.seed)]
     if folder:
         inputs.append(partial(tokyo, folder, 3))
     write = sys.stdout.write

@@ -201,8 +201,10 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
         },
     ),
     "flows": (
-        "GeoParquet, a row a flow and a row a rest. `flows.csv` has the same columns but the last.",
-        {release.FLOWS_FILE: release.flows_schema()},
+        "GeoParquet, a row a flow and a row a rest. `flows.csv` has the same columns but the last. With zones "
+        "`flow_zones.parquet` has the zones, and flows have `origin_zone` and `destination_zone` (null for a rest) in "
+        "place of the cells and their depth.",
+        {release.FLOWS_FILE: release.flows_schema(), release.FLOW_ZONES_FILE: release.FLOW_ZONES_SCHEMA},
     ),
     "ranges answer": ("A row a query, with the query's columns before these.", {"answers": ranges.ANSWERS_SCHEMA}),
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
+from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.requested_flows import RequestedFlows, requested_flows
 from sfumato.pipelines.runner_settings import RunnerSettings
@@ -20,6 +21,7 @@ from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
 from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
+from sfumato.transforms.flows.zone_pairs import ZonedCells, measure_zone_flows
 from sfumato.transforms.histogram.bounded_items import Everybody
 from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountRounds
 from sfumato.transforms.privacy.admission import AdmissionRule
@@ -48,6 +50,10 @@ class FlowsJob(ReleaseJob):
         """The job of a request. Raises RequestError."""
         return cls(request, requested_flows(request))
 
+    @cached_property
+    def geography(self) -> bytes | None:
+        return geography_of(self.request, self.requested.region)
+
     @property
     def plan(self) -> FlowPlan:
         """Its budget."""
@@ -63,37 +69,49 @@ class FlowsJob(ReleaseJob):
         return replace(self.plan.admission_rule, min_users=self.min_users)
 
     def accuracy(self) -> str:
-        stddev = discrete_laplace_stddev(self.plan.final_epsilon(0, False), self.plan.max_trips)
+        epsilon = self.plan.final_epsilon(0, False) if self.requested.zones is None else self.plan.tree_epsilon
+        stddev = discrete_laplace_stddev(epsilon, self.plan.max_trips)
         return f"noise of ±{significant(1.96 * stddev)} trips (95%) on a pair"
 
     def resolved(self) -> dict[str, Any]:
-        rule = self.requested.rule
+        rule, zones, plan = self.requested.rule, self.requested.zones, asdict(self.plan)
+        if zones is not None:
+            del plan["depth"]
+            plan["zones"] = {"sha256": zones.digest, "column": zones.name, "zones": len(zones)}
         return {
-            **asdict(self.plan),
-            "region": asdict(self.request.region),
+            **plan,
+            "region": asdict(self.requested.region),
             "columns": asdict(self.columns()),
             "rule": None if rule is None else {"max_gap": rule.max_gap, "min_distance": rule.min_distance},
         }
 
     def plan_text(self) -> str:
-        plan = self.plan
-        return (
-            f"trusted curator: epsilon {plan.epsilon:g}, delta 0; at most {plan.max_trips} trips of a user count\n"
-            f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users\n"
+        plan, zones = self.plan, self.requested.zones
+        tree = (
             f"splits: epsilon {plan.split_epsilon:.3g} a level, at most twice, to choose the pairs that are split\n"
             f"trips: {self.accuracy()}\n"
             f"the parts of a pair that was split get {plan.split_epsilon / plan.tree_epsilon:.0%} less of the budget\n"
         )
+        return (
+            f"trusted curator: epsilon {plan.epsilon:g}, delta 0; at most {plan.max_trips} trips of a user count\n"
+            f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users\n"
+            + (tree if zones is None else f"trips: {self.accuracy()}, of {len(zones):,} x {len(zones):,} zones\n")
+        )
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        plan, items, rule, region = self.plan, self.requested.items, self.requested.rule, self.request.region
+        plan, items, rule, region = self.plan, self.requested.items, self.requested.rule, self.requested.region
+        zones = self.requested.zones
         count = partial(count_trips, max_trips=plan.max_trips, rule=rule, key=key)
 
         def files_of(counted: CountedRounds) -> dict[str, bytes]:
             assert counted.admission is not None  # charged: what follows draws the noise
             trips = counted.counts[0]
-            levels = measure_flows(trips.items, trips.counts, PAIR_BITS, plan, counted.admission.users, key)
-            described = FlowMetadata(with_charge(metadata), plan, region, rule, counted.admission)
+            exact = trips.items, trips.counts
+            if zones is None:
+                levels = measure_flows(*exact, PAIR_BITS, plan, counted.admission.users, key)
+            else:
+                levels = [measure_zone_flows(*exact, ZonedCells(zones), plan, key)]
+            described = FlowMetadata(with_charge(metadata), plan, region, rule, counted.admission, zones)
             return flow_files(levels, described)
 
         return (

@@ -13,9 +13,11 @@ class FlowTable(_Part):
     """Flows, largest first: columns of equal length.
 
     Attributes:
-        level: of both cells of a flow.
-        origin_x, origin_y, destination_x, destination_y: columns from the west and rows from the north, of 2^level.
+        level: of both cells of a flow; 0 for zones.
+        origin_x, origin_y, destination_x, destination_y: columns from the west and rows from the north, of 2^level. Of
+            zones x is the row in the map's layer, and y is 0.
         trips, low, high: the estimate and the ends of its 95% interval.
+        centres: longitude and latitude of a point in each zone, by the rows of the map's layer; None for cells.
     """
 
     level: list[int]
@@ -26,6 +28,7 @@ class FlowTable(_Part):
     trips: list[float]
     low: list[float]
     high: list[float]
+    centres: list[tuple[float, float]] | None = None
 
 
 class FlowMatrix(_Part):

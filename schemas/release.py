@@ -31,6 +31,7 @@ ANSWERS_FILE = "answers.parquet"
 BASEMAP_FILE = "basemap.json"
 FLOWS_FILE = "flows.parquet"
 FLOWS_CSV = "flows.csv"
+FLOW_ZONES_FILE = "flow_zones.parquet"
 FLOWS_PICTURE = "flows.png"
 ZONES_FILE = "zones.parquet"
 ZONES_PICTURE = "zones.png"
@@ -62,6 +63,7 @@ RELEASE_FILES = frozenset(
         BASEMAP_FILE,
         FLOWS_FILE,
         FLOWS_CSV,
+        FLOW_ZONES_FILE,
         FLOWS_PICTURE,
         ZONES_FILE,
         ZONES_PICTURE,
@@ -430,22 +432,49 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
     )
 
 
-def flows_schema() -> pa.Schema:
-    """The columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row."""
+FLOW_ZONES_SCHEMA = pa.schema(
+    [
+        pa.field("zone", pa.string(), False, {"description": "id of the zone"}),
+        pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
+        pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
+        pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
+        pa.field("geometry", pa.binary(), False, {"description": "WKB, the zone's polygon"}),
+    ],
+    metadata=CELLS_SCHEMA.metadata,
+)
 
-    def field(name: str, kind: pa.DataType, text: str) -> pa.Field:
-        return pa.field(name, kind, False, {"description": text})
+
+def flows_schema(zones: bool = False) -> pa.Schema:
+    """The columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row.
+
+    zones: whether flows are of pairs of zones.
+    """
+
+    def field(name: str, kind: pa.DataType, text: str, null: bool = False) -> pa.Field:
+        return pa.field(name, kind, null, {"description": text})
 
     number = pa.float64()
     cell = "r and one digit 0..3 a level of the quadtree; r alone is the region"
     columns = {"encoding": "WKB", "geometry_types": ["LineString", "Point"]}
     return pa.schema(
         [
-            field("origin_cell", pa.string(), f"where the trips begin: {cell}"),
-            field("destination_cell", pa.string(), f"where they end: {cell}"),
-            field("depth", pa.int8(), "level of both cells, 0 for the region"),
-            field(
-                "is_rest", pa.bool_(), "the trips of a pair of large cells without those of the pairs that are listed"
+            *(
+                (
+                    field("origin_zone", pa.string(), "id of the zone where the trips begin"),
+                    field("destination_zone", pa.string(), "id of the zone where they end; null for a rest", True),
+                    field("is_rest", pa.bool_(), "all trips from a zone without those of the pairs that are listed"),
+                )
+                if zones
+                else (
+                    field("origin_cell", pa.string(), f"where the trips begin: {cell}"),
+                    field("destination_cell", pa.string(), f"where they end: {cell}"),
+                    field("depth", pa.int8(), "level of both cells, 0 for the region"),
+                    field(
+                        "is_rest",
+                        pa.bool_(),
+                        "the trips of a pair of large cells without those of the pairs that are listed",
+                    ),
+                )
             ),
             field(
                 "trips", number, "expected trips (shrunk: a posterior mean); of a rest without shrinkage, maybe below 0"
@@ -462,12 +491,18 @@ def flows_schema() -> pa.Schema:
             field("noise_stddev", number, "standard deviation of the noise in it; variances of rows add up"),
             *(
                 pa.field(
-                    f"{end}_{name}", number, False, {"unit": "degrees", "description": f"centre of the {end} cell"}
+                    f"{end}_{name}",
+                    number,
+                    zones and end == "destination",
+                    {
+                        "unit": "degrees",
+                        "description": f"of a point in the {end} zone" if zones else f"centre of the {end} cell",
+                    },
                 )
                 for end in ("origin", "destination")
                 for name in ("longitude", "latitude")
             ),
-            field("geometry", pa.binary(), "WKB, a line from centre to centre; a point within one cell"),
+            field("geometry", pa.binary(), "WKB, a line from centre to centre; a point within one cell or zone"),
         ],
         metadata={
             "geo": json.dumps({"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": columns}})

@@ -381,7 +381,7 @@ class FlowsBody(_Model):
         map: where trips begin, and where they end.
         flows: those that the page can show.
         listed: how many flows the release lists.
-        matrix: of coarse cells.
+        matrix: of coarse cells; None for zones.
         reading: one sentence on the intervals.
     """
 
@@ -389,7 +389,7 @@ class FlowsBody(_Model):
     map: MapBody
     flows: FlowTable
     listed: int
-    matrix: FlowMatrix
+    matrix: FlowMatrix | None
     reading: str
 
 

@@ -8,23 +8,26 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
-from sfumato.schemas.requests.publish_request import MapGeography, RegionOfMap
-from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several, option
+from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, MapGeography, RegionOption
+from sfumato.schemas.requests.request_base import COLUMNS, INPUT, MAP, PRIVACY, Several, option
+from sfumato.schemas.requests.zones_request import INDEXES, IndexOptions
 from sfumato.schemas.trust import Trust
 
 MAX_TRIPS = 1000
+DEPTH = 10  # where it is not given
 MAX_GAP, MIN_DISTANCE = 4 * 3600.0, 100.0  # where they are not given
 _OF_RECORDS = (*PlaceColumns.model_fields, "max_gap", "min_distance")
 
 
-class FlowsRequest(PlaceColumns, UserColumn, RegionOfMap, MapGeography):
+class FlowsRequest(IndexOptions, PlaceColumns, UserColumn, MapGeography):
     """Flows between places."""
 
     JOB: ClassVar[str] = "flows"
     COMMAND: ClassVar[str] = "flows"
     ABOUT: ClassVar[str] = (
         "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for cells "
-        "that are as small as the trips allow. A trip is a row with two places, or two consecutive records of a user. "
+        "that are as small as the trips allow, or for public zones. A trip is a row with two places, or two "
+        "consecutive records of a user. "
         "The operator is a trusted curator and adds noise once."
     )
     EXAMPLE: ClassVar[str] = (
@@ -32,6 +35,20 @@ class FlowsRequest(PlaceColumns, UserColumn, RegionOfMap, MapGeography):
         "--destination destination_longitude,destination_latitude --output flows"
     )
 
+    region: RegionOption | None = option(
+        None, f"{REGION_HELP}; zones of a file have their own", MAP, common=True, metavar=REGION_METAVAR
+    )
+    zones: str | None = option(
+        None,
+        "pairs of zones in place of cells: polygons in a GeoJSON or GeoParquet file, local or gs://; they are "
+        "published, so they must be known from elsewhere (or give --h3, --quadkey or --s2)",
+        INPUT,
+        common=True,
+        metavar="FILE",
+    )
+    id_column: str | None = option(
+        None, "property or column of the zones' ids, with --zones", INPUT, common=True, metavar="NAME"
+    )
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     trust: Literal[Trust.CENTRAL] = option(
         Trust.CENTRAL, "central: the operator sees exact counts and adds noise once; there is no other", PRIVACY
@@ -45,7 +62,7 @@ class FlowsRequest(PlaceColumns, UserColumn, RegionOfMap, MapGeography):
         ge=1,
         le=MAX_TRIPS,
     )
-    depth: int = option(10, "finest level of the quadtree: cells of the region's sides / 2^DEPTH", MAP, ge=1, le=15)
+    depth: int = option(DEPTH, "finest level of the quadtree: cells of the region's sides / 2^DEPTH", MAP, ge=1, le=15)
     origin: Several[str] | None = option(
         None,
         "columns of the place where a row's trip begins: its longitude and latitude, in degrees",
@@ -84,7 +101,31 @@ class FlowsRequest(PlaceColumns, UserColumn, RegionOfMap, MapGeography):
 
     def shaping(self) -> dict[str, Any]:
         """See PublishRequest.shaping."""
-        return {name: value for name, value in super().shaping().items() if self.time_column or name not in _OF_RECORDS}
+        left_out = {*(() if self.time_column else _OF_RECORDS), *(("depth",) if self.has_zones else ())}
+        return {name: value for name, value in super().shaping().items() if name not in left_out}
+
+    @property
+    def has_zones(self) -> bool:
+        """Whether flows are of pairs of zones, and not of a quadtree's cells."""
+        return self.zones is not None or self.index is not None
+
+    @model_validator(mode="after")
+    def _one_map(self) -> Self:
+        sources = [name for name in ("zones", *INDEXES) if getattr(self, name) is not None]
+        if len(sources) > 1:
+            raise RequestError(f"{' and '.join(sources)}: give one of them")
+        if sources and self.depth != DEPTH:
+            raise RequestError(f"depth: is of a quadtree; with --{sources[0]} flows are of whole zones")
+        if self.zones is None:
+            if self.id_column is not None:
+                raise RequestError("id_column: is of the zones of a file, which --zones names")
+            if self.region is None:
+                raise RequestError("region: required, W,S,E,N, unless --zones names a file of zones")
+        elif self.region is not None:
+            raise RequestError("region: is of cells; zones of a file have their own")
+        elif not self.id_column:
+            raise RequestError("id_column: name the property or column of the zones' ids, such as --id_column tract")
+        return self
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

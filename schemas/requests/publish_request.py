@@ -129,8 +129,8 @@ class PublishRequest(RunnerOptions):
     overwrite: bool = option(False, "replace what is at the output", INPUT, common=True)
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
         None,
-        "format of the files (default: by their names, and Parquet where these do not say). Tables are named in --input: "
-        "delta:FOLDER, iceberg:CATALOG.TABLE, bigquery:PROJECT.DATASET.TABLE",
+        "format of the files (default: by their names, and Parquet where these do not say). Tables are named in "
+        "--input: delta:FOLDER, iceberg:CATALOG.TABLE, bigquery:PROJECT.DATASET.TABLE",
         INPUT,
     )
     where: Several[WhereOption] | None = option(

@@ -15,14 +15,39 @@ from sfumato.schemas.requests.publish_request import (
     RegionOption,
     ReleaseRequest,
 )  # fmt: skip
-from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Several, option
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Request, Several, option
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 
 _OF_SHARDS = ("shard_size", "dropout")
-_INDEXES = ("h3", "quadkey", "s2")
+INDEXES = ("h3", "quadkey", "s2")
 
 
-class ZonesRequest(RateColumn, LogColumns, MapGeography, ReleaseRequest):
+class IndexOptions(Request):
+    """Zones that are the cells of an index."""
+
+    h3: int | None = option(
+        None, "zones are the H3 cells of this resolution that meet --region", MAP, common=True, ge=0, le=15, metavar="N"
+    )
+    quadkey: int | None = option(
+        None,
+        "zones are the map tiles of this level that meet --region, named by quadkeys",
+        MAP,
+        ge=1,
+        le=23,
+        metavar="N",
+    )
+    s2: int | None = option(
+        None, "zones are the S2 cells of this level that meet --region, named by tokens", MAP, ge=0, le=30, metavar="N"
+    )
+
+    @property
+    def index(self) -> tuple[str, int] | None:
+        """The option that names an index of cells, and its resolution; None for zones of a file."""
+        given = [(name, getattr(self, name)) for name in INDEXES if getattr(self, name) is not None]
+        return given[0] if given else None
+
+
+class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, ReleaseRequest):
     """Users of every zone of a public file."""
 
     JOB: ClassVar[str] = "zones"
@@ -57,20 +82,6 @@ class ZonesRequest(RateColumn, LogColumns, MapGeography, ReleaseRequest):
         MAP,
         common=True,
         metavar="NAMES",
-    )
-    h3: int | None = option(
-        None, "zones are the H3 cells of this resolution that meet --region", MAP, common=True, ge=0, le=15, metavar="N"
-    )
-    quadkey: int | None = option(
-        None,
-        "zones are the map tiles of this level that meet --region, named by quadkeys",
-        MAP,
-        ge=1,
-        le=23,
-        metavar="N",
-    )
-    s2: int | None = option(
-        None, "zones are the S2 cells of this level that meet --region, named by tokens", MAP, ge=0, le=30, metavar="N"
     )
     region: RegionOption | None = option(
         None, f"{REGION_HELP}, with --h3, --quadkey or --s2", MAP, metavar=REGION_METAVAR
@@ -154,19 +165,13 @@ class ZonesRequest(RateColumn, LogColumns, MapGeography, ReleaseRequest):
             )
         return tuple(named)
 
-    @property
-    def index(self) -> tuple[str, int] | None:
-        """The option that names an index of cells, and its resolution; None for zones of a file."""
-        given = [(name, getattr(self, name)) for name in _INDEXES if getattr(self, name) is not None]
-        return given[0] if given else None
-
     def of_protocol(self) -> dict[str, Any]:
         """The options of secure aggregation that were given, by name."""
         return {name: getattr(self, name) for name in _OF_SHARDS if getattr(self, name) is not None}
 
     @model_validator(mode="after")
     def _of_zones(self) -> Self:
-        sources = [name for name in ("zones", *_INDEXES) if getattr(self, name) is not None]
+        sources = [name for name in ("zones", *INDEXES) if getattr(self, name) is not None]
         if len(sources) != 1:
             text = (
                 f"{' and '.join(sources)}: give one of them" if sources else "zones: name their file with --zones FILE"

@@ -14,21 +14,24 @@ import pyarrow as pa
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.schemas.region import Region
+from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.trips import TripColumns
-from sfumato.transforms.flows import flow_tree
+from sfumato.transforms.flows import flow_tree, zone_pairs
 from sfumato.transforms.flows.flow_estimate import estimate_flows
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, count_prefixes
 from sfumato.transforms.flows.user_trips import PAIR_BITS, TripItems, count_trips
+from sfumato.transforms.flows.zone_pairs import ZonedCells, estimate_zone_flows, measure_zone_flows
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import write_files
 from tests.keys import write_key
 from tests.transforms.flows.samples import BITS, DEPTH, clustered, key_of
+from tests.transforms.zones.polygons import voronoi, zones_of
 
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
+CELLS = Grid(REGION, MAX_PAIR_DEPTH)
 KEY = key_of(0)
 
 
@@ -40,7 +43,7 @@ def trips(users: np.ndarray, seed: int = 0) -> pa.Table:
 
 
 def counted(table: pa.Table, bound: int) -> ItemCounts:
-    items = TripItems(TripColumns(("a", "b"), ("c", "d")), REGION)
+    items = TripItems(TripColumns(("a", "b"), ("c", "d")), CELLS)
     (batch,) = table.combine_chunks().to_batches()
     sample = items.encode(batch, KEY, lambda users: np.ones(len(users), dtype=bool)).sample
     return count_trips(sample, bound, None, KEY)[0]
@@ -89,6 +92,43 @@ def test_no_trip_is_measured_with_more_than_the_budget(
     assert (spent * bound <= plan.tree_epsilon * (1 + 1e-9)).all()
     assert (spent * bound >= plan.tree_epsilon * (1 - 1e-9)).all()  # and nothing is left over
     assert plan.tree_epsilon + plan.admission_rule.epsilon <= epsilon * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("bound", [1, 4])
+def test_a_user_moves_pairs_of_zones_by_k_and_each_is_measured_once(
+    bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With equal noise a user with 10,000 trips moves the counts by K; one draw has all pairs at the whole budget."""
+    cells = ZonedCells(zones_of(voronoi(40, 2, (-1.0, 50.0, 1.0, 51.0))))
+    plan, draws = FlowPlan(1.0, max_trips=bound), []
+    original = zone_pairs.discrete_laplace
+
+    def watched(key: Any, label: str, nodes: np.ndarray, *rest: Any) -> Any:
+        draws.append((nodes, *rest))
+        return original(key, label, nodes, *rest)
+
+    monkeypatch.setattr(zone_pairs, "discrete_laplace", watched)
+    base = trips(np.repeat(np.arange(500), 3))
+    tables = [base, pa.concat_tables([base, trips(np.full(10_000, 999), seed=7)])]
+    found = [counted(one, bound) for one in tables]
+    before, after = (measure_zone_flows(one.items, one.counts, cells, plan, KEY).noisy for one in found)
+    assert (after - before).min() >= 0
+    assert (after - before).sum() == bound
+    assert len(draws) == 2
+    for nodes, count, epsilon, sensitivity in draws:
+        assert np.array_equal(nodes, np.arange(40**2))
+        assert (count, epsilon, sensitivity) == (1, plan.tree_epsilon, bound)
+
+
+def test_the_pairs_of_zones_and_their_rests_do_not_depend_on_the_data() -> None:
+    cells = ZonedCells(zones_of(voronoi(40, 2, (-1.0, 50.0, 1.0, 51.0))))
+    nothing = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    some = counted(trips(np.arange(500)), 1)
+    for data in (nothing, (some.items, some.counts)):
+        measured = measure_zone_flows(*data, cells, FlowPlan(1.0), KEY)
+        assert np.array_equal(measured.nodes, np.arange(40**2))
+        flows = estimate_zone_flows([measured])
+        assert np.array_equal(flows.pair[flows.is_rest], np.arange(40))
 
 
 def test_rows_of_rests_do_not_depend_on_the_data() -> None:

@@ -88,6 +88,7 @@ COUNTED_BY_CURATOR = [
     ("max_items_per_user", CENTRAL, 3),
     ("max_records_per_item", CENTRAL, 3),
 ]
+OF_ZONES: dict[str, Any] = {"region": None, "zones": "tracts", "id_column": "tract"}
 OF_INDEX: dict[str, Any] = {"zones": None, "id_column": None, "region": HERE}
 SHARDS = {"trust": "secagg"}
 IN_ZONES = {"zones": "tracts", "id_column": "tract"}
@@ -203,6 +204,13 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("epsilon", {}, 2),
         ("max_trips_per_user", {}, 3),
         ("depth", {}, 7),
+        ("zones", OF_ZONES, "moved"),
+        ("id_column", OF_ZONES, "county"),
+        ("h3", {"h3": 7}, 6),
+        ("quadkey", {"quadkey": 12}, 11),
+        ("s2", {"s2": 12}, 11),
+        ("region", {"h3": 7}, THERE),
+        ("max_trips_per_user", OF_ZONES, 3),
         ("origin", {}, "a,e"),
         ("destination", {}, "c,e"),
         *[

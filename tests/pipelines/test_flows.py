@@ -10,12 +10,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import shapely
 
 from sfumato.pipelines import cli
 from sfumato.schemas.region import Grid, deinterleave
-from sfumato.schemas.release import flows_schema
+from sfumato.schemas.release import FLOW_ZONES_SCHEMA, flows_schema
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, write_files
+from tests.transforms.zones.polygons import write_geojson
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -159,6 +161,119 @@ def test_a_bad_option_is_named(
     table = trip_table(20).append_column("kind", pa.array(["x"] * 40))
     pattern = write_files(table.append_column("t", pa.array(range(40))), tmp_path / "logs", 1)
     assert run(pattern, tmp_path / "out", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def zone_file(path: Path) -> str:
+    """Four zones of different widths that leave the north-east corner open."""
+    boxes = [(-1, 50, -0.2, 50.4), (-0.2, 50, 1, 50.4), (-1, 50.4, 0.3, 51), (0.3, 50.4, 1, 50.8)]
+    rows = [(shapely.box(*box), {"tract": f"t{i}", "county": i // 2}) for i, box in enumerate(boxes)]
+    return write_geojson(path, rows)
+
+
+def zone_names(x: pd.Series, y: pd.Series) -> pd.Series:
+    south = np.where(x < -0.2, "t0", "t1")
+    north = np.where(x < 0.3, "t2", np.where(y < 50.8, "t3", ""))
+    return pd.Series(np.where(y < 50.4, south, north))
+
+
+def run_zones(pattern: str, output: Path, *options: str) -> int:
+    return cli.main(["flows", "--input", pattern, "--output", str(output), *options])
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_without_noise_every_trip_is_in_its_pair_of_zones(files: int, tmp_path: Path) -> None:
+    """Against pandas: rows of each pair, and nothing in the rests."""
+    table = trip_table()
+    pattern = write_files(table, tmp_path / "logs", files, row_group_size=500)
+    zones = ["--zones", zone_file(tmp_path / "zones.geojson"), "--id_column", "tract"]
+    bounds = ["--max_trips_per_user", "2", "--max_bad_fraction", "1"]
+    assert run_zones(pattern, tmp_path / "out", *zones, *ENDS, *NOISELESS, *bounds) == 0
+    logs = table.to_pandas()
+    pairs = pd.DataFrame({"a": zone_names(logs.a, logs.b), "b": zone_names(logs.c, logs.d)})
+    exact = pairs[(pairs.a != "") & (pairs.b != "")].value_counts()
+    release = open_release(tmp_path / "out")
+    found = release.arrow_table("flows.parquet").to_pandas()
+    listed, rests = found[~found.is_rest], found[found.is_rest]
+    assert {(row.origin_zone, row.destination_zone): row.trips for row in listed.itertuples()} == exact.to_dict()
+    assert (listed.low == listed.trips).all()
+    assert (listed.high == listed.trips).all()
+    assert rests.origin_zone.sort_values().tolist() == ["t0", "t1", "t2", "t3"]
+    assert rests.destination_zone.isna().all()
+    assert rests.trips.abs().sum() == 0
+    assert release.manifest["zones"]["zones"] == 4
+    assert "depth" not in release.manifest["parameters"]
+
+
+def test_the_files_of_a_release_of_zones(tmp_path: Path) -> None:
+    """All rows of an origin add up to the noisy count of its trips; the zones are published; the page can be remade."""
+    pattern = write_files(trip_table(), tmp_path / "logs", 2)
+    zones = ["--zones", zone_file(tmp_path / "zones.geojson"), "--id_column", "tract", "--max_bad_fraction", "1"]
+    assert run_zones(pattern, tmp_path / "out", *zones, *ENDS, "--epsilon", "0.05", "--seed", "2") == 0
+    release = open_release(tmp_path / "out")
+    table = release.arrow_table("flows.parquet")
+    assert table.schema.equals(flows_schema(zones=True), check_metadata=False)
+    written = pd.read_csv(tmp_path / "out" / "flows.csv")
+    found = table.drop_columns(["geometry"]).to_pandas()
+    pd.testing.assert_frame_equal(written, found, check_dtype=False)
+    sums = found.groupby("origin_zone")[["trips", "noisy"]].sum()
+    assert np.allclose(sums.trips, sums.noisy, atol=0.01)
+    published = release.arrow_table("flow_zones.parquet")
+    assert published.schema.equals(FLOW_ZONES_SCHEMA, check_metadata=False)
+    shapes = shapely.from_wkb(published["geometry"].to_pylist())
+    assert shapely.contains_xy(shapes, published["longitude"], published["latitude"]).all()
+    before = (tmp_path / "out" / "index.html").read_bytes()
+    assert cli.main(["page", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "index.html").read_bytes() == before
+
+
+def test_consecutive_records_are_trips_between_zones(tmp_path: Path) -> None:
+    """Each user goes from zone t0 to t1; the cells of an index show the same trip."""
+    users = np.repeat(np.arange(2_000), 2)
+    table = pa.table({
+        "user_id": users, "latitude": np.full(4_000, 50.2), "longitude": np.tile([-0.5, 0.5], 2_000),
+        "t": np.tile([0, 600], 2_000),
+    })  # fmt: skip
+    pattern = write_files(table.take(np.random.default_rng(1).permutation(4_000)), tmp_path / "logs", 3)
+    options = ["--time_column", "t", *NOISELESS]
+    zones = ["--zones", zone_file(tmp_path / "zones.geojson"), "--id_column", "tract"]
+    assert run_zones(pattern, tmp_path / "out", *zones, *options) == 0
+    found = open_release(tmp_path / "out").arrow_table("flows.parquet").to_pandas()
+    row = found[~found.is_rest].iloc[0]
+    assert [row.origin_zone, row.destination_zone, row.trips] == ["t0", "t1", 2_000]
+    assert len(found) == 5
+    assert run(pattern, tmp_path / "tiles", "--quadkey", "8", *options) == 0
+    tiles = open_release(tmp_path / "tiles").arrow_table("flows.parquet").to_pandas()
+    listed = tiles[~tiles.is_rest]
+    assert listed.trips.tolist() == [2_000]
+    assert listed.origin_zone.str.len().tolist() == [8]
+
+
+ZONES = ["--zones", "ZONES", "--id_column", "tract"]
+BAD_ZONES = [
+    ([*ZONES, "--region", "-1,50,1,51"], "region: is of cells; zones of a file have their own"),
+    ([*ZONES, "--depth", "7"], "depth: is of a quadtree"),
+    (["--h3", "5", "--region", "-1,50,1,51", "--depth", "7"], "depth: is of a quadtree; with --h3"),
+    ([*ZONES, "--h3", "7"], "zones and h3: give one of them"),
+    (["--zones", "ZONES"], "id_column: name the property"),
+    (["--id_column", "tract", "--region", "-1,50,1,51"], "id_column: is of the zones of a file"),
+    (["--zones", "ZONES", "--id_column", "block"], "has no property or column 'block'"),
+    (["--zones", "missing.geojson", "--id_column", "tract"], "zones: missing.geojson cannot be read"),
+    (["--h3", "5"], "region: required"),
+    ([], "region: required"),
+    (["--quadkey", "16", "--region", "-1,50,1,51"], "and 4,000,000 are the most"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_ZONES, ids=[message for _, message in BAD_ZONES])
+def test_a_contradiction_with_zones_is_named(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pattern = write_files(trip_table(20), tmp_path / "logs", 1)
+    path = zone_file(tmp_path / "zones.geojson")
+    given = [path if one == "ZONES" else one for one in options]
+    assert run_zones(pattern, tmp_path / "out", *given, *ENDS) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

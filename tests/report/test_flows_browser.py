@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from sfumato.schemas.region import Region
 from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, join_cells
+from sfumato.transforms.flows.zone_pairs import ZonedCells, measure_zone_flows
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.report.conftest import Open
 from tests.report.test_map_browser import AXE
 from tests.transforms.flows.samples import BITS, DEPTH, clustered, key_of
+from tests.transforms.zones.polygons import voronoi, zones_of
 
 NOTE = "document.querySelector('.panel .note').textContent"
 
@@ -29,6 +34,38 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, content in flow_files(levels, described).items():
         (folder / name).write_bytes(content)
     return folder / "index.html"
+
+
+@pytest.fixture(scope="module")
+def zone_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    shapes = voronoi(30, 4)
+    zones, plan, rng = zones_of(shapes), FlowPlan(1.0), np.random.default_rng(0)
+    cells = ZonedCells(zones)
+    ends = [cells.locate(*rng.uniform([3.0, 1.0], [3.1, 1.2], (20_000, 2)).T)[1] for _ in range(2)]
+    codes, counts = np.unique(join_cells(*ends, MAX_PAIR_DEPTH), return_counts=True)
+    levels = [measure_zone_flows(codes, counts, cells, plan, key_of(1))]
+    release = ReleaseMetadata("flows", "a-release", "2026-11-20T00:00:00+00:00", "operating system", True, {})
+    users = NoisyUserCounts(20_000, 0, 0.01, 141)
+    folder = tmp_path_factory.mktemp("zones")
+    for name, content in flow_files(levels, FlowMetadata(release, plan, zones.region, None, users, zones)).items():
+        (folder / name).write_bytes(content)
+    return folder / "index.html"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])
+def test_flows_of_a_zone(opened: Open, zone_page: Path, width: int, scheme: str) -> None:
+    tab = opened(zone_page, width=width, scheme=scheme)
+    assert " flows in all; 120 arcs shown." in tab.run(NOTE)
+    assert tab.run("document.querySelectorAll('.matrix').length") == 0
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    rows = pq.read_table(zone_page.parent / "flows.parquet").to_pandas()
+    listed = rows[~rows.is_rest]
+    origin = listed.origin_zone.iloc[0]
+    chosen = opened(zone_page, f"#way=1&cell={origin}", width=width, scheme=scheme)  # ids are rows here
+    note, first = chosen.run(NOTE), chosen.run("document.querySelector('.places li button span').textContent")
+    assert note.startswith(f"{(listed.origin_zone == origin).sum()} flows from the chosen zone")
+    destination = listed[listed.origin_zone == origin].destination_zone.iloc[0]
+    assert first == (f"within {origin}" if destination == origin else f"{origin} → {destination}")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])

@@ -24,7 +24,7 @@ from sfumato.transforms.flows.pair_codes import Codes, split_pairs
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 
 LISTED = 0.5
-_CLASSES = (
+CLASSES = (
     -0.5,
     0.0,
     0.25,
@@ -75,16 +75,34 @@ class Flows:
 def estimate_flows(levels: Sequence[MeasuredLevel]) -> Flows:
     """The flows of a release, from its noisy counts alone."""
     within = rest_level(levels[0].level)
-    size = 16**within
+    coarse = [(one.nodes >> np.uint64(4 * (one.level - within))).astype(np.int64) for one in levels]
+    return flows_and_rests(levels, _posteriors(levels), coarse, within, 16**within)
+
+
+def flows_and_rests(
+    levels: Sequence[MeasuredLevel],
+    posteriors: Sequence[CountPosterior],
+    coarse: Sequence[NDArray[np.int64]],
+    within: int,
+    size: int,
+) -> Flows:
+    """The listed pairs and the rests.
+
+    Args:
+        levels: noisy counts.
+        posteriors: of the pairs of each level.
+        coarse: of each level int64[n], the rest to which each pair belongs, 0..size - 1.
+        within: the level of rests.
+        size: number of rests.
+    """
     rows: list[dict[str, NDArray[np.generic]]] = []
     # Of each coarse pair: all noisy counts less listed estimates, the variance of that; noisy counts that are not
     # listed, the variance of their noise.
     rest = np.zeros((4, size))
-    for measured, posterior in zip(levels, _posteriors(levels), strict=True):
+    for measured, posterior, place in zip(levels, posteriors, coarse, strict=True):
         listed = ~measured.is_split & (posterior.present >= LISTED)
         rows.append(_pair_rows(measured, posterior, listed))
         counted = ~measured.is_split
-        coarse = (measured.nodes >> np.uint64(4 * (measured.level - within))).astype(np.int64)
         noise = discrete_laplace_stddev(measured.rate) ** 2
         # What the posterior says of a listed pair's noise has the variance of the noise less the posterior variance.
         left = np.where(listed, measured.noisy - posterior.mean, measured.noisy)
@@ -92,7 +110,7 @@ def estimate_flows(levels: Sequence[MeasuredLevel]) -> Flows:
         other = counted & ~listed
         parts = ((counted, left), (counted, spread), (other, measured.noisy), (other, np.full(len(other), noise)))
         for total, (at, values) in zip(rest, parts, strict=True):
-            total += np.bincount(coarse[at], values[at], size)
+            total += np.bincount(place[at], values[at], size)
     rows.append(_rest_rows(within, *rest))
     return Flows(**{name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
 
@@ -116,7 +134,7 @@ def _posteriors(levels: Sequence[MeasuredLevel]) -> list[CountPosterior]:
         alike = _of_siblings(expected)
         if len(measured.nodes) == 16**measured.level:  # the first level, which has all pairs
             alike = (alike + _of_neighbours(expected, measured)) / 2
-        classes = np.digitize(alike * measured.rate, _CLASSES)
+        classes = np.digitize(alike * measured.rate, CLASSES)
         known = posterior_counts(measured.noisy[kept], measured.rate, classes[kept])
         whole = CountPosterior.empty(len(kept))
         for name in ("mean", "variance", "low", "high", "present"):

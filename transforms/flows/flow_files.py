@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT
 from sfumato.schemas.region import Grid, Region, deinterleave
-from sfumato.schemas.release import FLOWS_CSV, FLOWS_FILE, MANIFEST_FILE, flows_schema
+from sfumato.schemas.release import (
+    FLOW_ZONES_FILE,
+    FLOW_ZONES_SCHEMA,
+    FLOWS_CSV,
+    FLOWS_FILE,
+    MANIFEST_FILE,
+    flows_schema,
+)
 from sfumato.schemas.tree import node_names
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
@@ -25,12 +32,14 @@ from sfumato.transforms.flows.flow_tree import MeasuredLevel
 from sfumato.transforms.flows.flow_view import flows_view
 from sfumato.transforms.flows.pair_codes import Codes, split_pairs
 from sfumato.transforms.flows.user_trips import TripRule
+from sfumato.transforms.flows.zone_pairs import estimate_zone_flows
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.zones.zone_file import Zones
 
-_NOTHING = "No pair of cells surely has trips: everything is in the rest of the whole region."
+_NOTHING = "No pair surely has trips: everything is in the rests."
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ class FlowMetadata:
         region: of the map.
         rule: what makes a trip of two records; None where rows are trips.
         admission: the noisy counts of users that admitted the run.
+        zones: of which flows are pairs; None for cells.
     """
 
     release: ReleaseMetadata
@@ -50,13 +60,21 @@ class FlowMetadata:
     region: Region
     rule: TripRule | None
     admission: NoisyUserCounts
+    zones: Zones | None = None
 
 
 def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, bytes]:
     """The files of a release by name; the manifest is the last."""
-    flows = estimate_flows(levels)
-    table = flows_table(flows, metadata.region)
+    zones, of_zones = metadata.zones, {}
+    if zones is None:
+        flows = estimate_flows(levels)
+        table = flows_table(flows, metadata.region)
+    else:
+        flows = estimate_zone_flows(levels)
+        table = zone_flows_table(flows, zones)
+        of_zones[FLOW_ZONES_FILE] = parquet_bytes(_zones_table(zones))
     files = {
+        **of_zones,
         FLOWS_FILE: parquet_bytes(table),
         FLOWS_CSV: csv_bytes(table.drop_columns(["geometry"])),
         **metadata.release.geography_files,
@@ -75,6 +93,58 @@ def flows_table(flows: Flows, region: Region) -> pa.Table:
         "origin_cell": _names(origins, level),
         "destination_cell": _names(destinations, level),
         "depth": level.astype(np.int8),
+        **_counts(flows, order),
+        "origin_longitude": begin[:, 0],
+        "origin_latitude": begin[:, 1],
+        "destination_longitude": end[:, 0],
+        "destination_latitude": end[:, 1],
+        "geometry": shapely.to_wkb(_lines(begin, end)),
+    }
+    return pa.table(table, schema=flows_schema())
+
+
+def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
+    """The flows between zones by `flows_schema`, in the order of `flows_table`."""
+    order = np.lexsort((flows.pair, -flows.trips, flows.is_rest))
+    pair, is_rest = flows.pair[order].astype(np.int64), flows.is_rest[order]
+    # The rest of an origin has no destination: in the table null, for its geometry the origin itself.
+    origins = np.where(is_rest, pair, pair // len(zones))
+    destinations = np.where(is_rest, pair, pair % len(zones))
+    ids, points = pa.array(zones.ids, pa.string()), zones_points(zones)
+    begin, end = points[origins], points[destinations]
+    table = {
+        "origin_zone": ids.take(pa.array(origins)),
+        "destination_zone": ids.take(pa.array(destinations, mask=is_rest)),
+        **_counts(flows, order),
+        "origin_longitude": begin[:, 0],
+        "origin_latitude": begin[:, 1],
+        "destination_longitude": pa.array(end[:, 0], mask=is_rest),
+        "destination_latitude": pa.array(end[:, 1], mask=is_rest),
+        "geometry": shapely.to_wkb(_lines(begin, end)),
+    }
+    return pa.table(table, schema=flows_schema(zones=True))
+
+
+def zones_points(zones: Zones) -> NDArray[np.float64]:
+    """Longitude and latitude of a point in each zone: float64[n, 2]."""
+    return np.asarray(shapely.get_coordinates(shapely.point_on_surface(zones.geometries)))
+
+
+def _zones_table(zones: Zones) -> pa.Table:
+    points = zones_points(zones)
+    table = {
+        "zone": pa.array(zones.ids, pa.string()),
+        "longitude": points[:, 0],
+        "latitude": points[:, 1],
+        "area": zones.areas_km2,
+        "geometry": shapely.to_wkb(zones.geometries),
+    }
+    return pa.table(table, schema=FLOW_ZONES_SCHEMA)
+
+
+def _counts(flows: Flows, order: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
+    """The columns of both tables."""
+    return {
         "is_rest": flows.is_rest[order],
         "trips": np.round(flows.trips[order], 3),
         "stddev": np.round(flows.stddev[order], 3),
@@ -83,13 +153,7 @@ def flows_table(flows: Flows, region: Region) -> pa.Table:
         "present": np.round(flows.present[order], 4),
         "noisy": flows.noisy[order],
         "noise_stddev": np.round(flows.noise_stddev[order], 6),
-        "origin_longitude": begin[:, 0],
-        "origin_latitude": begin[:, 1],
-        "destination_longitude": end[:, 0],
-        "destination_latitude": end[:, 1],
-        "geometry": shapely.to_wkb(_lines(begin, end)),
     }
-    return pa.table(table, schema=flows_schema())
 
 
 def csv_bytes(table: pa.Table) -> bytes:
@@ -129,11 +193,17 @@ def _lines(begin: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.o
 
 def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, Any]:
     plan, admission = metadata.plan, metadata.admission
-    depth = levels[-1].level
+    depth, zones = levels[-1].level, metadata.zones
     listed = ~flows.is_rest
+    if zones is None:
+        places: dict[str, Any] = {"grid": {"depth": depth, "side": 1 << depth}}
+        counted = "trips of pairs of cells in an adaptive tree"
+    else:
+        places = {"zones": {"sha256": zones.digest, "zones": len(zones), "column": zones.name}}
+        counted = "trips of all pairs of public zones"
     content = {
         "region": asdict(metadata.region),
-        "grid": {"depth": depth, "side": 1 << depth},
+        **places,
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": _bound_text(plan, metadata.rule),
@@ -143,14 +213,16 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
             "epsilon_spent": plan.epsilon,
             "delta": 0.0,
             "delta_spent": 0.0,
-            "mechanism": "discrete Laplace noise on the trips of pairs of cells in an adaptive tree, also where nobody "
-            "travelled, and on two counts of users, which admit the run",
+            "mechanism": f"discrete Laplace noise on the {counted}, also where nobody travelled, and on two counts of "
+            "users, which admit the run",
             "randomness": metadata.release.source,
             "rounds": [_round(one, flows, plan, place) for place, one in enumerate(levels)],
             "rounds_guarantee": {"epsilon": plan.tree_epsilon, "delta": 0.0},
             "admission": asdict(admission),
             "composition": "a trip is counted in one pair of each level down to the pair that it ends in; the epsilons "
-            "of these and of the admission are added up",
+            "of these and of the admission are added up"
+            if zones is None
+            else "a trip is counted in one pair of zones; the epsilons of these and of the admission are added up",
             "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
         },
         "results": {

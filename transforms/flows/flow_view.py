@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
-from sfumato.schemas.release import FLOWS_CSV, FLOWS_FILE, FLOWS_PICTURE, MANIFEST_FILE
+from sfumato.schemas.release import FLOW_ZONES_FILE, FLOWS_CSV, FLOWS_FILE, FLOWS_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_names, node_positions, nodes_from_names
 from sfumato.schemas.views import (
     Bounds,
@@ -29,6 +29,7 @@ from sfumato.schemas.views import (
     Section,
     Table,
 )
+from sfumato.transforms.flows.zone_flow_view import ZoneRows
 from sfumato.transforms.report.numbers import about, length, plural, with_interval
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, alarm, chips, facts, get, guarantee, problems
@@ -38,6 +39,7 @@ _LISTED = 20  # in the report's table
 _Z = 1.959964
 _FILES = {
     FLOWS_FILE: "one row for each flow and each rest: cells, trips with their intervals, unbiased counts, a line",
+    FLOW_ZONES_FILE: "the zones: ids, a point in each, areas, polygons",
     FLOWS_CSV: "the same as text, without the lines",
     FLOWS_PICTURE: "the largest flows as a picture",
     MANIFEST_FILE: "the guarantee, every parameter, every version",
@@ -83,20 +85,26 @@ def flows_view(files: Mapping[str, bytes]) -> PageView:
     """
     manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
     geography, region = Geography.of(files), Region(**manifest["region"])
-    depth = int(manifest["grid"]["depth"])
-    rows = _Table(pq.read_table(io.BytesIO(files[FLOWS_FILE])), depth)
+    table, zones = pq.read_table(io.BytesIO(files[FLOWS_FILE])), None
+    if "zones" in manifest:
+        zones = ZoneRows(table, pq.read_table(io.BytesIO(files[FLOW_ZONES_FILE])))
     results = manifest["results"]
     wide, tall = ground_metres(region)
     trips = about(results["trips"], max(results["trips_stddev"], results["trips"] / 200))
     listed = int(results["published"])
     headline = f"{plural(listed, 'flow')} of about {trips} trips" if listed else f"About {trips} trips, no single flow"
-    body = FlowsBody(
-        map=_map(rows, Grid(region, depth), manifest),
-        flows=_flows(rows),
-        listed=listed,
-        matrix=_matrix(rows),
-        reading=_READING,
-    )
+    matrix: FlowMatrix | None
+    if zones is None:
+        grid = Grid(region, int(manifest["grid"]["depth"]))
+        rows = _Table(table, grid.depth)
+        shown, flows, matrix = _map(rows, grid, manifest), _flows(rows), _matrix(rows)
+        size = Fact(term="Finest cell", text=length(wide / grid.side))
+        sections = [_how_to_read(rows, manifest), _largest(rows, grid), _how_it_was_made(manifest)]
+    else:
+        shown, flows, matrix = zones.map(region), zones.flows(_FLOWS), None
+        size = Fact(term="Zones", text=f"{len(zones.names):,}")
+        sections = zones.sections(manifest, _READING)
+    body = FlowsBody(map=shown, flows=flows, listed=listed, matrix=matrix, reading=_READING)
     ground = f"{length(wide)} × {length(tall)}"
     return PageView(
         title="Private flows",
@@ -105,7 +113,7 @@ def flows_view(files: Mapping[str, bytes]) -> PageView:
         job="flows",
         release_id=manifest["release_id"],
         created=manifest["created"],
-        chips=chips(manifest, *facts(("Area", ground), ("Finest cell", length(wide / 2**depth)))),
+        chips=chips(manifest, *facts(("Area", ground)), size),
         guarantee=guarantee(manifest),
         alarm=alarm(manifest),
         problems=problems(manifest),
@@ -113,7 +121,7 @@ def flows_view(files: Mapping[str, bytes]) -> PageView:
             FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, FLOWS_PICTURE}
         ],
         picture=FLOWS_PICTURE,
-        sections=[_how_to_read(rows, manifest), _largest(rows, Grid(region, depth)), _how_it_was_made(manifest)],
+        sections=sections,
         timeline=get(manifest, "timeline"),
         manifest=manifest,
         basemap=geography.basemap,

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import LocationColumns, holds_text
-from sfumato.schemas.region import Grid, Region, deinterleave, ground_metres
+from sfumato.schemas.region import Locator, Region, deinterleave, ground_metres
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, Codes, join_cells
 from sfumato.transforms.histogram.item_encoding import Drawn, EncodedItems
@@ -29,22 +29,22 @@ _EPOCH = 1 << (_TIME_BITS - 1)  # seconds before 1970 that a record may be: 272 
 
 @dataclass(frozen=True)
 class TripItems:
-    """Rows with two places, as Items: pairs of cells."""
+    """Rows with two places, as Items: pairs of the locator's cells, which are of level MAX_PAIR_DEPTH."""
 
     columns: TripColumns
-    region: Region
+    locator: Locator
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode. A row is usable where both of its places are in the region."""
-        user_key, grid = key.subkey("users"), Grid(self.region, MAX_PAIR_DEPTH)
+        """See Items.encode. A row is usable where both of its places have a cell."""
+        user_key = key.subkey("users")
         begin, end = self.columns.ends
         rows = pa.RecordBatch.from_arrays(
             [*batch.columns, pa.array(np.arange(batch.num_rows))], [*batch.schema.names, _ROW]
         )
-        first = encode_locations(_numbered(rows, begin), _with_row(begin), grid, user_key)
+        first = encode_locations(_numbered(rows, begin), _with_row(begin), self.locator, user_key)
         kept = np.asarray(first.values, dtype=np.int64)
         rest = rows.take(pa.array(kept))
-        second = encode_locations(_numbered(rest, end), _with_row(end), grid, user_key)
+        second = encode_locations(_numbered(rest, end), _with_row(end), self.locator, user_key)
         places = np.searchsorted(kept, np.asarray(second.values, dtype=np.int64))
         pairs = join_cells(first.codes[places].astype(np.uint64), second.codes.astype(np.uint64), MAX_PAIR_DEPTH)
         in_sample = drawn(second.users)
@@ -59,12 +59,11 @@ class RecordItems:
     """Records with a time, as Items: the upper bits are the time in seconds, the lower ones the cell."""
 
     columns: LocationColumns
-    region: Region
+    locator: Locator
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         """See Items.encode."""
-        grid = Grid(self.region, MAX_PAIR_DEPTH)
-        encoded = encode_locations(batch, self.columns, grid, key.subkey("users"), drawn)
+        encoded = encode_locations(batch, self.columns, self.locator, key.subkey("users"), drawn)
         assert encoded.values is not None
         seconds = np.clip(np.floor(encoded.values) + _EPOCH, 0, (1 << _TIME_BITS) - 1).astype(np.uint64)
         items = seconds << np.uint64(_CELL_BITS) | encoded.codes.astype(np.uint64)

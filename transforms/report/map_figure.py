@@ -238,17 +238,17 @@ def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> No
         np.asarray(one, dtype=np.float64)
         for one in (flows.level, flows.origin_x, flows.origin_y, flows.destination_x, flows.destination_y)
     )
-    x1, y1, x2, y2 = ((place + 0.5) / 2.0**level for place in places)
+    if flows.centres is None:
+        x1, y1, x2, y2 = ((place + 0.5) / 2.0**level for place in places)
+        (x1, x2) = (region.west + x * (region.east - region.west) for x in (x1, x2))
+        (y1, y2) = (region.north - y * (region.north - region.south) for y in (y1, y2))
+    else:
+        centres = np.asarray(flows.centres, dtype=np.float64).reshape(-1, 2)
+        (x1, y1), (x2, y2) = centres[flows.origin_x].T, centres[flows.destination_x].T
     moving = np.flatnonzero((x1 != x2) | (y1 != y2))[:_MOST_ARCS]
     if not len(moving):
         return
-    ends = [
-        (
-            frame.columns(region.west + x[moving] * (region.east - region.west)),
-            frame.rows(region.north - y[moving] * (region.north - region.south)),
-        )
-        for x, y in ((x1, y1), (x2, y2))
-    ]
+    ends = [(frame.columns(x[moving]), frame.rows(y[moving])) for x, y in ((x1, y1), (x2, y2))]
     (left, top), (right, low) = ends
     t = np.linspace(0, 1, 25)[None, :]
     bend = 2 * _BEND * t * (1 - t)

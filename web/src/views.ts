@@ -403,7 +403,7 @@ export interface RangesBody {
  *     map: where trips begin, and where they end.
  *     flows: those that the page can show.
  *     listed: how many flows the release lists.
- *     matrix: of coarse cells.
+ *     matrix: of coarse cells; None for zones.
  *     reading: one sentence on the intervals.
  */
 export interface FlowsBody {
@@ -411,16 +411,18 @@ export interface FlowsBody {
   map: MapBody;
   flows: FlowTable;
   listed: number;
-  matrix: FlowMatrix;
+  matrix: FlowMatrix | null;
   reading: string;
 }
 /**
  * Flows, largest first: columns of equal length.
  *
  * Attributes:
- *     level: of both cells of a flow.
- *     origin_x, origin_y, destination_x, destination_y: columns from the west and rows from the north, of 2^level.
+ *     level: of both cells of a flow; 0 for zones.
+ *     origin_x, origin_y, destination_x, destination_y: columns from the west and rows from the north, of 2^level. Of
+ *         zones x is the row in the map's layer, and y is 0.
  *     trips, low, high: the estimate and the ends of its 95% interval.
+ *     centres: longitude and latitude of a point in each zone, by the rows of the map's layer; None for cells.
  */
 export interface FlowTable {
   level: number[];
@@ -431,6 +433,7 @@ export interface FlowTable {
   trips: number[];
   low: number[];
   high: number[];
+  centres: [number, number][] | null;
 }
 /**
  * Trips between coarse cells.

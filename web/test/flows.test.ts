@@ -1,10 +1,11 @@
 // Which flows begin or end in a cell, and what is said of them.
 import { describe, expect, it } from "vitest";
-import { cellBounds, cellName, flowsOf, tripWords } from "../src/products/flows";
-import type { FlowTable } from "../src/views";
+import { cellBounds, cellName, cellOf, flowsOf, middleOf, outlineOf, tripWords } from "../src/products/flows";
+import type { FlowTable, MapBody } from "../src/views";
 
 const flows: FlowTable = {
   level: [2, 3, 2], origin_x: [1, 2, 0], origin_y: [1, 3, 0], destination_x: [0, 1, 1], destination_y: [0, 1, 1], trips: [9, 5, 2], low: [7, 3, 1], high: [11, 7, 4],
+  centres: null,
 };
 
 describe("flows of a cell", () => {
@@ -24,4 +25,16 @@ describe("words", () => {
 
 it("a cell's bounds count rows from the north", () => {
   expect(cellBounds({ west: 0, south: 0, east: 4, north: 4 }, 2, 1, 0)).toEqual({ west: 1, south: 3, east: 2, north: 4 });
+});
+
+describe("zones", () => {
+  const ring: [number, number][] = [[0, 0], [1, 0], [1, 3]];
+  const layer = { level: [0, 0, 0], x: [0, 0, 0], y: [0, 0, 0], shapes: [[ring], [ring], [ring.map(([x, y]): [number, number] => [x + 2, y])]] };
+  const map = { region: { west: 0, south: 0, east: 4, north: 4 }, layers: [layer] } as unknown as MapBody;
+  const between: FlowTable = { ...flows, level: [0, 0, 0], origin_x: [2, 1, 2], origin_y: [0, 0, 0], destination_x: [0, 2, 2], destination_y: [0, 0, 0], centres: [[0.5, 1], [0.6, 1], [2.5, 1]] };
+  it("are the rows of the map", () => expect(flowsOf(between, 1, cellOf(map, 2))).toEqual([0, 2]));
+  it("have their own borders and points", () => {
+    expect(outlineOf(map, cellOf(map, 2))).toEqual([[[2, 0], [3, 0], [3, 3]]]);
+    expect(middleOf({ map, flows: between }, cellOf(map, 2))).toEqual([2.5, 1]);
+  });
 });

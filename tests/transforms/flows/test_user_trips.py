@@ -18,6 +18,7 @@ from sfumato.transforms.histogram.user_sample import merge
 from tests.transforms.flows.samples import key_of
 
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
+CELLS = Grid(REGION, MAX_PAIR_DEPTH)
 GRID = Grid(REGION, MAX_PAIR_DEPTH)
 COLUMNS = TripColumns(("a", "b"), ("c", "d"))
 KEY = key_of(0)
@@ -51,7 +52,7 @@ def test_trips_are_the_pairs_of_good_rows_and_bad_ones_are_counted_by_reason() -
         seen.append(users)
         return everybody(users)
 
-    encoded = TripItems(COLUMNS, REGION).encode(batch, KEY, drawn)
+    encoded = TripItems(COLUMNS, CELLS).encode(batch, KEY, drawn)
     expected = []
     for row in batch.to_pylist():
         ends = [row[name] for name in "abcd"]
@@ -80,7 +81,7 @@ def records(rows: int, seed: int) -> pa.RecordBatch:
 def test_consecutive_records_are_those_of_a_loop_over_each_users_rows(gap: float, distance: float) -> None:
     """In two batches of mixed order, as from several files."""
     batches = [records(400, seed) for seed in (1, 2)]
-    items = RecordItems(LocationColumns(time="t"), REGION)
+    items = RecordItems(LocationColumns(time="t"), CELLS)
     sample = merge([items.encode(one, KEY, everybody).sample for one in batches])
     rows = sorted(
         (row["user_id"], row["t"], int(code(row["longitude"], row["latitude"])[0]))
@@ -111,14 +112,14 @@ def test_timestamps_before_1970_and_far_away_keep_their_order() -> None:
         [pa.array([1, 1, 1]), pa.array([50.1, 50.9, 50.1]), pa.array([0.0, 0.5, 0.9]), times],
         ["user_id", "latitude", "longitude", "t"],
     )
-    sample = RecordItems(LocationColumns(time="t"), REGION).encode(batch, KEY, everybody).sample
+    sample = RecordItems(LocationColumns(time="t"), CELLS).encode(batch, KEY, everybody).sample
     (counted,) = count_trips(sample, 9, TripRule(60.0, 1.0, REGION), KEY)
     assert counted.items.tolist() == join_cells(code(0.0, 50.1), code(0.5, 50.9), MAX_PAIR_DEPTH).tolist()
 
 
 @pytest.mark.parametrize("bound", [1, 3, 10])
 def test_of_each_user_at_most_k_trips_count(bound: int) -> None:
-    items = TripItems(COLUMNS, REGION)
+    items = TripItems(COLUMNS, CELLS)
     batches = [trip_batch(500, seed) for seed in range(3)]
     sample = merge([items.encode(one, KEY, everybody).sample for one in batches])
     (counted,) = count_trips(sample, bound, None, KEY)
@@ -137,7 +138,7 @@ def test_each_trip_is_drawn_with_the_same_probability() -> None:
         ["user_id", "a", "b", "c", "d"],
     )
     common = int(join_cells(code(0.1, 50.2), code(0.3, 50.4), MAX_PAIR_DEPTH)[0])
-    sample = TripItems(COLUMNS, REGION).encode(batch, KEY, everybody).sample
+    sample = TripItems(COLUMNS, CELLS).encode(batch, KEY, everybody).sample
     drawn = [count_trips(sample, 1, None, key_of(number))[0].items.tolist() for number in range(4_000)]
     share = np.mean([one == [common] for one in drawn])
     assert abs(share - 0.75) < 5 * np.sqrt(0.75 * 0.25 / 4_000)

@@ -6,12 +6,12 @@ import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Scene } from "../map/ground";
 import type { Product, Tools } from "../product";
-import type { Bounds, FlowMatrix, FlowTable, FlowsBody, PageView } from "../views";
+import type { Bounds, FlowMatrix, FlowTable, FlowsBody, MapBody, PageView } from "../views";
 
 const [ARCS, STEPS, LISTED, BEND] = [120, [30, 60, 120, 250, 500, 1000], 8, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
-const WAYS = ["All flows", "From a cell", "To a cell"] as const;
 const CELLS = 0.45; // opacity of the cells under the arcs
-const KEY = "Arcs run from their faint end to their strong end; the wider, the more trips. A ring: within a cell.";
+type Cell = { level: number; x: number; y: number };
+type Rings = [number, number][][];
 
 /** The bounds of a cell in degrees. */
 export function cellBounds({ west, south, east, north }: Bounds, level: number, x: number, y: number): Bounds {
@@ -20,7 +20,7 @@ export function cellBounds({ west, south, east, north }: Bounds, level: number, 
 }
 
 /** The rows of flows that begin (way 1) or end (way 2) in a cell; all of them for way 0 or without a cell. */
-export function flowsOf(flows: FlowTable, way: number, cell: { level: number; x: number; y: number } | null): number[] {
+export function flowsOf(flows: FlowTable, way: number, cell: Cell | null): number[] {
   const rows = flows.trips.map((_, row) => row);
   if (!way || !cell) return rows;
   const [xs, ys] = way === 1 ? [flows.origin_x, flows.origin_y] : [flows.destination_x, flows.destination_y];
@@ -28,6 +28,23 @@ export function flowsOf(flows: FlowTable, way: number, cell: { level: number; x:
     const finer = flows.level[row] - cell.level;
     return finer >= 0 && xs[row] >> finer === cell.x && ys[row] >> finer === cell.y;
   });
+}
+
+/** The cell of a row of the map's layer, as flows name it: a zone is its row. */
+export const cellOf = ({ layers: [layer] }: MapBody, row: number): Cell => layer.shapes ? { level: 0, x: row, y: 0 } : { level: layer.level[row], x: layer.x[row], y: layer.y[row] };
+
+/** The borders of a cell or zone in degrees. */
+export function outlineOf({ region, layers: [layer] }: MapBody, { level, x, y }: Cell): Rings {
+  if (layer.shapes) return layer.shapes[x];
+  const { west, south, east, north } = cellBounds(region, level, x, y);
+  return [[[west, south], [east, south], [east, north], [west, north]]];
+}
+
+/** Where an arc to or from a cell or zone ends, in degrees. */
+export function middleOf({ map, flows }: Pick<FlowsBody, "map" | "flows">, { level, x, y }: Cell): [number, number] {
+  if (flows.centres) return flows.centres[x];
+  const { west, south, east, north } = cellBounds(map.region, level, x, y);
+  return [(west + east) / 2, (south + north) / 2];
 }
 
 /** The trips of a flow with their interval. */
@@ -43,7 +60,8 @@ class FlowMap {
   private way: number;
   private row: number; // of the chosen cell in the map's layer; -1 for none
   private top: number;
-  private marked: Bounds[] = []; // by the list or the matrix
+  private marked: Cell[] = []; // by the list or the matrix
+  private readonly noun: string;
   private rows: number[] = [];
   private readonly list = h("ol", { class: "places" });
   private readonly note = h("p", { class: "note", "aria-live": "polite" });
@@ -54,7 +72,8 @@ class FlowMap {
   constructor(private readonly figure: MapFigure, private readonly body: FlowsBody, private readonly tools: Tools, view: PageView) {
     const { link } = tools;
     const cells = body.map.layers[0].level.length;
-    this.way = link.index("way", WAYS.length, 0);
+    this.noun = body.map.layers[0].shapes ? "zone" : "cell";
+    this.way = link.index("way", 3, 0);
     this.row = link.index("cell", cells, -1);
     this.top = link.index("arcs", STEPS.length, STEPS.indexOf(ARCS));
     this.slider = h("input", { type: "range", min: 0, max: STEPS.length - 1, step: 1, value: this.top, "aria-label": "Number of arcs" });
@@ -71,16 +90,15 @@ class FlowMap {
       if (row >= 0) this.choose(this.way || 1, row);
     });
     figure.setTip(({ row }) => {
-      const cell = row < 0 ? null : figure.cells?.bounds(row);
-      if (!cell) return null;
+      if (row < 0) return null;
       const layer = body.map.layers[0];
       const facts = layer.measures.map(({ name, value, low, high }): [string, string] => {
         const [from, to] = [low[row] ?? 0, high[row] ?? 0];
         return [name, `about ${known(value[row] ?? 0, Math.max((to - from) / 4, 0.1))} (${interval(from, to)})`];
       });
-      return { value: capital(this.name(cell)), margin: `Click or Enter: flows ${this.way === 2 ? "to" : "from"} this cell`, facts: [...facts, ["Intervals", "the ends of the flows' 95% intervals, added up"], ["Cell", layer.cell_id[row]]] };
+      return { value: capital(this.name(cellOf(body.map, row))), margin: `Click or Enter: flows ${this.way === 2 ? "to" : "from"} this ${this.noun}`, facts: [...facts, ["Intervals", "the ends of the flows' 95% intervals, added up"], [capital(this.noun), layer.cell_id[row]]] };
     });
-    link.onChange(() => this.choose(link.index("way", WAYS.length, 0), link.index("cell", cells, -1)));
+    link.onChange(() => this.choose(link.index("way", 3, 0), link.index("cell", cells, -1)));
     this.choose(this.way, this.row);
   }
 
@@ -90,22 +108,21 @@ class FlowMap {
     this.tools.link.set("way", way || null);
     this.tools.link.set("cell", this.row < 0 ? null : this.row);
     const focused = this.control.contains(document.activeElement);
-    this.control.replaceChildren(choice("Show", [...WAYS], way, (chosen) => this.choose(chosen, this.row)));
+    this.control.replaceChildren(choice("Show", ["All flows", `From a ${this.noun}`, `To a ${this.noun}`], way, (chosen) => this.choose(chosen, this.row)));
     if (focused) (this.control.querySelector("input:checked") as HTMLElement | null)?.focus();
     const layer = this.body.map.layers[0];
-    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0], KEY); // from a cell: where its trips may end
+    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0], `Arcs run from their faint end to their strong end; the wider, the more trips. A ring: within a ${this.noun}.`); // from a cell: where its trips may end
     this.show();
   }
 
   private show(): void {
-    const layer = this.body.map.layers[0];
-    const cell = this.row < 0 ? null : { level: layer.level[this.row], x: layer.x[this.row], y: layer.y[this.row] };
+    const cell = this.row < 0 ? null : cellOf(this.body.map, this.row);
     this.rows = flowsOf(this.body.flows, this.way, cell);
     const { flows } = this.body;
     const arcs = Math.min(STEPS[this.top], this.rows.length);
     const all = !this.way || !cell;
-    const what = all ? `${plural(this.body.listed, "flow")} in all` : `${plural(this.rows.length, "flow")} ${this.way === 1 ? "from" : "to"} the chosen cell`;
-    this.note.textContent = `${capital(what)}; ${plural(arcs, "arc")} shown.${this.way && !cell ? " Click a cell of the map, or move the map to it and press Enter." : ""}`;
+    const what = all ? `${plural(this.body.listed, "flow")} in all` : `${plural(this.rows.length, "flow")} ${this.way === 1 ? "from" : "to"} the chosen ${this.noun}`;
+    this.note.textContent = `${capital(what)}; ${plural(arcs, "arc")} shown.${this.way && !cell ? ` Click a ${this.noun} of the map, or move the map to it and press Enter.` : ""}`;
     this.slider.setAttribute("aria-valuetext", plural(STEPS[this.top], "arc"));
     this.list.replaceChildren(...this.rows.slice(0, LISTED).map((row) => {
       const ends = this.ends(row);
@@ -121,26 +138,27 @@ class FlowMap {
     this.figure.redraw();
   }
 
-  /** The named place at the middle of a cell, or its coordinates. */
-  name({ west, south, east, north }: Bounds): string {
-    const [x, y] = [(west + east) / 2, (south + north) / 2];
+  /** The id of a zone; the named place at the middle of a cell, or its coordinates. */
+  name(cell: Cell): string {
+    if (this.body.flows.centres) return this.body.map.layers[0].cell_id[cell.x];
+    const [x, y] = middleOf(this.body, cell);
     return this.figure.nearest(x, y) ?? place(x, y, Math.min(...this.body.map.finest_metres) * 4);
   }
 
   /** Marks cells on the map. */
-  mark(cells: Bounds[]): void {
+  mark(cells: Cell[]): void {
     this.marked = cells;
     this.figure.redraw();
   }
 
-  private ends(row: number): [Bounds, Bounds] {
-    const { flows, map } = this.body;
+  private ends(row: number): [Cell, Cell] {
+    const { flows } = this.body;
     const level = flows.level[row];
-    return [cellBounds(map.region, level, flows.origin_x[row], flows.origin_y[row]), cellBounds(map.region, level, flows.destination_x[row], flows.destination_y[row])];
+    return [{ level, x: flows.origin_x[row], y: flows.origin_y[row] }, { level, x: flows.destination_x[row], y: flows.destination_y[row] }];
   }
 
   private paint(pen: CanvasRenderingContext2D, { project, mode }: Scene): [] {
-    const middle = ({ west, south, east, north }: Bounds): [number, number] => project((west + east) / 2, (south + north) / 2);
+    const middle = (cell: Cell): [number, number] => project(...middleOf(this.body, cell));
     const { trips } = this.body.flows;
     const shown = this.rows.slice(0, STEPS[this.top]);
     const most = Math.max(...shown.map((row) => trips[row]), 1);
@@ -165,49 +183,60 @@ class FlowMap {
       }
       pen.stroke();
     }
-    const { region, layers } = this.body.map;
-    const chosen = this.row < 0 ? [] : [cellBounds(region, layers[0].level[this.row], layers[0].x[this.row], layers[0].y[this.row])];
-    for (const { west, south, east, north } of [...chosen, ...this.marked]) {
-      const [[left, top], [right, low]] = [project(west, north), project(east, south)];
+    const { map } = this.body;
+    const chosen = this.row < 0 ? [] : [cellOf(map, this.row)];
+    for (const cell of [...chosen, ...this.marked]) {
+      pen.beginPath();
+      for (const ring of outlineOf(map, cell)) {
+        ring.forEach(([x, y], i) => pen[i ? "lineTo" : "moveTo"](...project(x, y)));
+        pen.closePath();
+      }
       for (const [width, colour] of [[4, mode === "dark" ? "#000" : "#fff"], [2, mode === "dark" ? "#fff" : "#111"]] as const) {
         pen.lineWidth = width;
         pen.strokeStyle = colour;
-        pen.strokeRect(left, top, right - left, low - top);
+        pen.stroke();
       }
     }
     return [];
   }
 
   table(): string {
-    const { flows } = this.body;
+    const { flows, map } = this.body;
+    const names = map.layers[0].cell_id;
+    const counts = (row: number): number[] => [flows.trips[row], flows.low[row], flows.high[row]];
+    if (flows.centres) return csv(["from", "to", "trips", "low", "high"], this.rows.map((row) => [names[flows.origin_x[row]], names[flows.destination_x[row]], ...counts(row)]));
+    const sides = ({ level, x, y }: Cell): number[] => {
+      const { west, south, east, north } = cellBounds(map.region, level, x, y);
+      return [west, south, east, north];
+    };
     const heads = ["from_west", "from_south", "from_east", "from_north", "to_west", "to_south", "to_east", "to_north", "trips", "low", "high"];
-    return csv(heads, this.rows.map((row) => [...this.ends(row).flatMap(({ west, south, east, north }) => [west, south, east, north]), flows.trips[row], flows.low[row], flows.high[row]]));
+    return csv(heads, this.rows.map((row) => [...this.ends(row).flatMap(sides), ...counts(row)]));
   }
 }
 
 /** The matrix of large cells: one row an origin, one column a destination. Its words stand above, for every way to point. */
-function matrixOf(matrix: FlowMatrix, region: Bounds, map: FlowMap): HTMLElement {
+function matrixOf(matrix: FlowMatrix, map: FlowMap): HTMLElement {
   const names = matrix.x.map((x, i) => cellName(x, matrix.y[i]));
   const most = Math.max(...matrix.trips.flat(), 1);
   const hint = "Rows are origins, columns are destinations. Point at a field, or use the arrow keys, to read its trips. A cell has a letter from the west and a number from the north; the map shows it.";
   const words = h("p", { class: "quiet", "aria-live": "polite" }, hint);
-  const bounds = matrix.x.map((x, i) => cellBounds(region, matrix.level, x, matrix.y[i]));
+  const cells = matrix.x.map((x, i) => ({ level: matrix.level, x, y: matrix.y[i] }));
   const fields: HTMLElement[] = [];
-  const rows = names.map((from, i) => h("tr", {}, h("th", { scope: "row" }, from, h("small", {}, map.name(bounds[i]))), names.map((to, j) => {
+  const rows = names.map((from, i) => h("tr", {}, h("th", { scope: "row" }, from, h("small", {}, map.name(cells[i]))), names.map((to, j) => {
     const [trips, low, high] = [matrix.trips[i][j], matrix.low[i][j], matrix.high[i][j]];
     const [value, margin] = low > 0 ? tripWords(trips, low, high) : [`no more than about ${known(high, Math.max(high / 10, 1))} trips`, "perhaps none: not told apart from zero"];
-    const text = `${from} to ${to}: ${value} (${margin}). From ${map.name(bounds[i])} to ${map.name(bounds[j])}.`;
+    const text = `${from} to ${to}: ${value} (${margin}). From ${map.name(cells[i])} to ${map.name(cells[j])}.`;
     const share = low > 0 ? Math.cbrt(Math.max(trips, 0) / most) : 0;
     const field = h("td", { title: text, tabindex: fields.length ? -1 : 0, "aria-label": text });
     fields.push(field);
     field.style.setProperty("--share", `${Math.round(100 * share)}%`);
     for (const name of ["pointerenter", "focus"]) field.addEventListener(name, () => {
       words.textContent = text;
-      map.mark([bounds[i], bounds[j]]);
+      map.mark([cells[i], cells[j]]);
     });
     return field;
   })));
-  const table = h("table", { class: "matrix", role: "grid", "aria-label": "Trips from each large cell to each other" }, h("thead", {}, h("tr", {}, h("th", {}, "from \\ to"), names.map((name, j) => h("th", { scope: "col", title: map.name(bounds[j]) }, name)))), h("tbody", {}, rows));
+  const table = h("table", { class: "matrix", role: "grid", "aria-label": "Trips from each large cell to each other" }, h("thead", {}, h("tr", {}, h("th", {}, "from \\ to"), names.map((name, j) => h("th", { scope: "col", title: map.name(cells[j]) }, name)))), h("tbody", {}, rows));
   table.addEventListener("keydown", (event) => { // the arrow keys move within the matrix, the Tab key past it
     const at = fields.indexOf(event.target as HTMLElement);
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: names.length, ArrowUp: -names.length }[event.key];
@@ -230,7 +259,8 @@ export const showFlows: Product = (view: PageView, root: HTMLElement, tools: Too
   const figure = new MapFigure(root, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing, opacity: CELLS }, tools);
   geographyOf(view, tools)(figure);
   const map = new FlowMap(figure, body, tools, view);
-  root.append(map.panel, matrixOf(body.matrix, body.map.region, map));
+  root.append(map.panel);
+  if (body.matrix) root.append(matrixOf(body.matrix, map));
   tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
   tools.addButton("Table", () => offer(`${view.release_id}.csv`, map.table()));
 };
