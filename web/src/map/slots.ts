@@ -48,7 +48,7 @@ export class SlotPanel {
     this.all = button("All", () => {
       this.stop();
       this.choose(-1);
-    });
+    }, { "aria-label": "All slots together" });
     const board = h("div");
     this.chart = new ChartFigure(board, { title: slots.title, description: "", x: this.axis(), y: { label: "Users", domain: [0, 1] }, marks: [], height: () => 190 }, tools);
     this.chart.setTip(slots.names.map((_, i) => i + 0.5), (place) => {
