@@ -12,13 +12,13 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.flow_tables import FlowTable
 from sfumato.schemas.region import Region, area_km2, ground_metres
 from sfumato.schemas.views import Bounds, Fact, Layer, MapBody, Measure, Section, Table
+from sfumato.transforms.heatmap.count_measures import simultaneous_deviations
 from sfumato.transforms.report.numbers import figures, plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, get
 from sfumato.transforms.zones.zones_view import simple_paths
 
 _LISTED = 20  # in a table of the report
-_Z = 1.959964
 
 
 class ZoneRows:
@@ -66,8 +66,8 @@ class ZoneRows:
             area=[float(f"{area / whole:.6g}") for area in areas.tolist()],
             cell_id=self.names,
             measures=[
-                self._measure("Trips that begin here", self.origin, areas),
-                self._measure("Trips that end here", self.destination, areas),
+                self._measure("Listed trips from here", self.origin, areas),
+                self._measure("Listed trips to here", self.destination, areas),
             ],
             shapes=simple_paths(shapely.from_wkb(self.zones["geometry"].to_numpy(zero_copy_only=False)), region),
         )
@@ -83,16 +83,18 @@ class ZoneRows:
 
     def _measure(self, title: str, zone: NDArray[np.int64], areas: NDArray[np.float64]) -> Measure:
         listed = ~self.is_rest
-        value = np.bincount(zone[listed], self.trips[listed], len(areas)).astype(np.float64)
-        margin = _Z * np.sqrt(np.bincount(zone[listed], self.stddev[listed] ** 2, len(areas)))
-        low = np.maximum(value - margin, 0)
+        # Flows are listed partly for their noise, so their errors do not cancel: the ends of the intervals are added up.
+        value, low, high = (
+            np.bincount(zone[listed], one[listed], len(areas)).astype(np.float64)
+            for one in (self.trips, self.low, self.high)
+        )
         return Measure(
             name=title,
             kind="count",
             unit="trips",
             value=np.round(value, 1).tolist(),
             low=np.round(low, 1).tolist(),
-            high=np.round(value + margin, 1).tolist(),
+            high=np.round(high, 1).tolist(),
             uncertain=(low <= 0).tolist(),
             scale=density_scale(value / areas, low, "trips per km²"),
         )
@@ -142,17 +144,18 @@ class ZoneRows:
         size = len(self.names)
         trips = np.bincount(self.origin, self.trips, size)
         spread = np.sqrt(np.bincount(self.origin, self.noise_stddev**2, size))
+        wide = simultaneous_deviations(size, size)  # an origin's trips have the noise of all its pairs
         texts = [
             [
                 self.names[zone],
                 figures(trips[zone], spread[zone]),
-                f"{max(trips[zone] - _Z * spread[zone], 0):,.0f} to {max(trips[zone] + _Z * spread[zone], 0):,.0f}",
+                f"{max(trips[zone] - wide * spread[zone], 0):,.0f} to {max(trips[zone] + wide * spread[zone], 0):,.0f}",
             ]
             for zone in np.argsort(-trips, kind="stable")[:_LISTED].tolist()
         ]
         table = Table(
             title="Where most trips begin",
-            heads=["From", "All trips", "95% interval"],
+            heads=["From", "All trips", "95% interval, of all zones at once"],
             rows=texts,
             numeric=[False, True, False],
         )

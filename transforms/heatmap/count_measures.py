@@ -43,7 +43,7 @@ def count_measure(
     listed: list[tuple[int, float, float, float]] = []
     if listing is not None:
         areas, noisy_sums = listing
-        wider = _simultaneous(len(users), noisy_sums) / 1.96
+        wider = simultaneous_deviations(len(users), noisy_sums) / 1.96
         surely, most = users - wider * np.maximum(users - low, 0), users + wider * np.maximum(high - users, 0)
         density = np.where(areas > 0, surely / np.where(areas > 0, areas, 1), 0)
         order = np.argsort(-density, kind="stable")[:_LISTED]
@@ -114,7 +114,7 @@ def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> l
     return measures
 
 
-def _simultaneous(cells: int, noisy_sums: int) -> float:
+def simultaneous_deviations(cells: int, noisy_sums: int) -> float:
     """Deviations to each side within which all of so many counts lie with a probability of 95%.
 
     Chernoff's bound for sums of independent Laplace variables, with the deviation 1 for the sum.

@@ -13,6 +13,6 @@ def test_the_lists_bounds_hold_for_sums_of_laplace_noise(sums: int, cells: int) 
     """Of the noise whose tails are the heaviest at this deviation, at most 2.5% exceed the bound in any cell."""
     rng = np.random.default_rng(3)
     noise = rng.laplace(size=(sums, 200_000)).sum(axis=0) / np.sqrt(2 * sums)
-    bound = module._simultaneous(cells, sums)
+    bound = module.simultaneous_deviations(cells, sums)
     assert (noise > bound).mean() <= 0.025 / cells + 3 * np.sqrt(0.025 / cells / 200_000)
     assert bound < 4 * np.sqrt(2 * np.log(cells / 0.025)) + np.log(cells / 0.025) / np.sqrt(2 * sums)
