@@ -83,7 +83,7 @@ class ZoneRows:
 
     def _measure(self, title: str, zone: NDArray[np.int64], areas: NDArray[np.float64]) -> Measure:
         listed = ~self.is_rest
-        # Flows are listed partly for their noise, so their errors do not cancel: the ends of the intervals are added up.
+        # Flows are listed partly for their noise, so errors do not cancel: the ends of the intervals are added up.
         value, low, high = (
             np.bincount(zone[listed], one[listed], len(areas)).astype(np.float64)
             for one in (self.trips, self.low, self.high)
