@@ -17,7 +17,7 @@ and the rest; `districts`, of the synthetic city's own map, between shores, park
 - covered: shares of zones, of zones that hold somebody, and of these weighted by their users, whose 95% interval holds
   the truth, in per cent. noise alone: of zones that hold somebody, with the deviation of the noise alone, which is
   the lower bound that `Release.total` states where an area cuts cells.
-- area alone: of all zones, without the correction of borders (`border_steps`), and the error of that estimate.
+- independent: of all zones, with errors of cut cells that are independent (without `border_steps`).
 - error: root mean square error in users; stated: of the deviations; counts: error of the area's share of `count`,
   which is shrunk and has no deviation of its own for sums.
 """
@@ -76,13 +76,12 @@ class Found:
     high: list[NDArray[np.float64]] = field(default_factory=list)
     noise: list[NDArray[np.float64]] = field(default_factory=list)
     counts: list[NDArray[np.float64]] = field(default_factory=list)
-    plain: list[NDArray[np.float64]] = field(default_factory=list)
     plain_low: list[NDArray[np.float64]] = field(default_factory=list)
     plain_high: list[NDArray[np.float64]] = field(default_factory=list)
 
     def rows(self, label: list[str], by_size: bool) -> list[list[str]]:
         """Lines of the table: for all zones, or for each class of true users."""
-        truth, users, stddev, low, high, noise, counts, plain, plain_low, plain_high = (
+        truth, users, stddev, low, high, noise, counts, plain_low, plain_high = (
             np.concatenate(one) for one in vars(self).values()
         )
         unmended = (plain_low <= truth) & (truth <= plain_high)
@@ -94,10 +93,10 @@ class Found:
             shares = [covered[of].mean(), covered[here].mean() if here.any() else np.nan]
             shares += [np.average(covered[of], weights=truth[of]) if here.any() else np.nan]
             shares += [bare[here].mean() if here.any() else np.nan, unmended[of].mean()]
-            errors = [np.sqrt(np.mean((one - truth)[of] ** 2)) for one in (users, plain, counts)]
+            errors = [np.sqrt(np.mean((one - truth)[of] ** 2)) for one in (users, counts)]
             mean = np.sqrt(np.mean(stddev[of] ** 2))
             numbers = [f"{100 * one:.1f}" for one in shares]
-            return [*name, f"{of.sum():,}", *numbers, *(f"{one:.2f}" for one in (errors[0], mean, *errors[1:]))]
+            return [*name, f"{of.sum():,}", *numbers, *(f"{one:.2f}" for one in (errors[0], mean, errors[1]))]
 
         if not by_size:
             return [line(label, np.ones(len(truth), dtype=bool))]

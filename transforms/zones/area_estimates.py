@@ -12,7 +12,7 @@ family of the expected squared mass m, of roughness rho, whose four members lie 
 m rho / 3 sum_c (f_c - mean f)^2, and each member has the expected squared mass m (1 + 4 rho) / 16.
 
 Where a border follows a change of density, such as a shore, the errors of cut cells go the same way. `border_steps`
-corrects them by what the levels above show, and states what remains.
+finds how large they are from the levels above.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
 from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
-from sfumato.transforms.zones.border_steps import correct_borders
+from sfumato.transforms.zones.border_steps import border_variances
 
 Floats = NDArray[np.float64]
 _WHOLE = 1e-9  # of a cell's area: pieces that lack less are the cell, smaller ones are nothing
@@ -100,8 +100,8 @@ def estimate_areas(
         unbiased: of the published tree.
         within: the spread inside the leaves of the same tree.
         geometries: object[n], valid polygons in degrees. They may overlap, and leave the region, where nobody is.
-        borders: whether to correct cut cells by what the levels above show of the borders. Without it the estimate is
-            by the share of the area alone, with independent errors in each cut cell.
+        borders: whether the stated errors allow for errors that the cells of a border have in common. Without it those
+            of cut cells are independent.
     """
     zones = len(geometries)
     bounds = _bounds(grid, unbiased)
@@ -120,9 +120,8 @@ def estimate_areas(
     many = np.sqrt(squared)
     third = added * (1 - 2 * share) * (concentration + 2 * many) / (concentration + 2)
     variance, moment = (np.bincount(zone, one, zones).astype(np.float64) for one in (added, third))
-    if borders and cut.any():
-        corrected = correct_borders(unbiased, within, pieces.zone, level, node, pieces.area, users, noise)
-        users, noise, variance = corrected.users, corrected.noise_variance, variance + corrected.share_variance
+    if borders:
+        variance += border_variances(unbiased, within, pieces.zone, level, node, pieces.area, zones)
     return AreaUsers(users, noise, variance, moment)
 
 

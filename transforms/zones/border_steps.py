@@ -12,17 +12,13 @@ D is a sum of users of nodes, because a parent's w is the mean of its children's
 this is Richardson's extrapolation, cell by cell. D is measured with noise, and has the random spread of the cells
 (`within_cells`). The families one level above give a second figure of the same kind.
 
-b is normal, with a standard deviation that the areas of a request share by classes: expectation maximisation finds how
-many areas are in each class. The excess in the leaves has the correlation _PERSISTENCE with that of D and _REMAINING of
-its variance; both are figures of trials (benchmarks/release_zones.py). The correction is beta D, where beta minimises
+b is normal, with a standard deviation s from one of the classes _EXCESS. D and the second figure tell how likely each
+class is for an area. Nothing is taken from other areas, so an area's error does not depend on what else is asked. In
+the leaves b has _REMAINING of that variance and the correlation _PERSISTENCE with b of D (figures of trials,
+benchmarks/release_zones.py). The expected square of b M, given D, is stated with the errors of the estimate. The
+estimate itself stays the share of the area, so that areas that share the map out add up to its users.
 
-    noise of (estimate + beta D) + beta^2 spread of D + s^2 (_REMAINING M^2 - 2 _PERSISTENCE beta M G + beta^2 G^2)
-
-with the standard deviation s of b, or is 0 where it would be negative. The minimum, plus the spread of the users in the
-leaves, is the stated variance.
-
-Source: Richardson (1911), The approximate arithmetical solution by finite differences; Efron (2010), Large-scale
-inference, chapter 1 (empirical Bayes).
+Source: Richardson (1911), The approximate arithmetical solution by finite differences.
 """
 
 from __future__ import annotations
@@ -39,25 +35,9 @@ from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _EXCESS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])  # standard deviations of b, by class
-_PRIOR = np.array([2.0, 0.25, 0.25, 0.25, 0.25, 0.125, 0.0625])  # areas in each class before any is seen
-_STEPS = 60  # of expectation maximisation
+_PRIOR = np.array([15.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.25])  # how frequent each class is, relative to the others
 _PERSISTENCE, _REMAINING = 0.6, 0.8
 _NONE = 99  # splits above a cut leaf: the node has no cut leaf
-
-
-@dataclass(frozen=True)
-class Corrected:
-    """Areas after the correction.
-
-    Attributes:
-        users: float64[n].
-        noise_variance: float64[n], of the noise alone.
-        share_variance: float64[n], what the correction adds to the variance of the users of cut cells.
-    """
-
-    users: Floats
-    noise_variance: Floats
-    share_variance: Floats
 
 
 @dataclass(frozen=True)
@@ -65,30 +45,26 @@ class _Splits:
     """Families that an area's border cuts: those of cut leaves, or those one level above.
 
     Attributes:
-        group, level, node, weights: of the nodes whose weighted sum is D, as `UnbiasedCounts.node_totals` has them.
+        nodes: areas, levels, indices and weights of the nodes whose weighted sum is D.
         gain: float64[areas], G.
         spread: float64[areas], the variance of D by the random spread of users.
     """
 
-    group: Integers
-    level: Integers
-    node: Integers
-    weights: Floats
+    nodes: tuple[Integers, Integers, Integers, Floats]
     gain: Floats
     spread: Floats
 
 
-def correct_borders(
+def border_variances(
     unbiased: UnbiasedCounts,
     within: WithinCells,
     area: Integers,
     level: Integers,
     node: Integers,
     share: Floats,
-    users: Floats,
-    noise: Floats,
-) -> Corrected:
-    """Corrects the users of areas by what the splits of cells along their borders changed.
+    areas: int,
+) -> Floats:
+    """The expected squares of the errors that all cut cells of an area have in common, float64[areas].
 
     Args:
         unbiased: of the tree.
@@ -97,34 +73,26 @@ def correct_borders(
         level: int64[p], of the piece's leaf.
         node: int64[p], its index on the level.
         share: float64[p], of the leaf's area that is inside, above 0 and up to 1.
-        users: float64[areas], of the estimates.
-        noise: float64[areas], variances of the noise of these.
+        areas: their number.
     """
-    areas = len(users)
     cut_users = np.zeros(areas)
     for at, expected in enumerate(within.node_users):
         here = level == at
         part = expected[node[here]] * share[here] * (1 - share[here])
         cut_users += np.bincount(area[here], part, areas)
     last, before = _splits(unbiased, within, area, level, node, share, areas)
-    change, change_noise = unbiased.node_totals(last.group, last.level, last.node, last.weights, areas)
-    above, above_noise = unbiased.node_totals(before.group, before.level, before.node, before.weights, areas)
-    both = ((area, last.group), (level, last.level), (node, last.node), (share, last.weights))
-    group, levels, nodes, weights = (np.concatenate(one) for one in both)
-    _, summed = unbiased.node_totals(group, levels, nodes, weights, areas)
-    shared = (summed - noise - change_noise) / 2  # covariance of the noise of the estimate and of D
-    own = change_noise + last.spread
-    squared = _excess(change, own, last.gain, above, above_noise + before.spread, before.gain)
-    wanted = _PERSISTENCE * squared * cut_users * last.gain - shared
-    beta = np.maximum(wanted, 0.0) / np.maximum(own + squared * last.gain**2, 1e-9) * (last.gain > 0)
-    explained = _PERSISTENCE * cut_users * beta * last.gain
-    systematic = squared * (_REMAINING * cut_users**2 - 2 * explained + (beta * last.gain) ** 2)
-    with_noise = noise + 2 * beta * shared + beta**2 * change_noise
-    return Corrected(users + beta * change, with_noise, beta**2 * last.spread + systematic)
+    change, noise = unbiased.node_totals(*last.nodes, areas)
+    above, noise_above = unbiased.node_totals(*before.nodes, areas)
+    own = noise + last.spread
+    squared = _excess(change, own, last.gain, above, noise_above + before.spread, before.gain)
+    squared *= last.gain > 0
+    known = _PERSISTENCE * squared * cut_users * last.gain / np.maximum(own + squared * last.gain**2, 1e-9)
+    left = _REMAINING * squared * cut_users**2 - _PERSISTENCE * known * squared * cut_users * last.gain
+    return np.asarray((known * change) ** 2 + left)
 
 
 def _excess(first: Floats, own: Floats, gain: Floats, second: Floats, own_above: Floats, gain_above: Floats) -> Floats:
-    """The expected square of b of each area, float64[n], from D on two levels, with their variances and G."""
+    """The expected s^2 of each area, float64[n], from D on two levels, with their variances and G."""
     squares = _EXCESS**2
     a = np.maximum(own[:, None] + squares * gain[:, None] ** 2, 1e-9)
     b = squares * (gain * gain_above)[:, None]
@@ -132,14 +100,7 @@ def _excess(first: Floats, own: Floats, gain: Floats, second: Floats, own_above:
     size = np.maximum(a * c - b**2, 1e-18)
     distance = (c * first[:, None] ** 2 - 2 * b * (first * second)[:, None] + a * second[:, None] ** 2) / size
     log = -0.5 * (np.log(size) + distance)
-    likelihood = np.exp(log - log.max(axis=1, keepdims=True))
-    seen = gain > 0
-    classes = _PRIOR / _PRIOR.sum()
-    for _ in range(_STEPS):
-        member = likelihood[seen] * classes
-        classes = (member / member.sum(axis=1, keepdims=True)).sum(axis=0) + _PRIOR
-        classes /= classes.sum()
-    member = likelihood * classes
+    member = np.exp(log - log.max(axis=1, keepdims=True)) * _PRIOR
     return np.asarray(member @ squares / member.sum(axis=1))
 
 
@@ -183,10 +144,12 @@ def _splits(
             four = (family[some][:, None] * 4 + np.arange(4)).ravel()
             found.append((np.repeat(of[some], 4), np.full(len(four), at), four, apart[some].ravel()))
         carried = (of, parents, mean, fewest)
-    first, second = (
-        _Splits(*(np.concatenate(one) for one in zip(*found, strict=True)), gain[which], spread[which])
-        if found
-        else _Splits(none, none, none, np.zeros(0), gain[which], spread[which])
-        for which, found in enumerate(parts)
-    )
+    first, second = (_Splits(_joined(found), gain[which], spread[which]) for which, found in enumerate(parts))
     return first, second
+
+
+def _joined(parts: list[tuple[Integers, Integers, Integers, Floats]]) -> tuple[Integers, Integers, Integers, Floats]:
+    """Columns of several parts, one after the other."""
+    none = np.zeros(0, dtype=np.int64)
+    first, second, third, weights = zip((none, none, none, np.zeros(0)), *parts, strict=True)
+    return np.concatenate(first), np.concatenate(second), np.concatenate(third), np.concatenate(weights)
