@@ -76,15 +76,15 @@ class Found:
     high: list[NDArray[np.float64]] = field(default_factory=list)
     noise: list[NDArray[np.float64]] = field(default_factory=list)
     counts: list[NDArray[np.float64]] = field(default_factory=list)
-    plain_low: list[NDArray[np.float64]] = field(default_factory=list)
-    plain_high: list[NDArray[np.float64]] = field(default_factory=list)
+    independent_low: list[NDArray[np.float64]] = field(default_factory=list)
+    independent_high: list[NDArray[np.float64]] = field(default_factory=list)
 
     def rows(self, label: list[str], by_size: bool) -> list[list[str]]:
         """Lines of the table: for all zones, or for each class of true users."""
-        truth, users, stddev, low, high, noise, counts, plain_low, plain_high = (
+        truth, users, stddev, low, high, noise, counts, independent_low, independent_high = (
             np.concatenate(one) for one in vars(self).values()
         )
-        unmended = (plain_low <= truth) & (truth <= plain_high)
+        independent = (independent_low <= truth) & (truth <= independent_high)
         covered, bare_low, bare_high = (low <= truth) & (truth <= high), *user_intervals(users, noise)
         bare = (bare_low <= truth) & (truth <= bare_high)
 
@@ -92,7 +92,7 @@ class Found:
             here = of & (truth > 0)
             shares = [covered[of].mean(), covered[here].mean() if here.any() else np.nan]
             shares += [np.average(covered[of], weights=truth[of]) if here.any() else np.nan]
-            shares += [bare[here].mean() if here.any() else np.nan, unmended[of].mean()]
+            shares += [bare[here].mean() if here.any() else np.nan, independent[of].mean()]
             errors = [np.sqrt(np.mean((one - truth)[of] ** 2)) for one in (users, counts)]
             mean = np.sqrt(np.mean(stddev[of] ** 2))
             numbers = [f"{100 * one:.1f}" for one in shares]
@@ -213,16 +213,16 @@ def measure(name: str, users: int, trust: str, depth: int, keys: int) -> tuple[d
             zone, _ = located.query(shapes, predicate="contains")
             one.truth.append(np.bincount(zone, minlength=len(shapes)).astype(np.float64))
             began = time.perf_counter()
-            ours, plain = (estimate_areas(grid, unbiased, within, shapes, borders=borders) for borders in (True, False))
+            ours, without = (
+                estimate_areas(grid, unbiased, within, shapes, borders=borders) for borders in (True, False)
+            )
             spent += (time.perf_counter() - began) / 2 * (kind == "tracts")
             one.users.append(ours.users)
             one.stddev.append(ours.stddev)
             for ends, values in zip((one.low, one.high), ours.intervals(), strict=True):
                 ends.append(values)
             one.noise.append(np.sqrt(ours.noise_variance))
-            for part, values in zip(
-                (one.plain, one.plain_low, one.plain_high), (plain.users, *plain.intervals()), strict=True
-            ):
+            for part, values in zip((one.independent_low, one.independent_high), without.intervals(), strict=True):
                 part.append(values)
             shrunk = unbiased.full.by_level(estimate.counts)
             counted = type(unbiased)(unbiased.full, shrunk, unbiased.measured_variance, unbiased.total_variance)
@@ -256,10 +256,9 @@ def main() -> None:
         "populated",
         "by user",
         "noise alone",
-        "area alone",
+        "independent",
         "error",
         "stated",
-        "of area",
         "counts",
     ]
     sizes = [line for kind, one in totals.items() for line in one.rows([kind], True)]
