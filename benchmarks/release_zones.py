@@ -2,6 +2,7 @@
 
     SFUMATO_DATA=... python -m benchmarks.release_zones [--keys 12] [--maps cabs,manhattan,city,tokyo]
                                                         [--users 10000,100000,1000000] [--trust central]
+                                                        [--depth 10]
 
 Each key draws users without replacement from a map's points and makes a heatmap at epsilon 1 with the default method,
 in memory. A map of pixels has one point a user, at a random place in its pixel. The truth is the number of users whose
@@ -9,11 +10,14 @@ counted location is in a zone.
 
 Zones: `tracts`, 300 Voronoi cells of random users; `h3 ~N`, H3 cells of the resolution with about N of them in the
 region; `strips`, 100 lines between random users, a hundredth of the region's side wide; `in a cell`, 200 polygons at
-random places inside finest known cells, 0.2 to 0.8 of their sides wide. The cells are those of random users.
+random places inside finest known cells, 0.2 to 0.8 of their sides wide. The cells are those of random users; `shores`,
+30 Voronoi cells of random users, each in two zones: where the map's smoothed density is high, with 90% of its users,
+and the rest; `districts`, of the synthetic city's own map, between shores, parks and avenues.
 
 - covered: shares of zones, of zones that hold somebody, and of these weighted by their users, whose 95% interval holds
   the truth, in per cent. noise alone: of zones that hold somebody, with the deviation of the noise alone, which is
   the lower bound that `Release.total` states where an area cuts cells.
+- independent: of all zones, with errors of cut cells that are independent (without `border_steps`).
 - error: root mean square error in users; stated: of the deviations; counts: error of the area's share of `count`,
   which is shrunk and has no deviation of its own for sums.
 """
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import sys
 import time
@@ -32,6 +37,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import shapely
 from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
 
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, area_km2
@@ -46,6 +52,7 @@ from sfumato.transforms.heatmap.posterior.within_cells import learn_within_cells
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
 from sfumato.transforms.text_tables import markdown_table
 from sfumato.transforms.zones.area_estimates import estimate_areas
@@ -53,7 +60,7 @@ from sfumato.transforms.zones.area_estimates import estimate_areas
 MAPS = ("cabs", "manhattan", "city", "tokyo")
 _CABS, _TOKYO = Region(-122.51, 37.70, -122.35, 37.82), Region(139.47, 35.51, 139.91, 35.87)
 _MANHATTAN = Region(-74.03, 40.69, -73.90, 40.80)  # of a synthetic map without a place of its own
-_DEPTH = 10
+_PIXELS = 150  # along a side of the map whose density is smoothed for `shores`
 _SIZES = (0, 1, 10, 100, 1000, 1_000_000)
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -69,10 +76,15 @@ class Found:
     high: list[NDArray[np.float64]] = field(default_factory=list)
     noise: list[NDArray[np.float64]] = field(default_factory=list)
     counts: list[NDArray[np.float64]] = field(default_factory=list)
+    independent_low: list[NDArray[np.float64]] = field(default_factory=list)
+    independent_high: list[NDArray[np.float64]] = field(default_factory=list)
 
     def rows(self, label: list[str], by_size: bool) -> list[list[str]]:
         """Lines of the table: for all zones, or for each class of true users."""
-        truth, users, stddev, low, high, noise, counts = (np.concatenate(one) for one in vars(self).values())
+        truth, users, stddev, low, high, noise, counts, independent_low, independent_high = (
+            np.concatenate(one) for one in vars(self).values()
+        )
+        independent = (independent_low <= truth) & (truth <= independent_high)
         covered, bare_low, bare_high = (low <= truth) & (truth <= high), *user_intervals(users, noise)
         bare = (bare_low <= truth) & (truth <= bare_high)
 
@@ -80,7 +92,7 @@ class Found:
             here = of & (truth > 0)
             shares = [covered[of].mean(), covered[here].mean() if here.any() else np.nan]
             shares += [np.average(covered[of], weights=truth[of]) if here.any() else np.nan]
-            shares += [bare[here].mean() if here.any() else np.nan]
+            shares += [bare[here].mean() if here.any() else np.nan, independent[of].mean()]
             errors = [np.sqrt(np.mean((one - truth)[of] ** 2)) for one in (users, counts)]
             mean = np.sqrt(np.mean(stddev[of] ** 2))
             numbers = [f"{100 * one:.1f}" for one in shares]
@@ -145,23 +157,43 @@ def inside_cells(bounds: NDArray[np.float64], rng: np.random.Generator) -> NDArr
     return np.asarray(shapely.polygons(np.stack([west + x * (east - west), south + y * (north - south)], axis=2)))
 
 
-def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Found], float]:
+def shores(region: Region, points: Points, rng: np.random.Generator) -> NDArray[np.object_]:
+    """Zones whose borders follow steep changes of the density of a map's points: multipolygons."""
+    box = shapely.box(region.west, region.south, region.east, region.north)
+    spans = [[region.west, region.east], [region.south, region.north]]
+    density = gaussian_filter(np.histogram2d(*points, bins=_PIXELS, range=spans)[0], 1.0)
+    ordered = np.sort(density, axis=None)[::-1]
+    column, row = np.nonzero(density > ordered[np.searchsorted(ordered.cumsum() / ordered.sum(), 0.9)])
+    width, height = ((end - start) / _PIXELS for start, end in spans)
+    west, south = region.west + column * width, region.south + row * height
+    dense = shapely.union_all(shapely.box(west, south, west + width, south + height))
+    dense = dense.buffer(0.4 * width).buffer(-0.8 * width).buffer(0.4 * width)  # fewer steps along the pixels
+    at = np.column_stack(points)[rng.choice(len(points[0]), 30, replace=False)]
+    wards = shapely.get_parts(shapely.voronoi_polygons(shapely.multipoints(at), extend_to=box))
+    wards = shapely.intersection(wards, box)
+    found = np.concatenate([shapely.intersection(wards, dense), shapely.difference(wards, dense)])
+    parts, owner = shapely.get_parts(found, return_index=True)
+    kept = shapely.area(parts) > 0
+    return np.asarray(shapely.multipolygons(parts[kept], indices=np.unique(owner[kept], return_inverse=True)[1]))
+
+
+def measure(name: str, users: int, trust: str, depth: int, keys: int) -> tuple[dict[str, Found], float]:
     """What was found by kind of zones, and the mean seconds of an estimate of 300 tracts."""
     found: dict[str, Found] = {}
     spent = 0.0
     for key in range(keys):
         rng = np.random.default_rng([key, users])
-        region, points = load(name, key)
-        chosen = rng.permutation(len(points[0]))[:users]
-        points = (points[0][chosen], points[1][chosen])
-        grid = Grid(region, _DEPTH)
-        codes, places = grid.codes(*points), Places(_DEPTH)
+        region, everybody = load(name, key)
+        chosen = rng.permutation(len(everybody[0]))[:users]
+        points = (everybody[0][chosen], everybody[1][chosen])
+        grid = Grid(region, depth)
+        codes, places = grid.codes(*points), Places(depth)
         many = len(codes)
         hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), many, dtype=np.uint64)) << np.uint64(places.bits)
-        parameters = HeatmapParameters(depth=_DEPTH, population=many, epsilon=1.0, method=Adaptive(), trust=trust)
+        parameters = HeatmapParameters(depth=depth, population=many, epsilon=1.0, method=Adaptive(), trust=trust)
         run_key = RunKey.derive(seed_secret(key), {"benchmark": "release zones", "users": users})
         state = run_in_memory(Rows(places, hashes, codes), many, parameters, run_key)
-        estimate = parameters.method.decode(state, _DEPTH)
+        estimate = parameters.method.decode(state, depth)
         unbiased = unbiased_counts(estimate, state)
         began = time.perf_counter()
         within = learn_within_cells(unbiased, estimate.counts, estimate.stddev**2)
@@ -170,22 +202,31 @@ def measure(name: str, users: int, trust: str, keys: int) -> tuple[dict[str, Fou
         some = rng.choice(many, 200)
         leaf, x, y = node_positions(unbiased.full.tree.entries[owner[some]])
         kinds["in a cell"] = inside_cells(np.stack(grid.bounds(x, y, leaf)), rng)
+        kinds["shores"] = shores(region, everybody, rng)
+        if name == "city":
+            features = json.loads(city_geojson(region))["features"]
+            districts = [one["geometry"] for one in features if one["properties"].get("boundary") == "district"]
+            kinds["districts"] = np.array([shapely.from_geojson(json.dumps(one)) for one in districts])
         located = shapely.STRtree(shapely.points(*points))
         for kind, shapes in kinds.items():
             one = found.setdefault(kind, Found())
             zone, _ = located.query(shapes, predicate="contains")
             one.truth.append(np.bincount(zone, minlength=len(shapes)).astype(np.float64))
             began = time.perf_counter()
-            ours = estimate_areas(grid, unbiased, within, shapes)
-            spent += (time.perf_counter() - began) * (kind == "tracts")
+            ours, without = (
+                estimate_areas(grid, unbiased, within, shapes, borders=borders) for borders in (True, False)
+            )
+            spent += (time.perf_counter() - began) / 2 * (kind == "tracts")
             one.users.append(ours.users)
             one.stddev.append(ours.stddev)
             for ends, values in zip((one.low, one.high), ours.intervals(), strict=True):
                 ends.append(values)
             one.noise.append(np.sqrt(ours.noise_variance))
+            for part, values in zip((one.independent_low, one.independent_high), without.intervals(), strict=True):
+                part.append(values)
             shrunk = unbiased.full.by_level(estimate.counts)
             counted = type(unbiased)(unbiased.full, shrunk, unbiased.measured_variance, unbiased.total_variance)
-            one.counts.append(estimate_areas(grid, counted, within, shapes).users)
+            one.counts.append(estimate_areas(grid, counted, within, shapes, borders=False).users)
     return found, spent / keys
 
 
@@ -195,12 +236,13 @@ def main() -> None:
     parser.add_argument("--maps", default=",".join(MAPS))
     parser.add_argument("--users", default="10000,100000,1000000")
     parser.add_argument("--trust", default="secagg")
+    parser.add_argument("--depth", type=int, default=10)
     options = parser.parse_args()
     rows, totals = [], dict[str, Found]()
     for name in options.maps.split(","):
         largest = {"tokyo": 1_467, "cabs": 200_000}.get(name, 10**9)
         for users in sorted({min(int(one), largest) for one in options.users.split(",")}):
-            found, seconds = measure(name, users, options.trust, options.keys)
+            found, seconds = measure(name, users, options.trust, options.depth, options.keys)
             print(f"{name}, {users:,}: {seconds:.2f} s for 300 tracts", file=sys.stderr)
             for kind, one in found.items():
                 rows += one.rows([f"{name}, {users:,}", kind], False)
@@ -208,7 +250,17 @@ def main() -> None:
                 total = totals.setdefault(kind, Found())
                 for attribute in vars(total):
                     getattr(total, attribute).extend(getattr(one, attribute))
-    heads = ["number", "covered", "populated", "by user", "noise alone", "error", "stated", "counts"]
+    heads = [
+        "number",
+        "covered",
+        "populated",
+        "by user",
+        "noise alone",
+        "independent",
+        "error",
+        "stated",
+        "counts",
+    ]
     sizes = [line for kind, one in totals.items() for line in one.rows([kind], True)]
     print(f"{options.keys} keys")
     for first, lines in ((["map, users", "zones"], rows), (["zones", "true users"], sizes)):

@@ -10,6 +10,9 @@ difference between the true share of the users and the expected one, with the va
 where w is the expected share and V the variance of the density's share. V adds up over the levels below the cell: a
 family of the expected squared mass m, of roughness rho, whose four members lie inside by f_c of their area, adds
 m rho / 3 sum_c (f_c - mean f)^2, and each member has the expected squared mass m (1 + 4 rho) / 16.
+
+Where a border follows a change of density, such as a shore, the errors of cut cells go the same way. `border_steps`
+finds how large they are from the levels above.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
 from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
+from sfumato.transforms.zones.border_steps import border_variances
 
 Floats = NDArray[np.float64]
 _WHOLE = 1e-9  # of a cell's area: pieces that lack less are the cell, smaller ones are nothing
@@ -41,7 +45,7 @@ class AreaUsers:
     Attributes:
         users: float64[n], unbiased but for cells that a border cuts; may be negative.
         noise_variance: float64[n], of the noise alone.
-        share_variance: float64[n], of the users of cut cells inside the area.
+        share_variance: float64[n], of the users of cut cells inside the area, systematic errors along borders included.
         share_moment: float64[n], their third central moment.
     """
 
@@ -82,7 +86,12 @@ class _Pieces:
 
 
 def estimate_areas(
-    grid: Grid, unbiased: UnbiasedCounts, within: WithinCells, geometries: NDArray[np.object_]
+    grid: Grid,
+    unbiased: UnbiasedCounts,
+    within: WithinCells,
+    geometries: NDArray[np.object_],
+    *,
+    borders: bool = True,
 ) -> AreaUsers:
     """The users in areas.
 
@@ -91,11 +100,14 @@ def estimate_areas(
         unbiased: of the published tree.
         within: the spread inside the leaves of the same tree.
         geometries: object[n], valid polygons in degrees. They may overlap, and leave the region, where nobody is.
+        borders: whether the stated errors allow for errors that the cells of a border have in common. Without it those
+            of cut cells are independent.
     """
     zones = len(geometries)
     bounds = _bounds(grid, unbiased)
     pieces = _pieces(bounds, geometries)
-    users, noise = unbiased.totals(pieces.zone, pieces.leaf, pieces.area, zones)
+    level, node = unbiased.full.leaf_nodes(pieces.leaf)
+    users, noise = unbiased.node_totals(pieces.zone, level, node, pieces.area, zones)
     cut = pieces.area < 1
     zone, leaf, share = pieces.zone[cut], pieces.leaf[cut], pieces.area[cut]
     spread = _share_variances(bounds[:, leaf], geometries, zone, share, within.roughness[leaf])
@@ -108,6 +120,8 @@ def estimate_areas(
     many = np.sqrt(squared)
     third = added * (1 - 2 * share) * (concentration + 2 * many) / (concentration + 2)
     variance, moment = (np.bincount(zone, one, zones).astype(np.float64) for one in (added, third))
+    if borders:
+        variance += border_variances(unbiased, within, pieces.zone, level, node, pieces.area, zones)
     return AreaUsers(users, noise, variance, moment)
 
 

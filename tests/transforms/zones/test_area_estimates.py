@@ -31,7 +31,11 @@ def counts(users: np.ndarray, variance: float) -> UnbiasedCounts:
 
 
 def spread_of(users: np.ndarray, rho: float) -> WithinCells:
-    return WithinCells(users, users**2, np.full((64, 12), rho))
+    full = FullTree.from_trees(Tree.uniform(3, 3))
+    nodes = full.sums(full.by_level(users))
+    families = [nodes[level - 1][parents] for level, parents in enumerate(full.parents) if level]
+    energy = [np.zeros(0), *(rho * (one**2 - one) + 0.75 * one for one in families)]
+    return WithinCells(users, users**2, np.full((64, 12), rho), nodes, energy)
 
 
 def points(users: np.ndarray, rho: float, levels: int, rng: np.random.Generator) -> np.ndarray:
@@ -60,7 +64,7 @@ def test_users_are_weighted_by_area() -> None:
     for code in range(64):
         x, y = (sum(((code >> (2 * bit + axis)) & 1) << bit for bit in range(3)) for axis in (1, 0))
         by_place[y * 8 + x] = users[code]
-    found = estimate_areas(GRID, counts(users, 2.0), spread_of(users, 0.1), AREAS)
+    found = estimate_areas(GRID, counts(users, 2.0), spread_of(users, 0.1), AREAS, borders=False)
     share = np.array([[one.intersection(cell).area for cell in grid_cells] for one in AREAS])
     np.testing.assert_allclose(found.users, share @ by_place, atol=1e-9)
     np.testing.assert_allclose(found.noise_variance, 2.0 * (share**2).sum(axis=1), rtol=1e-9)
@@ -82,7 +86,7 @@ def test_the_spread_is_that_of_users_drawn_from_a_cascade(rho: float) -> None:
     """
     rng = np.random.default_rng([7, int(100 * rho)])
     users = rng.integers(5, 30, 64).astype(float)
-    found = estimate_areas(GRID, counts(users, 1.0), spread_of(users, rho), AREAS[:4])
+    found = estimate_areas(GRID, counts(users, 1.0), spread_of(users, rho), AREAS[:4], borders=False)
     draws = 400
     true = np.empty((draws, 4))
     for draw in range(draws):
@@ -102,7 +106,7 @@ def test_users_at_one_point_are_in_or_out_together() -> None:
     """At the largest roughness the variance is nearly that of one draw for all users."""
     users = np.full(64, 20.0)
     half = np.array([shapely.box(0.0, 0.0, 0.5, 1.0)])
-    found = estimate_areas(GRID, counts(users, 1.0), WithinCells(users, users**2, np.full((64, 12), 0.75)), half)
+    found = estimate_areas(GRID, counts(users, 1.0), spread_of(users, 0.75), half, borders=False)
     assert found.share_variance[0] == pytest.approx(20**2 / 4, rel=1e-6)
 
 

@@ -150,19 +150,39 @@ class UnbiasedCounts:
         Returns:
             Users float64[groups] and the variances of their errors.
         """
-        full, variance = self.full, np.zeros(groups)
-        users = np.bincount(group, weights * self.leaf_users[leaf], groups).astype(np.float64)
-        level = np.repeat(np.arange(len(full.leaves)), [int(one.sum()) for one in full.leaves])[leaf]
-        node = np.concatenate([np.flatnonzero(one) for one in full.leaves])[leaf]
+        return self.node_totals(group, *self.full.leaf_nodes(leaf), weights, groups)
+
+    def node_totals(
+        self,
+        group: NDArray[np.int64],
+        level: NDArray[np.int64],
+        node: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        groups: int,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """As `totals`, of nodes that may have children.
+
+        Args:
+            group: int64[p].
+            level: int64[p], of the nodes.
+            node: int64[p], the index on its level. A node may occur more than once in a sum.
+            weights: float64[p].
+            groups: the number of sums.
+        """
+        full, users, variance = self.full, np.zeros(groups), np.zeros(groups)
         none = np.zeros(0, dtype=np.int64)
         carried = (none, none, np.zeros(0))  # sums, nodes and weights that come from below
         for at in range(len(full.codes) - 1, -1, -1):
             here = level == at
             own = (group[here], node[here], weights[here])
+            users += np.bincount(own[0], own[2] * self.users[at][own[1]], groups)
             of, nodes, weight = (np.concatenate(both) for both in zip(own, carried, strict=True))
             if at == 0:
                 return users, variance + self.total_variance * np.bincount(of, weight, groups) ** 2
             measured = self.measured_variance[at]
+            keys, same = np.unique(of * len(measured) + nodes, return_inverse=True)
+            of, nodes = keys // len(measured), keys % len(measured)
+            weight = np.bincount(same, weight, len(keys))
             summed = by_family(measured).sum(axis=1)
             keys, family = np.unique(of * len(summed) + nodes // 4, return_inverse=True)
             of, nodes_above = keys // len(summed), keys % len(summed)

@@ -41,11 +41,16 @@ class WithinCells:
         users: float64[n], expected users, at least 0.
         squared: float64[n], expected square of the users.
         roughness: float64[n, levels], the expected rho of the families one level below the leaf, two levels, and so on.
+        node_users: by level and node, expected users; a node has the sum of its leaves.
+        energy: by level, of each family of measured nodes: the expected energy of its users' contrasts, without noise.
+            The root's level has none.
     """
 
     users: Floats
     squared: Floats
     roughness: Floats
+    node_users: list[Floats]
+    energy: list[Floats]
 
 
 def learn_within_cells(unbiased: UnbiasedCounts, expected: Floats, variance: Floats) -> WithinCells:
@@ -61,6 +66,7 @@ def learn_within_cells(unbiased: UnbiasedCounts, expected: Floats, variance: Flo
     users = full.sums(full.by_level(positive))
     node_variance = unbiased.node_variances()
     law, laws = _FIRST_LAW, [_FIRST_LAW]  # by level of the parents
+    energy = [np.zeros(0)]
     for level in range(1, len(full.codes)):
         parents = full.parents[level]
         measured = by_family(unbiased.measured_variance[level])
@@ -70,9 +76,11 @@ def learn_within_cells(unbiased: UnbiasedCounts, expected: Floats, variance: Flo
         noise += ((part - 0.25) ** 2).sum(axis=1) * node_variance[level - 1][parents]
         law = _fit(law, users[level - 1][parents], (contrast**2).sum(axis=1), noise)
         laws.append(law)
+        many = users[level - 1][parents]
+        energy.append(_rho(law, many) * np.maximum(many**2 - many, 0.0) + 0.75 * many)
     below = 1 + np.repeat(np.arange(len(full.leaves)), [int(leaf.sum()) for leaf in full.leaves])
     squared = positive**2 + np.maximum(variance, 0.0)
-    return WithinCells(positive, squared, _roughness(below, positive, np.array(laws)))
+    return WithinCells(positive, squared, _roughness(below, positive, np.array(laws)), users, energy)
 
 
 def _fit(before: Floats, users: Floats, energy: Floats, noise: Floats) -> Floats:
@@ -92,12 +100,17 @@ def _fit(before: Floats, users: Floats, energy: Floats, noise: Floats) -> Floats
     return law
 
 
+def _rho(law: Floats, users: Floats) -> Floats:
+    """The roughness of families of some users, float64[n], by laws float64[2] or float64[2, n]."""
+    return np.asarray(np.exp(np.minimum(law[0] + law[1] * np.log(np.maximum(users, 1.0) / _USERS), _LARGEST_LOG)))
+
+
 def _roughness(level: NDArray[np.int64], users: Floats, laws: Floats) -> Floats:
     """rho of families of these levels and users, one level further down, and so on: float64[n, _LEVELS_BELOW]."""
     found = []
     for step in range(_LEVELS_BELOW):
         law = laws[np.minimum(level + step, len(laws) - 1)]
-        rho = np.exp(np.minimum(law[:, 0] + law[:, 1] * np.log(np.maximum(users, 1.0) / _USERS), _LARGEST_LOG))
+        rho = _rho(law.T, users)
         users = users * (1 + 4 * rho) / 4  # of the child of an average user
         found.append(rho)
     return np.stack(found, axis=1)

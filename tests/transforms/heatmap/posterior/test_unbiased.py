@@ -70,6 +70,23 @@ def test_many_sums_at_once_are_those_one_by_one() -> None:
     np.testing.assert_allclose(np.sqrt(variance), expected[:, 1], atol=1e-9)
 
 
+def test_sums_of_nodes_are_those_of_their_leaves() -> None:
+    full, found = measured()
+    unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
+    rng = np.random.default_rng(6)
+    level = np.repeat(np.arange(len(full.codes)), [len(codes) for codes in full.codes])
+    node = np.concatenate([np.arange(len(codes)) for codes in full.codes])
+    names = all_nodes(full)
+    leaves = [name for name, leaf in zip(names, np.concatenate(full.leaves), strict=True) if leaf]
+    chosen = rng.choice(len(node), 40)  # some of them twice
+    weights = rng.normal(size=40)
+    users, variance = unbiased.node_totals(np.zeros(40, dtype=np.int64), level[chosen], node[chosen], weights, 1)
+    held = np.array([[below(end, names[one]) for end in leaves] for one in chosen], dtype=float)
+    expected, stddev = unbiased.total(weights @ held)
+    assert users[0] == pytest.approx(expected)
+    assert np.sqrt(variance[0]) == pytest.approx(stddev)
+
+
 def test_published_columns_give_the_same_totals() -> None:
     full, found = measured()
     unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
