@@ -1,7 +1,8 @@
 """CSV files with a header, plain or with gzip: slices of whole lines.
 
 A column is read as what the job needs: user ids and categories as text, the rest as numbers, times or booleans. So the
-id `007` stays different from `7`, whatever the other rows hold. Values in quotes may hold anything but line breaks.
+id `007` stays different from `7`, whatever the other rows hold. A value of another kind is missing, so that no single
+record decides whether a run ends. Values in quotes may hold anything but line breaks.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import pyarrow.types as pt
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 from sfumato.transforms.inputs.text_lines import LineFile, reading_text
-from sfumato.transforms.inputs.text_values import from_text, largest_integer
+from sfumato.transforms.inputs.text_values import from_text, largest_integer, usable_values
 
 _DELIMITERS = (",", ";", "\t", "|")  # the one that most often stands in the header is the file's
 _BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 4 << 20
 _QUOTE, _LINE_END = 34, 10
+_OF_A_VALUE = "conversion error"  # in Arrow's message, where the lines themselves are right
 
 
 class CsvLog:
@@ -87,19 +89,30 @@ class CsvLog:
             column_types={name: _parsed_type(self._types[name]) for name in names},
             strings_can_be_null=False,  # a category may be NA, the code of Namibia; numbers may be missing as NA
         )
+        as_text = pa_csv.ConvertOptions(
+            include_columns=list(names), column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+        )
         reading = pa_csv.ReadOptions(column_names=columns, block_size=_BLOCK_BYTES)
         for chunk in self._lines.chunks(part.first, part.end):
             self._check_quotes(chunk)
             if len(chunk) < _BLOCK_BYTES and not bytes(chunk).strip():
                 continue  # blank lines, of which Arrow makes no table
-            table = pa_csv.read_csv(pa.py_buffer(chunk), reading, parsing, converting)
+            try:
+                table = pa_csv.read_csv(pa.py_buffer(chunk), reading, parsing, converting)
+            except pa.ArrowInvalid as error:
+                if _OF_A_VALUE not in str(error):
+                    raise
+                table = pa_csv.read_csv(pa.py_buffer(chunk), reading, parsing, as_text)
             for batch in table.combine_chunks().to_batches():
                 yield pa.RecordBatch.from_arrays([self._converted(batch.column(name), name) for name in names], names)
 
     def _converted(self, column: pa.Array, name: str) -> pa.Array:
         if not pt.is_string(column.type):
             return column
-        return from_text(column, self._types[name], self._path, name)
+        try:
+            return from_text(column, self._types[name], self._path, name)
+        except DataError:
+            return usable_values(column, self._types[name])
 
     def _check_quotes(self, chunk: memoryview) -> None:
         """Raises DataError where a line has an odd number of quotes.

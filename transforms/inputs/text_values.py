@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -10,6 +11,7 @@ import pyarrow.types as pt
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import TIME_TYPE
 
+_MAX_SECONDS = 9e12  # since 1970, either way: what microseconds in 63 bits hold
 _NUMBER = r"^[+-]?\d+(\.\d*)?$"
 _ZONE = r"[T ]\d\d:?\d\d.*(Z|z|[+-]\d\d(:?\d\d)?)$"
 
@@ -38,6 +40,33 @@ def from_text(column: pa.Array, kind: pa.DataType, path: str, name: str) -> pa.A
     except pa.ArrowInvalid:
         what = "times of ISO 8601, or seconds since 1970" if pt.is_timestamp(kind) else f"values of {kind}"
         raise DataError(f"{path}: column {name!r} must hold {what}, and a value is neither") from None
+
+
+def usable_values(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Text as values of another type; what is empty or of another kind is missing. Slower than `from_text`.
+
+    So a value that one user's record holds does not decide whether a run ends.
+
+    Args:
+        column: strings.
+        kind: numbers, booleans, or TIME_TYPE.
+    """
+    texts = pd.Series(column.to_numpy(zero_copy_only=False), dtype=object)
+    if pt.is_boolean(kind):
+        known = {"true": True, "1": True, "false": False, "0": False}
+        return pa.array([known.get(str(text).lower()) for text in texts], kind)
+    numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    if pt.is_integer(kind):
+        whole = (np.abs(numbers) < 2.0**63) & (numbers == np.floor(numbers))
+        return pa.array(np.where(whole, numbers, 0).astype(np.int64), kind, mask=~whole)
+    if not pt.is_timestamp(kind):
+        return pa.array(numbers, kind, mask=np.isnan(numbers))
+    is_number = np.abs(numbers) < _MAX_SECONDS
+    others = pd.to_datetime(texts.where(np.isnan(numbers)), errors="coerce", utc=True, format="ISO8601")
+    times = others.to_numpy(dtype="datetime64[us]")
+    seconds = np.round(np.where(is_number, numbers, 0) * 1e6).astype(np.int64)
+    found = np.where(is_number, seconds, times.astype(np.int64))
+    return pa.array(found, pa.int64(), mask=np.isnat(times) & ~is_number).cast(kind)
 
 
 def largest_integer(column: pa.Array) -> float:

@@ -34,14 +34,32 @@ def test_ids_keep_their_type_and_missing_values_are_missing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('{"user_id": 7, "latitude": 1, "longitude": 2}', (None, 1, 2)),
+        ('{"user_id": "b", "latitude": "north", "longitude": true}', ("b", None, None)),
+        ('{"user_id": "b", "latitude": [1], "longitude": {"a": 1}}', ("b", None, None)),
+        ('{"user_id": "b", "latitude": 1e999, "longitude": 2, "longitude": 3}', ("b", None, 3)),
+    ],
+)
+def test_a_value_of_another_kind_is_missing(line: str, found: tuple[Any, ...], tmp_path: Path) -> None:
+    """It may be one user's, so it ends no run; the other values of its record stay."""
+    text = '{"user_id": "a", "latitude": 1, "longitude": 2}\n' + line
+    read = rows(tmp_path / "log.ndjson", text)
+    assert read[0] == {"user_id": "a", "latitude": 1, "longitude": 2}
+    assert tuple(read[1].values()) == found
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"user_id": "a", "latitude": 1, "longitude": 2}\n{"user_id": "secret', "cannot be read as newline-delimited"),
-        ('{"user_id": "secret", "latitude": 1, "longitude": 2}\n{"user_id": 7}', "from numbers to text, or the like"),
         ('[{"user_id": "secret", "latitude": 1, "longitude": 2}]', "is one JSON array"),
         ('{"user_id": "secret", "latitude": "north", "longitude": 2}', "must hold degrees .* it holds string"),
         ('{"user_id": 1.5, "latitude": 1, "longitude": 2}', "must hold integers, strings or bytes"),
         ('{"user_id": "secret", "latitude": 1}', "no column 'longitude'"),
+        ('{"user_id": "secret", "latitude": 1, "longitude": 2}\n[7]', "a line is no record"),
+        ('{"user_id": "secret", "latitude": 1, "longitude": 2}\n{"latitude": "a"}\n7', "a line is no record"),
         ("user_id,latitude\n", "cannot be read as newline-delimited JSON"),
         ("", "holds no record"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import TIME_TYPE
-from sfumato.transforms.inputs.text_values import from_text, largest_integer, to_times
+from sfumato.transforms.inputs.text_values import from_text, largest_integer, to_times, usable_values
 
 TEXTS = [
     "2026-11-20", "2026-11-20 10:00:00", "2026-11-20T10:00:00.25", "2026-11-20T10:00:00Z", "2026-11-20T10:00:00+02:00",
@@ -40,6 +40,19 @@ def test_what_is_of_another_kind_is_not_quoted() -> None:
             from_text(pa.array(["secret"]), kind, "a.csv", "x")
         assert "secret" not in str(refused.value)
     assert from_text(pa.array(["", "a"]), pa.string(), "a.csv", "x").to_pylist() == [None, "a"]
+
+
+def test_usable_values_are_those_of_from_text_and_missing_elsewhere() -> None:
+    for kind, good in (
+        (TIME_TYPE, [*TEXTS, "1795168800", "-1.5"]),
+        (pa.float64(), ["1", "-2.5e3"]),
+        (pa.bool_(), ["true", "0"]),
+    ):
+        texts = [one for text in good for one in (text, "secret", "", None)]
+        expected = [
+            one for value in from_text(pa.array(good), kind, "", "").to_pylist() for one in (value, None, None, None)
+        ]
+        assert usable_values(pa.array(texts), kind).to_pylist() == expected
 
 
 def test_only_whole_numbers_have_a_largest_integer() -> None:
