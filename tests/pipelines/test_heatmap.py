@@ -418,7 +418,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["a", "second.parquet"], "'a' belongs to no option"),
         (["--direct_num_workers", "zwei"], "direct_num_workers"),
         (["--runner", "NoSuchRunner"], "runner"),
-        (["--input", "."], "the folder '.' holds no file of a known format"),
+        (["--input", str(Path(__file__).parent)], "holds no file of a known format"),
         (["--max_bad_fraction", "nan"], "max_bad_fraction"),
         (["--shard_size", "ten"], "shard_size"),
         (["--schedule", "best"], "schedule: must be one of auto, two_query, lean, paper, got 'best'"),
