@@ -10,7 +10,6 @@ noisy counts of users refuse a run in which many have no place.
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -153,10 +152,7 @@ def check_cells(schema: pa.Schema, cells: CellColumn, path: str) -> None:
 
 
 def centres_of(column: pa.Array, cells: CellColumn) -> Degrees:
-    """The centres of a column of cells. What is no cell of the stated resolution is missing.
-
-    Raises RequestError if the library of H3 is not installed.
-    """
+    """The centres of a column of cells. What is no cell of the stated resolution is missing."""
     encoded = column if pt.is_dictionary(column.type) else column.dictionary_encode()
     # A cell holds many records, so few are different.
     places = _h3_centres(encoded.dictionary, cells) if cells.index == "h3" else _tile_centres(encoded.dictionary, cells)
@@ -165,18 +161,11 @@ def centres_of(column: pa.Array, cells: CellColumn) -> Degrees:
     return axes[0].take(encoded.indices), axes[1].take(encoded.indices)
 
 
-@cache
-def _h3() -> Any:
-    try:
-        import h3.api.basic_int as h3
-    except ImportError:
-        raise RequestError("cell_index: H3 needs its library: pip install 'sfumato[geo]'") from None
-    return h3
-
-
 def _h3_centres(values: pa.Array, cells: CellColumn) -> NDArray[np.float64]:
     """Latitudes and longitudes of n cells' centres, float64[n, 2], NaN for what is no cell of the resolution."""
-    h3, places = _h3(), np.full((len(values), 2), np.nan)
+    import h3.api.basic_int as h3
+
+    places = np.full((len(values), 2), np.nan)
     if is_text(values.type):
         values = values.cast(pa.large_string()).cast(pa.large_binary())  # which need not be UTF-8
     for place, value in enumerate(values.to_pylist()):

@@ -128,9 +128,6 @@ _PROBLEMS = (
     (r"Expected \d+ columns, got \d+", "a line has more or fewer values than the header"),
     (r"UTF-?8|utf-8", "it is not UTF-8 text"),
     (r"[Tt]runcated compressed|zlib|gzip", "its gzip data are damaged or end too early"),
-    (r"conversion error to (double|int64)", "a column of numbers holds something else"),
-    (r"conversion error to bool", "a column of true and false holds something else"),
     (r"conversion error|Error parsing", "a value is not of its column's kind"),
-    (r"changed from (\w+) to (\w+)", "a column changes from numbers to text, or the like"),
     (r"Invalid value|Missing a|Expected|Parse|parse", "a line is no record"),
 )
