@@ -87,8 +87,8 @@ def test_a_link_to_a_relative_path_is_relative(
 def test_a_notebook_escapes_what_a_manifest_says(releases: dict[str, sfumato.Release], widget: bool) -> None:
     evil = """'"><script>alert("x")</script><img src=x onerror='alert(1)'>"""
     heatmap = releases["heatmap"]
-    told = {**heatmap.manifest, "release_id": evil} | ({} if widget else {"job": evil})
-    release = dataclasses.replace(heatmap, manifest=told)
+    stated = {**heatmap.manifest, "release_id": evil} | ({} if widget else {"job": evil})
+    release = dataclasses.replace(heatmap, manifest=stated)
     page = Page(html_of(release.widget() if widget else release))
     assert not page.all("script")
     assert len(page.all("img")) == 1

@@ -65,10 +65,10 @@ def test_central_noise_names_nothing_of_secure_aggregation() -> None:
     assert manifest["warnings"] == []  # there is no modulus that counts could have wrapped around
     assert manifest["communication"] == {"vector_entries": 4 + 16 + 64 + 256, "bits_per_client": None}
     assert privacy["cohort"]["shards"] is privacy["cohort"]["required_survivors"] is None
-    for told, result in zip(privacy["sub_queries"], release.state.results, strict=True):
+    for stated, result in zip(privacy["sub_queries"], release.state.results, strict=True):
         unknown: dict[str, Any] = dict.fromkeys(("shards", "shards_lost", "modulus", "bits_per_client"))
         spent = result.spent
-        assert told == unknown | {
+        assert stated == unknown | {
             "index": spent.index,
             "epsilon": spent.epsilon,
             "vector_length": spent.vector_length,
@@ -87,8 +87,8 @@ def test_secure_aggregation_is_told_in_full() -> None:
 
 
 def metadata_of(parameters: Any, columns: LocationColumns) -> ReleaseMetadata:
-    told = {**parameters.metadata(), "columns": columns.metadata()}
-    return ReleaseMetadata("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, told)
+    stated = {**parameters.metadata(), "columns": columns.metadata()}
+    return ReleaseMetadata("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, stated)
 
 
 def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **options: Any) -> CityRelease:
@@ -127,7 +127,7 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
 def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[str, ...]) -> None:
     release = rated_release(method, names, **options)
     state, estimate, manifest = release.state, release.estimate, release.manifest
-    told = ["true"] if len(names) == 2 else list(names)
+    stated = ["true"] if len(names) == 2 else list(names)
     spent = state.results[-1].spent
     live = spent.shards - spent.shards_lost
     sums = 1 if options.get("trust") == "central" else live
@@ -140,7 +140,7 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     for kind, attribute in (
         kinds | {"simultaneous_low": "simultaneous_low", "simultaneous_high": "simultaneous_high"}
     ).items():
-        mine = [kind if len(told) == 1 else f"{kind}_{name}" for name in told]
+        mine = [kind if len(stated) == 1 else f"{kind}_{name}" for name in stated]
         column = np.array([cells[name].to_pylist() for name in mine], dtype=float)
         np.testing.assert_array_equal(column, getattr(rates, attribute))
     counted = np.array([cells[f"count_{name}"].to_pylist() for name in names])
@@ -148,7 +148,7 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     unknown = np.isnan(rates.rate) | np.isnan(rates.shrunk)
     assert not unknown.all()
     shown = [measure for measure in release.layers[-1].measures if measure.kind == "rate"]
-    assert len(shown) == len(told)
+    assert len(shown) == len(stated)
     for measure, *mine in zip(shown, unknown, rates.shrunk, rates.low, rates.high, strict=True):
         nowhere, rate, low, high = mine
         assert [one is None for one in measure.value] == nowhere.tolist()
@@ -158,7 +158,7 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     auxiliary = manifest["auxiliary"]
     assert (auxiliary["column"], auxiliary["categories"]) == ("infected", list(names))
     assert auxiliary["entries_per_node"] == len(names)
-    assert (auxiliary["rates"]["categories"], auxiliary["rates"]["level"]) == (told, 0.95)
+    assert (auxiliary["rates"]["categories"], auxiliary["rates"]["level"]) == (stated, 0.95)
     assert f"one of {len(names)} bins" in manifest["privacy"]["contribution_bound"]
 
 
