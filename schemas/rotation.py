@@ -1,0 +1,59 @@
+"""Rotating cohorts: the users of a dataset are divided into cohorts, and each night asks one of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+
+from sfumato.schemas.errors import RequestError
+
+MAX_COHORTS = 366
+_ROTATION = re.compile(r"([1-9][0-9]{0,2})/([1-9][0-9]{0,2})")
+_PARTITION = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """One cohort of several. A keyed hash of a user's id chooses the user's cohort, the same every night.
+
+    With c cohorts, night d asks cohort 1 + d mod c, where d is the number of the day. So any n consecutive nights ask
+    a user at most ceil(n / c) times, whatever the user does.
+
+    Attributes:
+        cohort: the one that is asked, 1..cohorts.
+        cohorts: how many there are, 1..366. A single cohort holds all users.
+        partition: identifies the division of the users, 32 hexadecimal digits: a keyed digest of the dataset's name
+            and the number of cohorts. Empty until the key is known.
+
+    Raises:
+        RequestError: a value is out of range.
+    """
+
+    cohort: int
+    cohorts: int
+    partition: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cohorts <= MAX_COHORTS:
+            raise RequestError(f"rotation: from 1 to {MAX_COHORTS} cohorts, got {self.cohorts}")
+        if not 1 <= self.cohort <= self.cohorts:
+            raise RequestError(f"rotation: a cohort from 1 to {self.cohorts}, got {self.cohort}")
+        if self.partition and not _PARTITION.fullmatch(self.partition):
+            raise RequestError("rotation: a partition has 32 hexadecimal digits")
+
+    @classmethod
+    def of_night(cls, night: date, cohorts: int) -> Rotation:
+        """Returns the cohort that a night asks."""
+        return cls(1 + night.toordinal() % max(cohorts, 1), cohorts)
+
+    @classmethod
+    def parse(cls, text: str) -> Rotation:
+        """Reads `COHORT/COHORTS`, such as 7/30. Raises RequestError."""
+        found = _ROTATION.fullmatch(text.strip())
+        if not found:
+            raise RequestError(f"rotation: write COHORT/COHORTS, such as 7/30; got {text[:40]!r}")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.cohort}/{self.cohorts}"
