@@ -1,0 +1,63 @@
+"""The cohort of each user: who is in it depends on key, dataset and id alone."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.privacy.keys import FixedSecret
+from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
+from sfumato.transforms.privacy.user_hashes import hash_users
+
+SECRET = FixedSecret(b"s" * 32)
+IDS = pa.array(np.arange(60_000))
+
+
+@pytest.mark.parametrize("cohorts", [1, 2, 7, 30, 366])
+def test_a_cohort_is_the_share_of_the_hash_in_exact_integers(cohorts: int) -> None:
+    key = rotation_key(SECRET, "city", cohorts)
+    expected = [1 + int(one) * cohorts // 2**64 for one in hash_users(IDS, key.subkey("users"))]
+    found = cohort_of(IDS, key, cohorts)
+    assert found.dtype == np.int64
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("ids", [IDS, IDS.cast(pa.string())])
+def test_cohorts_are_equally_large(ids: pa.Array) -> None:
+    sizes = np.bincount(cohort_of(ids, rotation_key(SECRET, "city", 30), 30), minlength=31)[1:]
+    # Each is binomial with mean 2,000 and standard deviation 44: six of them have probability below 1e-7 in 30 sizes.
+    assert abs(sizes - 2000).max() < 6 * 44
+
+
+def test_a_user_keeps_their_cohort_whoever_else_is_there_and_in_whatever_form_the_id_is() -> None:
+    key = rotation_key(SECRET, "city", 30)
+    cohorts = cohort_of(IDS, key, 30)
+    some = np.array([5, 59_999, 17])
+    assert cohort_of(IDS.take(pa.array(some)), key, 30).tolist() == cohorts[some].tolist()
+    assert cohort_of(IDS.cast(pa.int32()), key, 30).tolist() == cohorts.tolist()
+    texts = IDS.cast(pa.string())
+    of_texts = cohort_of(texts, key, 30)
+    for form in (texts.cast(pa.binary()), texts.cast(pa.large_string()), texts.dictionary_encode()):
+        assert cohort_of(form, key, 30).tolist() == of_texts.tolist()
+    assert cohort_of(IDS[:0], key, 30).tolist() == []
+
+
+def test_key_dataset_and_number_of_cohorts_each_give_another_division() -> None:
+    keys = [
+        (rotation_key(SECRET, "city", 30), 30),
+        (rotation_key(SECRET, "town", 30), 30),
+        (rotation_key(FixedSecret(b"t" * 32), "city", 30), 30),
+        (rotation_key(SECRET, "city", 31), 31),
+    ]
+    partitions = {with_partition(Rotation(1, cohorts), key).partition for key, cohorts in keys}
+    assert len(partitions) == 4
+    first = cohort_of(IDS, *keys[0])
+    for key, cohorts in keys[1:]:
+        # Independent divisions agree on one user in 30: mean 2,000, standard deviation 44.
+        assert abs(int((cohort_of(IDS, key, cohorts) == first).sum()) - 60_000 // cohorts) < 6 * 44
+    assert rotation_key(SECRET, "City", 30).subkey("users") == keys[0][0].subkey("users")
+
+
+def test_the_cohort_does_not_change_the_partition() -> None:
+    key = rotation_key(SECRET, "city", 30)
+    assert with_partition(Rotation(7, 30), key).partition == with_partition(Rotation(8, 30), key).partition
