@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
+from typing import Any
 
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, format_amount, parse_amount
@@ -73,7 +74,8 @@ class Accounting:
             request=hashlib.sha256(request.encode()).hexdigest(),
             # Keyed, because an unkeyed digest of the input would confirm a guess at it.
             binding=key.subkey("ledger").hex(),
-            starts_from=(metadata.parameters.get("warm_start") or {}).get("release_id"),
+            starts_from=_starts_from(metadata.parameters.get("warm_start")),
+            rotation=cost.rotation,
         )
 
     def reserve(self, charge: Charge) -> Reservation:
@@ -118,6 +120,11 @@ class Accounting:
         except (BudgetError, RequestError) as error:
             return [*lines, f"it would be refused: {str(error).removeprefix('ledger: ')}"]
         return [*lines, "it fits"]
+
+
+def _starts_from(warm_start: Mapping[str, Any] | None) -> str | None:
+    """Returns the ids of the releases from which a release starts, separated by commas; None without any."""
+    return ",".join([warm_start["release_id"], *warm_start.get("added", [])]) if warm_start else None
 
 
 def rho_amount(cost: Cost) -> Decimal | None:

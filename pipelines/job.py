@@ -485,6 +485,7 @@ def key_and_metadata(
         parameters=parameters,
         timeline=timeline_link(request.output, job.timeline),
         geography=job.geography,
+        corrects=request.corrects if isinstance(request, ReleaseRequest) else None,
     )
     return key, metadata
 

@@ -13,6 +13,7 @@ from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.trust import Trust
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a dataset or a release
@@ -212,6 +213,7 @@ class Cost:
         rho: of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it. None for other noise.
         adjacency: one of ADJACENCIES.
         trust: the party that sees unprotected data.
+        rotation: the rotating cohort whose users it costs; None for all users.
     """
 
     epsilon: float
@@ -219,6 +221,7 @@ class Cost:
     adjacency: str = ADD_OR_REMOVE
     trust: Trust = Trust.CENTRAL
     rho: float | None = None
+    rotation: Rotation | None = None
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,7 @@ class Charge:
         delta: in [0, 1).
         request: SHA-256 of the job's parameters.
         binding: keyed digest of request, input and key. Without the key it reveals nothing about the input.
-        starts_from: id of the earlier release from which this one starts, if any.
+        starts_from: ids of the earlier releases from which this one starts, separated by commas; None without any.
         adjacency: see Cost.
         trust: see Cost.
         files: keyed digest of each input file's content (see `ledger.input_files`).

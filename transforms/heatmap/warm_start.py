@@ -31,12 +31,14 @@ class WarmStart:
         estimate: its map.
         epsilon: its cost.
         safe: whether the key of its noise is secret.
+        added: ids of later releases, whose answers a night's map adds.
     """
 
     release_id: str
     estimate: Estimate
     epsilon: float
     safe: bool
+    added: tuple[str, ...] = ()
 
     @classmethod
     def from_release(cls, manifest: Mapping[str, Any], cells: pa.Table, grid: Grid) -> WarmStart:
@@ -67,8 +69,9 @@ class WarmStart:
         return cls(release_id, _read_estimate(cells, depth), epsilon, safe)
 
     def metadata(self) -> dict[str, Any]:
-        """The entry in the new release's manifest: the earlier release's id, epsilon and digest."""
-        return {"release_id": self.release_id, "epsilon": self.epsilon, "digest": digest(self.estimate)}
+        """The entry in the new release's manifest: the earlier releases' ids, the first's epsilon, the map's digest."""
+        added = {"added": list(self.added)} if self.added else {}
+        return {"release_id": self.release_id, "epsilon": self.epsilon, "digest": digest(self.estimate), **added}
 
 
 def digest(estimate: Estimate) -> str:

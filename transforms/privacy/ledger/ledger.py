@@ -333,9 +333,10 @@ def _existing_reservation(history: History, charge: Charge) -> Reservation | Non
     if existing is not None and (existing.refusal is None or existing.charge.binding == charge.binding):
         _check_same(existing.reserved_charge or existing.charge, charge)
         return existing
-    if charge.starts_from is not None and charge.starts_from not in history.reservations:
+    unknown = [one for one in (charge.starts_from or "").split(",") if one and one not in history.reservations]
+    if unknown:
         raise RequestError(
-            f"warm_start: release {charge.starts_from} is not in the ledger, so the ledger would not account for what "
+            f"warm_start: release {unknown[0]} is not in the ledger, so the ledger would not account for what "
             "it reveals; start from a release that was charged there"
         )
     return None
