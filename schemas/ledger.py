@@ -244,6 +244,8 @@ class Charge:
         also_charged: other datasets and days to which some of these files were charged before. This charge counts
             for them too.
         rho: see Cost. Charges with a rho are composed by their rhos.
+        rotation: the cohort of users that the release asks, with its partition. The charge counts for these users
+            alone. None if it counts for all users.
     """
 
     release_id: str
@@ -260,6 +262,7 @@ class Charge:
     files: tuple[str, ...] = ()
     also_charged: tuple[tuple[str, Period], ...] = ()
     rho: Decimal | None = None
+    rotation: Rotation | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
@@ -276,6 +279,8 @@ class Charge:
             raise RequestError(f"delta: a charge is a number from 0 to below 1, got {self.delta}")
         if self.rho is not None and not (self.rho.is_finite() and self.rho > 0 and self.delta > 0):
             raise RequestError(f"rho: a charge of Gaussian noise has a rho and a delta above 0, got rho {self.rho}")
+        if self.rotation is not None and not self.rotation.partition:
+            raise RequestError("rotation: a charge states the partition, which says to which users the cohort belongs")
 
     def counted(self) -> list[Charge]:
         """Returns the charge for its own dataset and days, and for each other dataset and days that it counts for."""

@@ -18,6 +18,7 @@ from sfumato.transforms.privacy.user_hashes import hash_users
 
 NULL_USER = DROP_REASONS.index("null_user_id")
 _VALUE_REASONS = [DROP_REASONS.index(reason) for reason in REASONS]
+
 # Rows of a block: its temporary columns stay in the processor's cache.
 _BLOCK_ROWS = 1 << 16
 

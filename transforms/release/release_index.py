@@ -20,7 +20,7 @@ from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.transforms.files import write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.ledger.windows import spent_in_window
+from sfumato.transforms.privacy.ledger.windows import spent_by_day
 from sfumato.transforms.release.catalog import RELEASES, published_releases
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.stac_item import stac_bytes, stac_catalog, stac_item
@@ -125,18 +125,15 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
 
 
 def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> list[Spending]:
-    """Returns, for each limit of the dataset, the epsilon spent in the window that ends on each day."""
+    """Returns, for each limit of the dataset, the worst user's epsilon in the window that ends on each day."""
     if history is None:
         return []
     dataset = dataset.casefold()
     first, last = (date.fromisoformat(dated.date) for dated in (releases[0], releases[-1]))
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
-    return [
-        Spending(
-            float(limit.epsilon),
-            float(limit.delta),
-            limit.days,
-            [(str(day), float(spent_in_window(history.charges, dataset, day, limit))) for day in days],
-        )
-        for limit in history.limits.get(dataset, ())
-    ]
+    found = []
+    for limit in history.limits.get(dataset, ()):
+        spent = map(float, spent_by_day(history.charges, dataset, days, limit))
+        by_day = list(zip(map(str, days), spent, strict=True))
+        found.append(Spending(float(limit.epsilon), float(limit.delta), limit.days, by_day))
+    return found

@@ -73,6 +73,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
     limits: dict[str, tuple[Limit, ...]] = {}
     changes: list[LimitChange] = []
     refusals: list[Reservation] = []
+    cohorts: dict[str, int] = {}  # their number, by partition
     head = FIRST
     for entry in read_entries(entries):
         index, kind, content, head = entry["index"], entry["kind"], entry["content"], entry["hash"]
@@ -87,6 +88,9 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
                 if existing.refusal is None:
                     raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again")
                 refusals.append(reservations.pop(charge.release_id))
+            rotation = charge.rotation
+            if rotation is not None and cohorts.setdefault(rotation.partition, rotation.cohorts) != rotation.cohorts:
+                raise LedgerError(f"ledger: entry {index} has a partition of the users with another number of cohorts")
             if charge.dataset not in limits:
                 raise LedgerError(f"ledger: entry {index} charges a dataset that has no limits, {charge.dataset}")
             if with_limits:
