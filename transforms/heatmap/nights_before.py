@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import parse_day
 from sfumato.schemas.release import ANSWERS_FILE, NIGHTS_FILE
-from sfumato.schemas.tree import nodes_from_names
-from sfumato.transforms.heatmap.nights.filter import NightMap, NightsState, update
+from sfumato.schemas.tree import node_names, nodes_from_names
+from sfumato.transforms.heatmap.nights.nights_state import NightsState
+from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
 from sfumato.transforms.heatmap.posterior.estimator import measurement_of
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
 from sfumato.transforms.heatmap.state import HeatmapState
@@ -118,10 +119,15 @@ def nights_content(after: NightsState, tonight: NightMap, night: Night) -> dict[
         "night": str(night.night),
         "rests_on": [str(period) for period in after.rests_on],
         "started_anew": night.before.anew,
-        "changes": [asdict(change) for change in tonight.changes],
+        "changes": [_change(one) for one in tonight.changes],
         "parameters": tonight.parameters,
         "description": _DESCRIPTION,
     }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    fields = asdict(change)
+    return {"cell_id": node_names(np.array([fields.pop("node")], dtype=np.uint64))[0], **fields}
 
 
 def _cohorts(manifest: Any) -> int:
