@@ -99,19 +99,20 @@ class Accounting:
         epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
         charge = Charge(
             release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "",
-            adjacency=cost.adjacency, rho=rho_amount(cost),
+            adjacency=cost.adjacency, rho=rho_amount(cost), rotation=cost.rotation,
         )  # fmt: skip
         limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
         if charge.rho is not None:
             text += f" (rho {charge.rho:.4g})"
-        lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
+        asked = "" if cost.rotation is None else f", for the users of cohort {cost.rotation}"
+        lines = [f"{text} to dataset {self.dataset} for {self.period}{asked}, in the ledger {self.ledger}"]
         for limit in limits:
             spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit)
             lines.append(f"limit: {limit.describe()}; epsilon {format_amount(spent)} is spent up to {self.period.last}")
             is_known = charge.rho is not None or not delta  # how releases of every day compose
             if is_known and limit.days > 1 and limit.adjacency == charge.adjacency:
-                exact = daily_epsilon(limit, float(delta))
+                exact = daily_epsilon(limit, float(delta), 1 if cost.rotation is None else cost.rotation.cohorts)
                 most = Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(exact).normalize()
                 at = f" and delta {format_amount(delta)}" if delta else ""
                 lines.append(f"releases of every day fit this limit up to epsilon {format_amount(most)}{at} each")
