@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import parse_day
 from sfumato.schemas.release import ANSWERS_FILE, NIGHTS_FILE
-from sfumato.schemas.tree import node_names, nodes_from_names
+from sfumato.schemas.tree import Tree, node_names, nodes_from_names
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
 from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
 from sfumato.transforms.heatmap.posterior.estimator import measurement_of
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
 from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.heatmap.warm_start import with_complete_parents
 from sfumato.transforms.release.published_release import Release, open_release
 
 _DESCRIPTION = (
@@ -104,7 +105,7 @@ def _published_measurements(release: Release) -> list[TreeMeasurement]:
         part = answers.filter(pc.equal(answers["sub_query"], pa.scalar(int(query["index"]), pa.int16())))
         entries = nodes_from_names(part["cell_id"].to_pylist(), depth)
         order = np.argsort(entries)
-        tree = release.answered_tree(int(query["index"]))
+        tree = Tree.of(depth, with_complete_parents(entries[order]))
         users, stddev = (part[name].to_numpy()[order] for name in ("users", "stddev"))
         if not (np.array_equal(tree.entries, entries[order]) and np.isfinite(users).all() and (stddev > 0).all()):
             raise ValueError(f"{ANSWERS_FILE} is damaged")

@@ -95,13 +95,13 @@ def _read_estimate(cells: pa.Table, depth: int) -> Estimate:
     if not (len(entries) and (abs(counts) < _MAX_COUNT).all() and ((stddev >= 0) & (stddev < _MAX_COUNT)).all()):
         raise RequestError("warm_start: the release's cells are damaged (counts or deviations that are no numbers)")
     order = np.argsort(entries)
-    tree = Tree.of(depth, _with_complete_parents(entries[order]))
+    tree = Tree.of(depth, with_complete_parents(entries[order]))
     if not np.array_equal(tree.entries, entries[order]):
         raise RequestError("warm_start: the release's cells are damaged (they do not cover the region, or repeat)")
     return Estimate(tree, counts[order], stddev[order])
 
 
-def _with_complete_parents(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def with_complete_parents(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Adds the nodes that own no entry because all four of their children exist."""
     nodes = entries
     while True:

@@ -68,5 +68,5 @@ def test_a_rotation_contradicts_some_options(option: str, value: object) -> None
 
 @pytest.mark.parametrize("cohorts", [0, 367])
 def test_a_rotation_has_a_cohort_for_each_day_of_a_year_at_most(cohorts: int) -> None:
-    with pytest.raises(RequestError, match="^rotation"):
+    with pytest.raises(RequestError, match=r"^rotation"):
         HeatmapParameters(rotation=cohorts)
