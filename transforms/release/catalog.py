@@ -92,6 +92,9 @@ def disagreement(release: Release, history: History) -> str | None:
         return f"release {release_id} states another cost than it was charged"
     if adjacency != charge.adjacency:
         return f"release {release_id} states another adjacency than it was charged for"
+    asked = None if charge.rotation is None else {"cohort": charge.rotation.cohort, "cohorts": charge.rotation.cohorts}
+    if privacy.get("rotation") != asked:
+        return f"release {release_id} states another cohort of users than it was charged for"
     return None
 
 
