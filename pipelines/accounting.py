@@ -11,12 +11,10 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, format_amount, parse_amount
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.privacy.keys import RunKey, Secret
+from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits, open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, spent_in_window
-from sfumato.transforms.privacy.rotation import rotation_key, with_partition
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 
@@ -31,7 +29,6 @@ class Accounting:
         period: days that the logs cover.
         budget: the dataset's expected limits; empty to accept the ledger's.
         allow_reuse: charge input files that were charged to another dataset or other days before.
-        rotation: the cohort of users that the run asks; None for all users. Its partition follows from the key.
     """
 
     ledger: str
@@ -39,7 +36,6 @@ class Accounting:
     period: Period
     budget: tuple[Limit, ...] = ()
     allow_reuse: bool = False
-    rotation: Rotation | None = None
 
     def open(self) -> Ledger:
         """Opens the ledger."""
@@ -78,14 +74,7 @@ class Accounting:
             # Keyed, because an unkeyed digest of the input would confirm a guess at it.
             binding=key.subkey("ledger").hex(),
             starts_from=(metadata.parameters.get("warm_start") or {}).get("release_id"),
-            rotation=self._partitioned(key.secret),
         )
-
-    def _partitioned(self, secret: Secret) -> Rotation | None:
-        """The rotation with its partition under a secret."""
-        if self.rotation is None:
-            return None
-        return with_partition(self.rotation, rotation_key(secret, self.dataset, self.rotation.cohorts))
 
     def reserve(self, charge: Charge) -> Reservation:
         """Charges the ledger, once for each release id. Raises RequestError, BudgetError or LedgerError."""
@@ -95,13 +84,8 @@ class Accounting:
         """Raises the errors of `reserve`, and writes nothing. Returns the existing reservation, if any."""
         return self.open().check(charge, self.budget, allow_reuse=self.allow_reuse)
 
-    def forecast(self, cost: Cost, release_id: str | None, secret: Secret | None = None) -> list[str]:
+    def forecast(self, cost: Cost, release_id: str | None) -> list[str]:
         """Returns lines for --dry_run: the charge of a run, and whether it is within the limits. Writes nothing.
-
-        Args:
-            cost: of the whole release.
-            release_id: of the run, None for a new one.
-            secret: behind the key, which decides whom a rotation asks. None for a run of all users.
 
         Raises:
             RequestError: the limits contradict the ledger's, or there are none.
@@ -111,32 +95,24 @@ class Accounting:
         if release_id in history.reservations:
             return [f"nothing: release {release_id} was charged before; the run would resume it"]
         epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
-        rotation = None if secret is None else self._partitioned(secret)
         charge = Charge(
             release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "",
-            adjacency=cost.adjacency, rho=rho_amount(cost), rotation=rotation,
+            adjacency=cost.adjacency, rho=rho_amount(cost),
         )  # fmt: skip
         limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
         if charge.rho is not None:
             text += f" (rho {charge.rho:.4g})"
         lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
-        asked: dict[str, int] = {}
-        if rotation is not None:
-            lines.append(f"for the users of cohort {rotation}, whom it asks; other users spend nothing")
-            asked = {rotation.partition: rotation.cohort}
         for limit in limits:
-            spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit, asked)
+            spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit)
             lines.append(f"limit: {limit.describe()}; epsilon {format_amount(spent)} is spent up to {self.period.last}")
             is_known = charge.rho is not None or not delta  # how releases of every day compose
             if is_known and limit.days > 1 and limit.adjacency == charge.adjacency:
-                exact = daily_epsilon(limit, float(delta), 1 if rotation is None else rotation.cohorts)
+                exact = daily_epsilon(limit, float(delta))
                 most = Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(exact).normalize()
                 at = f" and delta {format_amount(delta)}" if delta else ""
-                turns = "" if rotation is None else f", of {rotation.cohorts} cohorts in turn,"
-                lines.append(
-                    f"releases of every day{turns} fit this limit up to epsilon {format_amount(most)}{at} each"
-                )
+                lines.append(f"releases of every day fit this limit up to epsilon {format_amount(most)}{at} each")
         try:
             check_budget(history, charge, limits)
         except (BudgetError, RequestError) as error:

@@ -213,7 +213,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     _ = job.geography  # a file that cannot be used is a bad request
     files = match_files(request.input, layout_of(request, job.columns()), filters_of(request))
     if isinstance(request, ReleaseRequest) and request.dry_run:
-        charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id, job.kept_secret)
+        charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
         forecast = Forecast(job.columns().names(), files, job.cost(), charge, trust_lines(job), job.plan_text())
         sys.stdout.write(dry_run_text(request, forecast))
         return

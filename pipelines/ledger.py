@@ -113,9 +113,11 @@ def _reservations(history: History, dataset: str | None) -> list[Reservation]:
 
 
 def state_of(reservation: Reservation) -> str:
-    """Whether a charge is refused, reserved or published."""
+    """Whether a charge is refused, reserved or published, or its release was published and its files removed."""
     if reservation.refusal is not None:
         return "refused"
+    if reservation.pruned is not None:
+        return "pruned"
     return "reserved" if reservation.manifest is None else "published"
 
 

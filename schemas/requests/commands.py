@@ -1,11 +1,12 @@
-"""Requests of the commands that run no pipeline: `sfumato key`, `sfumato page` and `sfumato ledger`."""
+"""Requests of the commands that run no pipeline: `sfumato key`, `page`, `ledger` and `releases prune`."""
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Literal, Self
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions
@@ -49,6 +50,43 @@ class PageRequest(LogOptions):
         common=True,
         metavar="FOLDER",
     )
+
+
+def _days(value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    found = re.fullmatch(r"([1-9][0-9]{0,4})d", str(value).strip())
+    if not found:
+        raise RequestError(f"keep: write a number of days, such as 90d; got {str(value)[:40]!r}")
+    return timedelta(days=int(found[1]))
+
+
+class PruneRequest(LogOptions):
+    """The removal of the files of old releases."""
+
+    JOB: ClassVar[str] = "releases"
+    COMMAND: ClassVar[str] = "releases prune"
+    ABOUT: ClassVar[str] = (
+        "Removes the files of old releases but their manifests, so that the ledger still proves what was published."
+    )
+    EXAMPLE: ClassVar[str] = "--timeline published --ledger ledger.db --keep 90d"
+
+    timeline: str = option(
+        ..., "the folder whose releases/ are pruned: `output` of a refresh", INPUT, common=True, metavar="FOLDER"
+    )
+    ledger: str = option(
+        ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
+        metavar="LOCATION",
+    )  # fmt: skip
+    keep: Annotated[timedelta, PlainValidator(_days)] = option(
+        ...,
+        "keep releases of data that are at most N days old, and whatever their age the newest one of each job, region "
+        "and depth, and those that a charged run starts from",
+        INPUT,
+        common=True,
+        metavar="Nd",
+    )
+    dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
 
 
 class LedgerRequest(LogOptions):
