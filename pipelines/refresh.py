@@ -30,7 +30,7 @@ from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
-from sfumato.transforms.release.catalog import RELEASES, disagreement, published_releases
+from sfumato.transforms.release.catalog import RELEASES, disagreement, is_pruned, published_releases
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.publishing import CommitRelease
 
@@ -89,15 +89,16 @@ class Refresh:
                 self._sync_published(day, existing, history)
                 return
             reservation = history.reservations.get(self.release_id(day))
+            starts = {name: release for name, release in releases.items() if not is_pruned(release, history)}
             try:
                 try:
-                    self._run(day, releases, reservation, self._epsilon(reservation, history))
+                    self._run(day, starts, reservation, self._epsilon(reservation, history))
                 except BudgetError:
                     if reservation is None or reservation.reserved_charge is None:
                         raise
                     # The input was corrected after a refusal. The refusal's cost reduces the epsilon of this run.
                     remaining = format_amount(reservation.reserved_charge.epsilon - reservation.charge.epsilon)
-                    self._run(day, releases, reservation, remaining)
+                    self._run(day, starts, reservation, remaining)
                 return
             except ReusedError:
                 # Another process charged this day first, maybe with another warm start. Read its charge and try again.

@@ -299,6 +299,8 @@ class Reservation:
         manifest: SHA-256 of the manifest published under it; None until the ledger knows of a publication.
         refusal: why the run refused to publish a result; None if it did not refuse.
         reserved_charge: of a refused run, the charge before `charge` was lowered to what was spent.
+        pruned: when the removal of the release's files was recorded, ISO 8601 in UTC. The manifest stays. None if they
+            were never removed.
     """
 
     charge: Charge
@@ -308,6 +310,7 @@ class Reservation:
     manifest: str | None = None
     refusal: str | None = None
     reserved_charge: Charge | None = None
+    pruned: str | None = None
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
         """Returns the reservation of a refused run that spent only these amounts.

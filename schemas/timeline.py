@@ -30,6 +30,7 @@ class DatedRelease:
         warm_start: id of the release that it started from, if any.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
         safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
+        pruned: whether its files were removed, all but the manifest.
 
     Raises:
         ValueError: a value is out of range.
@@ -46,6 +47,7 @@ class DatedRelease:
     warm_start: str | None
     map: str | None
     safe: bool
+    pruned: bool = False
 
     def __post_init__(self) -> None:
         _check_date(self.date)
@@ -59,12 +61,12 @@ class DatedRelease:
 
     @property
     def has_map(self) -> bool:
-        """Whether there is a map. A histogram or quantiles have none."""
+        """Whether there is a map. A histogram, quantiles or a pruned release have none."""
         return self.map is not None
 
     @classmethod
     def from_manifest(
-        cls, date: str, folder: str, manifest: Mapping[str, Any], map_file: str | None = None
+        cls, date: str, folder: str, manifest: Mapping[str, Any], map_file: str | None = None, pruned: bool = False
     ) -> DatedRelease:
         """From the manifest of the release in a folder. Raises RequestError if an entry is missing or out of range."""
         try:
@@ -85,6 +87,7 @@ class DatedRelease:
                 warm_start=start.get("release_id"),
                 map=map_file,
                 safe=privacy["randomness"].get("safe") is True,
+                pruned=pruned,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RequestError(

@@ -441,6 +441,7 @@ class Night(_Model):
     warm_start: str | None
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
+    pruned: bool  # its files were removed, all but the manifest
 
 
 class NightMap(_Model):

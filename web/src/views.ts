@@ -521,6 +521,7 @@ export interface Night {
   warm_start: string | null;
   map: string | null;
   safe: boolean;
+  pruned: boolean;
 }
 /**
  * A limit of the ledger and what had been spent in the window that ends on each day.

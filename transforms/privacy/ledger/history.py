@@ -12,6 +12,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     COMMIT,
     FIRST,
     LIMITS,
+    PRUNE,
     RESERVE,
     SETTLE,
     charge_of,
@@ -112,6 +113,13 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             if not (isinstance(manifest, str) and manifest):
                 raise LedgerError(f"ledger: entry {index} does not say what was published")
             reservations[release_id] = replace(reservations[release_id], manifest=manifest)
+        elif kind == PRUNE:
+            existing = reservations.get(str(content.get("release_id")))
+            if existing is None or existing.manifest is None or existing.pruned is not None:
+                raise LedgerError(
+                    f"ledger: entry {index} removes the files of {content.get('release_id')!r:.120}, which has none"
+                )
+            reservations[existing.charge.release_id] = replace(existing, pruned=entry["time"])
         else:
             raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals))

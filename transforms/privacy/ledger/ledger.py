@@ -17,6 +17,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     COMMIT,
     KINDS,
     LIMITS,
+    PRUNE,
     RESERVE,
     SETTLE,
     charge_content,
@@ -181,6 +182,21 @@ class Ledger:
             if existing.manifest != manifest:
                 raise LedgerError(f"ledger: release {release_id} has been published before, with another manifest")
             return existing
+
+        self._append_until_done(decide)
+
+    def prune(self, release_id: str) -> None:
+        """Records that the files of a published release are about to be removed, all but its manifest. Safe to repeat.
+
+        Raises:
+            LedgerError: the ledger knows of no publication of the release.
+        """
+
+        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+            existing = history.reservations.get(release_id)
+            if existing is None or existing.manifest is None:
+                raise LedgerError(f"ledger: release {release_id} is not known to be published, so it is not pruned")
+            return (PRUNE, {"release_id": release_id}) if existing.pruned is None else existing
 
         self._append_until_done(decide)
 

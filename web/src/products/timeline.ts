@@ -174,6 +174,7 @@ class Timeline {
     try {
       const wanted = this.shown === A ? [a, null] : this.shown === B ? [null, b] : [a, b];
       const missing = wanted.find((night) => night && !night.map);
+      if (missing?.pruned) throw new Error(`The map of ${shortDate(missing.date)} was removed to save space. What the release cost and stated is kept.`);
       if (missing) throw new Error(`The release of ${shortDate(missing.date)} is a ${missing.job}, without a map. Its own page shows it.`);
       const maps = await Promise.all(wanted.map((night) => (night ? this.maps.load(night) : null)));
       if (mine === this.asked) this.paint(maps);
@@ -211,7 +212,7 @@ class Timeline {
   private nightWords(night: Night): HTMLElement[] {
     const users = night.users === null ? "" : `About ${significant(night.users)} users. `;
     return [h("p", {}, `${users}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
-      h("p", {}, h("a", { href: `${night.folder}/index.html` }, "The night's own page"), night.warm_start ? `, started from ${night.warm_start}` : "")];
+      h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "The night's manifest") : h("a", { href: `${night.folder}/index.html` }, "The night's own page"), night.warm_start ? `, started from ${night.warm_start}` : "")];
   }
 
   private refuse(message: string): void {
