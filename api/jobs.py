@@ -10,7 +10,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ from sfumato.transforms.heatmap.changes_files import compare_releases, finer_gri
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
 from sfumato.transforms.heatmap.plan import Plan, make_plan
+from sfumato.transforms.heatmap.rotation_plan import RotationPlan, make_rotation_plan
 from sfumato.transforms.release.published_release import data_frame, read_part
 
 if TYPE_CHECKING:
@@ -446,7 +447,27 @@ def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 
     return f"{os.fspath(output).rstrip('/')}/*.parquet"
 
 
-def plan(*, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", **options: Any) -> Plan:
+@overload
+def plan(
+    *, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", nights: None = None, **options: Any
+) -> Plan: ...
+
+
+@overload
+def plan(
+    *, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", nights: int, **options: Any
+) -> RotationPlan: ...
+
+
+def plan(
+    *,
+    users: int,
+    epsilon: float = 1.0,
+    depth: int = 10,
+    method: str = "adaptive",
+    nights: int | None = None,
+    **options: Any,
+) -> Plan | RotationPlan:
     """Computes the cost of a heatmap for a client and its accuracy, from public figures only. It reads no data.
 
     Args:
@@ -454,10 +475,13 @@ def plan(*, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "ad
         epsilon: privacy budget of the complete release.
         depth: the finest grid has 2^depth x 2^depth cells.
         method: see `heatmap`.
+        nights: compare the numbers of rotating cohorts for a map every night; epsilon is then of any so many nights in
+            a row.
         **options: any other option of `sfumato plan`.
 
     Returns:
         The plan, with `noise_stddev` (users), `min_visible_users` (users), `bits` a client sends, and `sub_queries`.
+        With nights a plan with `choices`, one for each number of cohorts, and the `best` of them.
 
     Raises:
         RequestError: an option is wrong, or no such heatmap can be made.
@@ -466,14 +490,18 @@ def plan(*, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "ad
         >>> plan = sfumato.plan(users=1_000_000, epsilon=1.0, depth=8)
         >>> len(plan.sub_queries) > 1, plan.noise_stddev < 200
         (True, True)
+        >>> sfumato.plan(users=300_000, epsilon=1.0, nights=30).best.cohorts
+        30
     """
-    request = request_of("plan", {"users": users, "epsilon": epsilon, "depth": depth, "method": method, **options})
+    given = {"users": users, "epsilon": epsilon, "depth": depth, "method": method, "nights": nights, **options}
+    request = request_of("plan", given)
     assert isinstance(request, PlanOptions)
     settings = option_grid(request.method, lists_of(request, PLANNED))
     if len(settings) > 1:
         raise RequestError("plan: give one value an option; `sfumato plan` compares several")
     ((chosen, values),) = settings
-    return make_plan(heatmap_parameters(chosen, values))
+    parameters = heatmap_parameters(chosen, values)
+    return make_plan(parameters) if nights is None else make_rotation_plan(parameters, nights)
 
 
 def _publish(

@@ -101,7 +101,7 @@ def test_defaults_are_those_of_the_command_line(name: str):
     for parameter in inspect.signature(getattr(sfumato, name)).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD or parameter.name == "output":
             continue
-        option = options[parameter.name]
+        option = options.get(parameter.name) or request_class(name).model_fields[parameter.name]
         required = parameter.default is inspect.Parameter.empty
         assert required == (option.is_required() or (name, parameter.name) in REQUIRED), parameter
         if not required and parameter.default is not None:  # None gives the request's own default
@@ -120,6 +120,14 @@ def test_a_plan_prints_its_figures_and_takes_one_value_an_option():
         sfumato.plan(users=1_000_000, epsilon=[1, 2])
     with pytest.raises(sfumato.RequestError, match="no_such"):
         sfumato.plan(users=1_000_000, no_such=1)
+
+
+def test_a_plan_of_nights_compares_numbers_of_cohorts():
+    plan = sfumato.plan(users=300_000, nights=30)
+    assert [choice.cohorts for choice in plan.choices] == [1, 2, 3, 4, 5, 6, 8, 10, 15, 30]
+    assert plan.best.cohorts == 30
+    assert "rotation: 30" in repr(plan)
+    assert sfumato.plan(users=300_000, nights=30, trust="central").best.cohorts == 1
 
 
 @pytest.mark.parametrize("kind", ["pandas", "pyarrow"])

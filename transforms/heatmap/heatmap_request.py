@@ -25,7 +25,7 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
-from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import UTC, Slots
 from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
@@ -195,11 +195,24 @@ class PlanOptions(LogOptions):
     EXAMPLE: ClassVar[str] = "--users 1000000 --epsilon 0.5,1,2 --depth 10"
 
     method: Several[str] = option((Adaptive.NAME,), f"of {', '.join(METHODS)}", METHOD, common=True, metavar="NAMES")
+    nights: int | None = option(
+        None,
+        "compare the numbers of rotating cohorts for a map every night; epsilon and delta are then of any so many "
+        "nights in a row",
+        PRIVACY,
+        common=True,
+        ge=1,
+        le=MAX_COHORTS,
+    )
 
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if not self.given(["users"]):
             raise RequestError("users: give the number of users who will take part, such as --users 1000000")
+        if self.nights is not None:
+            for name, values in {"method": self.method, **lists_of(self, PLANNED)}.items():
+                if len(values) > 1:
+                    raise RequestError(f"{name}: with nights give one value, got {len(values)}")
         return self
 
 
