@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, interleave
 from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.density_metrics import coarsen
-from sfumato.transforms.evaluation.in_memory import Rows
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.synth.city import SIZE_KM
 from sfumato.transforms.synth.day_plan import build_city_on, density_on
 from sfumato.transforms.synth.generate import density_raster
@@ -113,6 +117,15 @@ class Night:
         cohort = Rotation.of_night(self.day, cohorts).cohort
         bits = random_bits(stream_key(self.seed, _COHORTS), self.people) >> np.uint64(32)
         return np.asarray(1 + bits % np.uint64(cohorts) == cohort)
+
+    def entry_counts(self, tree: Tree) -> NDArray[np.int64]:
+        """The exact users of a tree's entries: int64[T]."""
+        return np.bincount(tree.index.owners(self.codes.astype(np.uint64)), minlength=len(tree.entries))
+
+    def run(self, cohorts: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None) -> HeatmapState:
+        """The run that asks tonight's cohort of so many."""
+        rows = self.rows(cohorts)
+        return run_in_memory(rows, len(rows.codes), parameters, key, prior)
 
     def rows(self, cohorts: int = 1) -> Rows:
         """The users of tonight's cohort, in the order of new hashes."""
