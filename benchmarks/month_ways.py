@@ -6,7 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Protocol
 
@@ -18,6 +18,8 @@ from benchmarks.city_nights import SIDE
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import CentralOrSecagg
 from sfumato.transforms.evaluation.density_metrics import mean_squared_error
+from sfumato.transforms.heatmap.nights.nights_state import NightsState
+from sfumato.transforms.heatmap.nights.nights_update import Change, update
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
@@ -143,7 +145,7 @@ class Published:
         expected_error, exact_error: mean squared errors against the expected density and against that of the counts.
         covered: by the 95% intervals of cells.
         seconds: of the run and of `nights.update`.
-        stored: bytes of the state of the nights, as a Parquet table.
+        changes: from what the nights before lead to expect; empty without a posterior.
     """
 
     density: Array
@@ -151,7 +153,7 @@ class Published:
     exact_error: float
     covered: Covered
     seconds: tuple[float, float]
-    stored: int = 0
+    changes: tuple[Change, ...] = ()
 
 
 def run_key(number: int, way: Way, day: date, trust: str) -> RunKey:
@@ -166,35 +168,47 @@ class Publisher:
     Attributes:
         way, trust: what it does.
         number: of the keys.
-        state: what it knows of the nights so far; None before the first, and without memory.
+        prior: the map of the night before, for a warm start.
+        before: the maps of the last nights, for their mean.
+        nights: what is known of the nights so far; None before the first.
     """
 
     way: Way
     trust: CentralOrSecagg
     number: int = 0
     prior: Estimate | None = None
-    before: list[Array] = field(default_factory=list)
+    before: tuple[Array, ...] = ()
+    nights: NightsState | None = None
 
     def publish(self, night: SimulatedNight) -> Published:
-        """A night's map."""
+        """A night's map. The publisher then knows this night."""
         way, parameters = self.way, self.way.parameters(self.trust)
+        prior = self.prior if self.nights is None else self.nights.predict(night.day, night.users)
         began = time.perf_counter()
-        state = night.run(way.cohorts, parameters, run_key(self.number, way, night.day, self.trust), self.prior)
-        seconds = time.perf_counter() - began
-        estimate = parameters.method.decode(state, parameters.depth)
-        low, high = intervals(estimate, state, way.cohorts)
+        state = night.run(way.cohorts, parameters, run_key(self.number, way, night.day, self.trust), prior)
+        ran = time.perf_counter()
+        changes: tuple[Change, ...] = ()
+        if way.memory == "posterior":
+            measured, users, stddev = scaled_measurements(state, way.cohorts)
+            self.nights, made = update(self.nights, night.day, measured, users, stddev)
+            estimate, low, high, changes = made.estimate, made.low, made.high, tuple(made.changes)
+        else:
+            estimate = parameters.method.decode(state, parameters.depth)
+            low, high = intervals(estimate, state, way.cohorts)
+        seconds = ran - began, time.perf_counter() - ran
         density = estimate_density(estimate, LEVEL)
         if way.memory == "warm":
             self.prior = estimate
         if way.memory == "mean":
-            self.before = [*self.before, density][-MEAN_OF:]
+            self.before = (*self.before, density)[-MEAN_OF:]
             density = np.mean(self.before, axis=0)
         return Published(
             density,
             mean_squared_error(density, night.expected),
             mean_squared_error(density, night.exact()),
             Covered.of(low, high, night.entry_counts(estimate.tree)),
-            (seconds, 0.0),
+            seconds,
+            changes,
         )
 
 
