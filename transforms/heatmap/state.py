@@ -252,6 +252,8 @@ class Estimate:
         by_category: float64[categories, T], noisy users of each category; None without auxiliary data.
         category_stddev: float64[T], standard deviation of the noise in each of them, independent between categories.
         slope: the share of the gradient between neighbours that continues inside a cell; 0 spreads users evenly.
+        memory: of an expected map, how many nights' measurements of the same nodes add up, about. It pays to measure
+            nodes that are finer than the noise of one night warrants.
     """
 
     tree: Tree
@@ -260,3 +262,4 @@ class Estimate:
     by_category: NDArray[np.float64] | None = None
     category_stddev: NDArray[np.float64] | None = None
     slope: float = 0.0
+    memory: float = 1.0

@@ -73,7 +73,9 @@ class WarmStart:
 
 def digest(estimate: Estimate) -> str:
     """SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
-    columns = (estimate.tree.nodes, estimate.counts, estimate.stddev)
+    columns = [estimate.tree.nodes, estimate.counts, estimate.stddev]
+    if estimate.memory != 1:
+        columns.append(np.array([estimate.memory]))
     return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()
 
 
