@@ -61,6 +61,7 @@ CROWDS = {
     date(2026, 11, 22): Crowd((4.2, 9.4), CROWD_USERS),
 }
 """On a Wednesday at the stadium, a Saturday at the university, a Sunday between houses."""
+_ACTIVE_USERS = 225_000  # of the city of 300,000 people on a working day, about
 SIZES = (500, 1_000, 2_000, 4_000)
 GOALS = {"secagg": 2.5, "central": 1.5}
 TRUSTS: tuple[CentralOrSecagg, ...] = (Trust.SECAGG, Trust.CENTRAL)
@@ -210,6 +211,8 @@ def coverage_table(months: Sequence[Month]) -> str:
     ]
     rows = [["way", "cells a night", "all with users", "worst night", *heads], ["*goal*", "", "93-97", "", *[""] * 4]]
     for month in months:
+        if month.way.memory == "mean":  # the mean of maps has no intervals
+            continue
         chosen = [one.covered for one, later in zip(month.maps, month.learned, strict=True) if later]
         cells, held = (np.stack([getattr(one, name) for one in chosen]) for name in ("cells", "held"))
         by_night = held.sum(axis=1) / cells.sum(axis=1)
@@ -363,8 +366,10 @@ def print_events(size: Size, seeds: int) -> None:
 def print_large(size: Size, seeds: int) -> None:
     """The tables of many users."""
     print(f"### {size.users:,} users, on paper\n\n{paper_table(size.users)}")
+    share = size.users / _ACTIVE_USERS
+    crowds = {day: replace(crowd, users=round(crowd.users * share)) for day, crowd in CROWDS.items()}
     for trust in TRUSTS:
-        drawn = (draw_nights(size.days, size.users, seed) for seed in range(seeds))
+        drawn = (draw_nights(size.days, size.users, seed, crowds) for seed in range(seeds))
         months, _ = publish_months(trust, drawn, size)
         print(f"### {size.users:,} users, counts drawn, {trust}\n\n{error_table(months, GOALS[trust])}")
         print(f"Cells whose 95% interval holds the exact users, in per cent:\n\n{coverage_table(months)}")

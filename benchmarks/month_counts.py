@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -107,13 +107,19 @@ def _sum_of_noise(query: ShardQuery, shards: int, rng: np.random.Generator) -> N
     return np.asarray(first - second)
 
 
-def draw_nights(days: Sequence[date], users: int, seed: int = 0) -> Iterator[CountNight]:
-    """Yields the nights of some dates, each with Poisson numbers of users, so many on an average night."""
+def draw_nights(
+    days: Sequence[date], users: int, seed: int = 0, crowds: Mapping[date, Crowd] | None = None
+) -> Iterator[CountNight]:
+    """Yields the nights of some dates, each with a Poisson number of users in every cell, `users` expected in all.
+
+    crowds: by date, added to the city's own events.
+    """
     longitude = (DEFAULT_REGION.west + DEFAULT_REGION.east) / 2
     for day in days:
         fine = coarsen(density_on(day, seed, longitude), 1 << DEPTH)
         counts = np.random.default_rng([seed, day.toordinal(), 2]).poisson(users * fine[_Y, _X])
-        yield CountNight(day, seed, counts, coarsen(fine, SIDE))
+        night, crowd = CountNight(day, seed, counts, coarsen(fine, SIDE)), (crowds or {}).get(day)
+        yield night if crowd is None else night.with_crowd(crowd)
 
 
 @dataclass(frozen=True)
