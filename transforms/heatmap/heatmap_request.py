@@ -157,12 +157,12 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
         if self.rotation is not None and self.ledger is None:
             raise RequestError("rotation: needs a ledger, which knows who was asked on which night; give --ledger")
         if self.night is not None:
-            self._check_night(parameters)
+            self._check_night(self.night, parameters)
         elif self.warm_start is not None and len(self.warm_start) > 1:
             raise RequestError("warm_start: several releases are of nights; give one, or --night DATE as well")
         return self
 
-    def _check_night(self, parameters: HeatmapParameters) -> None:
+    def _check_night(self, night: date, parameters: HeatmapParameters) -> None:
         """Raises RequestError for options whose answers do not add up over nights."""
         parameters.method.check_warm_start()
         if getattr(parameters.method, "estimator", "bayes") != "bayes":
@@ -170,8 +170,8 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
         for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary), ("users", parameters.users)):
             if value is not None:
                 raise RequestError(f"{name}: the nights are of plain maps of all users; leave out --{name} or --night")
-        if self.period is not None and self.period != Period(self.night, self.night):
-            raise RequestError(f"night: the period is {self.period}, and the night {self.night}; give the same day")
+        if self.period is not None and self.period != Period(night, night):
+            raise RequestError(f"night: the period is {self.period}, and the night {night}; give the same day")
 
 
 HeatmapRequest: type[HeatmapOptions] = create_model(
