@@ -71,6 +71,10 @@ class HeatmapJob(ReleaseJob):
         key = rotation_key(self.kept_secret, request.dataset, request.rotation.cohorts)
         return AskedUsers(with_partition(request.rotation, key), key)
 
+    @property
+    def read_by_workers(self) -> tuple[str, ...]:
+        return () if self.request.night is None else self.request.warm_start or ()
+
     def cost(self) -> Cost:
         parameters = self.request.parameters
         protected = parameters.is_central or parameters.participation == "planned"

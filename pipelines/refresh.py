@@ -153,8 +153,9 @@ class Refresh:
         """Publishes a day's release anew, once, if files arrived after it was charged. Raises SfumatoErrors."""
         late = self.config.late
         assert late is not None
-        releases = published_releases(self.config.output)
+        published = published_releases(self.config.output)
         history = open_ledger(self.config.ledger).history()
+        releases = {name: release for name, release in published.items() if not is_pruned(release, history)}
         existing = releases.get(str(day))
         if existing is None or existing.manifest.get("corrects") is not None:
             return
