@@ -36,10 +36,21 @@ def test_a_user_keeps_their_cohort_whoever_else_is_there_and_in_whatever_form_th
     assert cohort_of(IDS.take(pa.array(some)), key, 30).tolist() == cohorts[some].tolist()
     assert cohort_of(IDS.cast(pa.int32()), key, 30).tolist() == cohorts.tolist()
     texts = IDS.cast(pa.string())
-    of_texts = cohort_of(texts, key, 30)
-    for form in (texts.cast(pa.binary()), texts.cast(pa.large_string()), texts.dictionary_encode()):
-        assert cohort_of(form, key, 30).tolist() == of_texts.tolist()
+    forms = (pa.string(), pa.binary(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))
+    for form in forms:  # a night's logs may be Parquet, and the next one's CSV
+        assert cohort_of(texts.cast(form), key, 30).tolist() == cohorts.tolist()
     assert cohort_of(IDS[:0], key, 30).tolist() == []
+
+
+def test_text_is_an_integer_where_it_is_written_as_one() -> None:
+    cohorts = 2**31
+    key = rotation_key(SECRET, "city", cohorts)
+    integers = [0, 7, -7, 10**18, 10**18 - 1, 2**63 - 1, -(2**63)]
+    of_integers = cohort_of(pa.array(integers), key, cohorts).tolist()
+    assert cohort_of(pa.array([str(one) for one in integers]), key, cohorts).tolist() == of_integers
+    others = ["", "-", "-0", "007", "+7", "7 ", "7\n", "7.0", "u7", str(2**63), str(-(2**63) - 1), "9" * 30]
+    of_others = cohort_of(pa.array(others), key, cohorts).tolist()
+    assert len({*of_integers, *of_others}) == len(integers) + len(others)  # but with probability 1e-7
 
 
 def test_key_dataset_and_number_of_cohorts_each_give_another_division() -> None:
