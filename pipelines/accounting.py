@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
+from typing import Any
 
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, format_amount, parse_amount
@@ -73,7 +74,8 @@ class Accounting:
             request=hashlib.sha256(request.encode()).hexdigest(),
             # Keyed, because an unkeyed digest of the input would confirm a guess at it.
             binding=key.subkey("ledger").hex(),
-            starts_from=(metadata.parameters.get("warm_start") or {}).get("release_id"),
+            starts_from=_starts_from(metadata.parameters.get("warm_start")),
+            rotation=cost.rotation,
         )
 
     def reserve(self, charge: Charge) -> Reservation:
@@ -97,19 +99,20 @@ class Accounting:
         epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
         charge = Charge(
             release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "",
-            adjacency=cost.adjacency, rho=rho_amount(cost),
+            adjacency=cost.adjacency, rho=rho_amount(cost), rotation=cost.rotation,
         )  # fmt: skip
         limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
         if charge.rho is not None:
             text += f" (rho {charge.rho:.4g})"
-        lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
+        asked = "" if cost.rotation is None else f", for the users of cohort {cost.rotation}"
+        lines = [f"{text} to dataset {self.dataset} for {self.period}{asked}, in the ledger {self.ledger}"]
         for limit in limits:
             spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit)
             lines.append(f"limit: {limit.describe()}; epsilon {format_amount(spent)} is spent up to {self.period.last}")
             is_known = charge.rho is not None or not delta  # how releases of every day compose
             if is_known and limit.days > 1 and limit.adjacency == charge.adjacency:
-                exact = daily_epsilon(limit, float(delta))
+                exact = daily_epsilon(limit, float(delta), 1 if cost.rotation is None else cost.rotation.cohorts)
                 most = Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(exact).normalize()
                 at = f" and delta {format_amount(delta)}" if delta else ""
                 lines.append(f"releases of every day fit this limit up to epsilon {format_amount(most)}{at} each")
@@ -118,6 +121,11 @@ class Accounting:
         except (BudgetError, RequestError) as error:
             return [*lines, f"it would be refused: {str(error).removeprefix('ledger: ')}"]
         return [*lines, "it fits"]
+
+
+def _starts_from(warm_start: Mapping[str, Any] | None) -> str | None:
+    """Returns the ids of the releases from which a release starts, separated by commas; None without any."""
+    return ",".join([warm_start["release_id"], *warm_start.get("added", [])]) if warm_start else None
 
 
 def rho_amount(cost: Cost) -> Decimal | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import apache_beam as beam
@@ -17,13 +18,16 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
+from sfumato.transforms.heatmap.nights_before import Night, nights_before
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import WarmStart
+from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.rotation import rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant
@@ -56,6 +60,21 @@ class HeatmapJob(ReleaseJob):
         noise = make_plan(replace(self.request.parameters, users=users), self.prior).noise_stddev
         return f"noise of ±{significant(1.96 * noise)} users (95%) on a count, if {users:,} take part"
 
+    @cached_property
+    def asked(self) -> AskedUsers | None:
+        """The rotating cohort that is asked; None asks all users. Raises RequestError if the key cannot be read."""
+        request = self.request
+        if request.rotation is None:
+            return None
+        assert request.dataset is not None  # a rotation needs a ledger, which needs a dataset and a key
+        assert self.kept_secret is not None
+        key = rotation_key(self.kept_secret, request.dataset, request.rotation.cohorts)
+        return AskedUsers(with_partition(request.rotation, key), key)
+
+    @property
+    def read_by_workers(self) -> tuple[str, ...]:
+        return () if self.request.night is None else self.request.warm_start or ()
+
     def cost(self) -> Cost:
         parameters = self.request.parameters
         protected = parameters.is_central or parameters.participation == "planned"
@@ -65,6 +84,7 @@ class HeatmapJob(ReleaseJob):
             trust=parameters.trust,
             delta=parameters.stated_delta,
             rho=parameters.rho,
+            rotation=None if self.asked is None else self.asked.rotation,
         )
 
     def columns(self) -> LocationColumns:
@@ -74,11 +94,14 @@ class HeatmapJob(ReleaseJob):
         return self.request.parameters.admission(self.min_users)
 
     def resolved(self) -> dict[str, Any]:
+        night, rotation = self.request.night, self.request.rotation
         return {
             "region": asdict(self.request.region),
             **self.request.parameters.metadata(),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
             "columns": self.request.columns.metadata(),
+            **({} if night is None else {"night": str(night)}),
+            **({} if rotation is None else {"rotation": str(rotation)}),
         }
 
     def stored_bytes(self, rows: int) -> int:
@@ -89,11 +112,13 @@ class HeatmapJob(ReleaseJob):
         request, parameters = self.request, self.request.parameters
         grid, blur = Grid(request.region, parameters.depth), request.blur
         heatmap = PrivateHeatmap(
-            request.region, parameters, key, request.columns, inputs.spill, self.prior, inputs.admit
+            request.region, parameters, key, request.columns, inputs.spill, self.prior, inputs.admit, self.asked
         )
+        night, folders = request.night, request.warm_start or ()
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            return release_files(state, parameters, with_charge(metadata), grid, blur)
+            nights = None if night is None else Night(night, nights_before(folders, night))
+            return release_files(state, parameters, with_charge(metadata), grid, blur, nights)
 
         return (
             root

@@ -124,6 +124,11 @@ class ReleaseJob(ABC):
         return rows * BYTES_PER_ROW
 
     @property
+    def read_by_workers(self) -> tuple[str, ...]:
+        """Folders of earlier releases that the graph reads when it runs."""
+        return ()
+
+    @property
     def min_users(self) -> int:
         """The fewest users, by a noisy count, of a release."""
         return self.request.min_users if isinstance(self.request, ReleaseRequest) else 0
@@ -437,7 +442,8 @@ def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) 
     ledger = None if job.accounting is None else job.accounting.ledger
     places = [(name, getattr(job.request, name)) for name in ("output", "key_file")]
     inputs = [("input", pattern) for pattern in job.request.input if not pattern.startswith((ICEBERG, BIGQUERY))]
-    for name, path in [*inputs, *places, ("timeline", job.timeline), ("ledger", ledger)]:
+    nights = [("warm_start", path) for path in job.read_by_workers]
+    for name, path in [*inputs, *places, *nights, ("timeline", job.timeline), ("ledger", ledger)]:
         if path is not None and not is_remote(path):
             raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 
@@ -485,6 +491,7 @@ def key_and_metadata(
         parameters=parameters,
         timeline=timeline_link(request.output, job.timeline),
         geography=job.geography,
+        corrects=request.corrects if isinstance(request, ReleaseRequest) else None,
     )
     return key, metadata
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.schemas.ledger import Limit, Reservation, dataset_name, format_amount, parse_amount
+from sfumato.schemas.ledger import Charge, Limit, Period, Reservation, dataset_name, format_amount
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.files import read_file, write_file
 from sfumato.transforms.privacy.ledger.history import History
@@ -16,12 +20,18 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
 from sfumato.transforms.text_tables import markdown_table
 
+AMOUNTS = ("epsilon", "delta", "rho")  # columns of numbers
+LIMIT_HEADS = ("limit", "days to", "epsilon spent", "epsilon left", "most in any such window")
+
 
 def run(request: LedgerRequest) -> int:
     """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
     if request.action == "verify":  # which reads releases, so it takes Beam's seconds to import
         verify = importlib.import_module("sfumato.pipelines.ledger_verify")
         return int(verify.run(request))
+    if request.action == "account":  # which hashes the id as a log's, so it takes Arrow's time to import
+        account = importlib.import_module("sfumato.pipelines.ledger_account")
+        return int(account.run(request))
     actions = {"limit": _limit, "backup": _copy, "restore": _copy, "show": _show}
     return actions[request.action](request)
 
@@ -32,12 +42,18 @@ def dataset_of(request: LedgerRequest) -> str | None:
 
 
 def _show(request: LedgerRequest) -> int:
+    history, dataset = history_of(request)
+    sys.stdout.write(_json(history, dataset) if request.format == "json" else _text(request.ledger, history, dataset))
+    return 0
+
+
+def history_of(request: LedgerRequest) -> tuple[History, str | None]:
+    """The ledger's history and the requested dataset. Raises RequestError if there is no such ledger or dataset."""
     history, dataset = read_history(request.ledger, with_limits=False), dataset_of(request)
     if dataset is not None and dataset not in history.limits:
         names = ", ".join(sorted(history.limits))
         raise RequestError(f"dataset: the ledger has none named {dataset!r}; there are: {names}")
-    sys.stdout.write(_json(history, dataset) if request.format == "json" else _text(request.ledger, history, dataset))
-    return 0
+    return history, dataset
 
 
 def read_history(location: str, *, with_limits: bool) -> History:
@@ -97,62 +113,111 @@ def _reservations(history: History, dataset: str | None) -> list[Reservation]:
 
 
 def state_of(reservation: Reservation) -> str:
-    """Whether a charge is refused, reserved or published."""
+    """Whether a charge is refused, reserved or published, or its release was published and its files removed."""
     if reservation.refusal is not None:
         return "refused"
+    if reservation.pruned is not None:
+        return "pruned"
     return "reserved" if reservation.manifest is None else "published"
 
 
-def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, str, Any]]:
-    """Each limit of a dataset, or of all, with the window that ends on the last charged day.
+@dataclass(frozen=True)
+class LimitAccount:
+    """What counts towards one limit of a dataset, for the worst user or for one user.
 
-    Returns:
-        (dataset, limit, last charged day, epsilon spent in the window). Without a charge the day is empty.
+    Attributes:
+        dataset: name of the logs.
+        limit: of the dataset.
+        last: the last charged day; None without a charge.
+        spent: epsilon in the window that ends on that day.
+        largest: the window in which most was spent, and its epsilon; None without a charge.
     """
-    windows = []
+
+    dataset: str
+    limit: Limit
+    last: date | None
+    spent: Decimal
+    largest: tuple[Period, Decimal] | None
+
+    @property
+    def left(self) -> Decimal:
+        """A lower bound: epsilons are added up, but for rhos, and tighter composition may let more fit."""
+        return max(self.limit.epsilon - self.spent, Decimal(0))
+
+    def text(self) -> list[str]:
+        """A row of a table with the columns LIMIT_HEADS."""
+        largest = "" if self.largest is None else format_amount(self.largest[1])
+        last = "" if self.last is None else str(self.last)
+        return [self.limit.describe(), last, format_amount(self.spent), format_amount(self.left), largest]
+
+    def json(self) -> dict[str, Any]:
+        """The account in JSON's types."""
+        return {
+            "dataset": self.dataset,
+            "epsilon": format_amount(self.limit.epsilon),
+            "delta": format_amount(self.limit.delta),
+            "days": self.limit.days,
+            "last_day": "" if self.last is None else str(self.last),
+            "epsilon_spent": format_amount(self.spent),
+            "epsilon_left": format_amount(self.left),
+            "largest_epsilon": None if self.largest is None else format_amount(self.largest[1]),
+            "largest_window": None if self.largest is None else [str(self.largest[0].first), str(self.largest[0].last)],
+        }
+
+
+def limit_accounts(
+    history: History, dataset: str | None, cohorts: Mapping[str, int] | None = None
+) -> list[LimitAccount]:
+    """What counts towards each limit of a dataset, or of all.
+
+    Args:
+        history: of the ledger.
+        dataset: name of the logs; None for all datasets.
+        cohorts: of one user, by partition; None for the worst user of each window.
+    """
+    accounts = []
     for name in sorted(history.limits):
         if dataset not in (None, name):
             continue
-        last = max((charge.period.last for charge in history.charges if charge.dataset == name), default=None)
+        charges = [charge for charge in history.charges if charge.dataset == name]
+        last = max((charge.period.last for charge in charges), default=None)
         for limit in history.limits[name]:
-            spent = parse_amount("epsilon", 0) if last is None else spent_in_window(history.charges, name, last, limit)
-            windows.append((name, limit, "" if last is None else str(last), spent))
-    return windows
+            spent = Decimal(0) if last is None else spent_in_window(charges, name, last, limit, cohorts)
+            accounts.append(LimitAccount(name, limit, last, spent, max_spent(charges, name, limit, cohorts)))
+    return accounts
 
 
 def _text(location: str, history: History, dataset: str | None) -> str:
     """The ledger as two tables: charges, and limits with what is left of them."""
     reservations = _reservations(history, dataset)
-    charges = [["data of", "dataset", "release", "job", "trust", "epsilon", "delta", "rho", "charged", "state"]]
+    rotated = any(entry.charge.rotation is not None for entry in reservations)
+    cohort = ["cohort"] if rotated else []
+    charges = [["data of", "dataset", "release", "job", "trust", *cohort, *AMOUNTS, "charged", "state"]]
     for entry in reservations:
         charge = entry.charge
-        rho = "" if charge.rho is None else f"{charge.rho:.4g}"
-        amounts = [format_amount(charge.epsilon), format_amount(charge.delta), rho]
-        charges.append(
-            [
-                str(charge.period),
-                charge.dataset,
-                charge.release_id,
-                charge.job,
-                charge.trust,
-                *amounts,
-                entry.time,
-                state_of(entry),
-            ]
-        )
-    limits = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
-    for name, limit, last, spent in _windows(history, dataset):
-        # A lower bound: epsilons are added up, but for rhos, and tighter composition may let more fit.
-        remaining = max(limit.epsilon - spent, parse_amount("epsilon", 0))
-        peak = max_spent(history.charges, name, limit)
-        amounts = [format_amount(spent), format_amount(remaining), "" if peak is None else format_amount(peak[1])]
-        limits.append([name, limit.describe(), last, *amounts])
+        cohort = [cohort_text(charge)] if rotated else []
+        names = [str(charge.period), charge.dataset, charge.release_id, charge.job, charge.trust]
+        charges.append([*names, *cohort, *amounts_text(charge), entry.time, state_of(entry)])
+    limits = [["dataset", *LIMIT_HEADS], *([one.dataset, *one.text()] for one in limit_accounts(history, dataset))]
     number = f"{len(reservations)} charge{'s'[: len(reservations) != 1]}"
+    left = [index for index, head in enumerate(charges[0]) if head not in AMOUNTS]
+    worst = "\nSpent and left: by the user who has spent the most. Each user has one cohort.\n" if rotated else ""
     return (
         f"{location}: {_entries(history.entries)}, {number}\n\n"
-        f"{markdown_table(charges, (0, 1, 2, 3, 4, 8, 9))}\n{markdown_table(limits, (0, 1, 2))}"
+        f"{markdown_table(charges, left)}\n{markdown_table(limits, (0, 1, 2))}{worst}"
         f"{limit_changes(history, dataset)}"
     )
+
+
+def cohort_text(charge: Charge) -> str:
+    """The cohort that a charge counts for, as `7/30`, or `all`."""
+    return "all" if charge.rotation is None else str(charge.rotation)
+
+
+def amounts_text(charge: Charge) -> list[str]:
+    """The columns AMOUNTS of a charge."""
+    rho = "" if charge.rho is None else f"{charge.rho:.4g}"
+    return [format_amount(charge.epsilon), format_amount(charge.delta), rho]
 
 
 def _entries(number: int) -> str:
@@ -169,34 +234,28 @@ def limit_changes(history: History, dataset: str | None) -> str:
     )
 
 
+def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
+    """A reservation in JSON's types, for the dataset and days of one of the charges that it counts as."""
+    rotation = charge.rotation
+    return {
+        "entry": entry.index,
+        "charged": entry.time,
+        "dataset": charge.dataset,
+        "first_day": str(charge.period.first),
+        "last_day": str(charge.period.last),
+        "release_id": charge.release_id,
+        "job": charge.job,
+        "trust": charge.trust,
+        "rotation": None if rotation is None else {"cohort": rotation.cohort, "cohorts": rotation.cohorts},
+        "epsilon": format_amount(charge.epsilon),
+        "delta": format_amount(charge.delta),
+        "rho": None if charge.rho is None else format_amount(charge.rho),
+        "starts_from": charge.starts_from,
+        "state": state_of(entry),
+    }
+
+
 def _json(history: History, dataset: str | None) -> str:
-    charges = [
-        {
-            "entry": entry.index,
-            "charged": entry.time,
-            "dataset": entry.charge.dataset,
-            "first_day": str(entry.charge.period.first),
-            "last_day": str(entry.charge.period.last),
-            "release_id": entry.charge.release_id,
-            "job": entry.charge.job,
-            "trust": entry.charge.trust,
-            "epsilon": format_amount(entry.charge.epsilon),
-            "delta": format_amount(entry.charge.delta),
-            "rho": None if entry.charge.rho is None else format_amount(entry.charge.rho),
-            "starts_from": entry.charge.starts_from,
-            "state": state_of(entry),
-        }
-        for entry in _reservations(history, dataset)
-    ]
-    limits = [
-        {
-            "dataset": name,
-            "epsilon": format_amount(limit.epsilon),
-            "delta": format_amount(limit.delta),
-            "days": limit.days,
-            "last_day": last,
-            "epsilon_spent": format_amount(spent),
-        }
-        for name, limit, last, spent in _windows(history, dataset)
-    ]
+    charges = [charge_json(entry, entry.charge) for entry in _reservations(history, dataset)]
+    limits = [account.json() for account in limit_accounts(history, dataset)]
     return json.dumps({"entries": history.entries, "charges": charges, "limits": limits}, indent=2) + "\n"

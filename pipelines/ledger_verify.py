@@ -7,7 +7,13 @@ import sys
 from sfumato.pipelines.ledger import dataset_of, limit_changes, read_history, state_of
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.requests.commands import LedgerRequest
-from sfumato.transforms.release.catalog import disagreement, find_releases, missing_releases
+from sfumato.transforms.release.catalog import (
+    disagreement,
+    find_releases,
+    is_pruned,
+    missing_releases,
+    remaining_files,
+)
 from sfumato.transforms.release.published_release import Release
 
 
@@ -24,7 +30,8 @@ def run(request: LedgerRequest) -> int:
         problems += unreadable
     history = read_history(request.ledger, with_limits=True)
     problems += [f"{release.path}: {problem}" for release in releases if (problem := disagreement(release, history))]
-    problems += [problem for release in releases for problem in release.damage()]
+    left = {release.path: remaining_files(release) for release in releases if is_pruned(release, history)}
+    problems += [problem for release in releases for problem in release.damage(left.get(release.path))]
     if request.releases:
         problems += missing_releases(before, history, releases, dataset_of(request))
     if problems:
@@ -33,6 +40,10 @@ def run(request: LedgerRequest) -> int:
     sys.stdout.write(limit_changes(history, None))
     if request.releases:
         sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
+        if left:
+            sys.stdout.write(f"{len(left)} of them pruned: the manifest is there, the other files were removed\n")
+        if unfinished := [path for path, names in left.items() if names]:
+            sys.stdout.write(f"pruned, but with files left; prune again: {', '.join(unfinished)}\n")
         unlisted = [release.path for release in releases if release.listed is None]
         if unlisted:
             sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -13,30 +13,33 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import identify
-from sfumato.pipelines.inputs import filters_of, has_logs, layout_of, match_files
+from sfumato.pipelines.inputs import InputFile, filters_of, has_logs, layout_of, match_files
 from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
 from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount
+from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
 from sfumato.schemas.requests.refresh_days import RefreshRequest
+from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
-from sfumato.transforms.release.catalog import RELEASES, disagreement, published_releases
+from sfumato.transforms.release.catalog import RELEASES, disagreement, is_pruned, published_releases
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.publishing import CommitRelease
 
+_MAX_ADDED = 31  # nights whose answers a release adds to the state that it starts from
 # Options that stand at the top of the configuration, or that a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_users", "allow_reuse", "warm_start", "seed", "overwrite", "dry_run", *RunnerOptions.model_fields,
+    "min_users", "allow_reuse", "warm_start", "night", "rotation", "corrects", "seed", "overwrite", "dry_run",
+    *RunnerOptions.model_fields,
 })  # fmt: skip
 
 
@@ -86,15 +89,16 @@ class Refresh:
                 self._sync_published(day, existing, history)
                 return
             reservation = history.reservations.get(self.release_id(day))
+            starts = {name: release for name, release in releases.items() if not is_pruned(release, history)}
             try:
                 try:
-                    self._run(day, releases, reservation, self._epsilon(reservation, history))
+                    self._run(day, starts, reservation, self._epsilon(reservation, history))
                 except BudgetError:
                     if reservation is None or reservation.reserved_charge is None:
                         raise
                     # The input was corrected after a refusal. The refusal's cost reduces the epsilon of this run.
                     remaining = format_amount(reservation.reserved_charge.epsilon - reservation.charge.epsilon)
-                    self._run(day, releases, reservation, remaining)
+                    self._run(day, starts, reservation, remaining)
                 return
             except ReusedError:
                 # Another process charged this day first, maybe with another warm start. Read its charge and try again.
@@ -132,13 +136,38 @@ class Refresh:
 
     def _log_late_files(self, day: date, reservation: Reservation) -> None:
         """Logs a warning about files that came after a published release was charged."""
+        late = self._late_files(day, reservation)
+        log_late_files(late, reservation.charge.release_id)
+
+    def _late_files(self, day: date, reservation: Reservation) -> list[InputFile]:
+        """The day's files that a charge does not cover."""
+        if not (reservation.charge.files and self._has_data(day)):
+            return []
         config = self.config
         secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
-        if reservation.charge.files and self._has_data(day):
-            request = example_request(config)
-            files = match_files(self._logs(day), layout_of(request), filters_of(request))
-            _, late, _ = select_input(secret, files, reservation)
-            log_late_files(late, reservation.charge.release_id)
+        request = example_request(config)
+        files = match_files(self._logs(day), layout_of(request), filters_of(request))
+        return select_input(secret, files, reservation)[1]
+
+    def correct(self, day: date) -> None:
+        """Publishes a day's release anew, once, if files arrived after it was charged. Raises SfumatoErrors."""
+        late = self.config.late
+        assert late is not None
+        published = published_releases(self.config.output)
+        history = open_ledger(self.config.ledger).history()
+        releases = {name: release for name, release in published.items() if not is_pruned(release, history)}
+        existing = releases.get(str(day))
+        if existing is None or existing.manifest.get("corrects") is not None:
+            return
+        corrected = str(existing.manifest["release_id"])
+        release_id = f"{corrected}-late"
+        reservation = history.reservations.get(release_id)
+        if reservation is None and not self._late_files(day, history.reservations[corrected]):
+            return
+        self._verify_against_ledger(str(day), existing, history)
+        log_event("correction", f"{day}: release {release_id} corrects {corrected}", date=str(day))
+        values = {"release_id": release_id, "corrects": corrected, "overwrite": True}
+        self._run(day, releases, reservation, format_amount(parse_amount("late: epsilon", late.epsilon)), values)
 
     def _logs(self, day: date) -> str:
         return str(FileSystems.join(self.config.input, f"dt={day}"))
@@ -152,10 +181,12 @@ class Refresh:
         releases: Mapping[str, Release],
         reservation: Reservation | None,
         epsilon: str | None,
+        given: Mapping[str, Any] | None = None,
     ) -> None:
         """Runs the job for a day. Raises NotReadyError if there are no data.
 
         epsilon: an upper limit of the configured epsilon; None for no limit.
+        given: options in place of the day's own.
         """
         config = self.config
         logs = self._logs(day)
@@ -178,13 +209,18 @@ class Refresh:
             "key_file": config.key_file,
             "key_secret": config.key_secret,
             "dry_run": self.dry_run,
+            **(given or {}),
         }
+        if config.rotation > 1:
+            values["rotation"] = Rotation.of_night(day, config.rotation)
+        if self._follows_nights(day):
+            values["night"] = day
         if epsilon is not None:
             for name in ("epsilon", "group_epsilon"):
                 configured = getattr(example_request(config), name, None)
                 if configured is not None:
                     values[name] = format_amount(min(parse_amount(name, configured), parse_amount("epsilon", epsilon)))
-        if (start := self._earlier(day, releases, reservation)) is not None:
+        if start := self._earlier(day, releases, reservation):
             values["warm_start"] = start
         run_job(request_of(config.job, values), self.settings)
 
@@ -199,28 +235,64 @@ class Refresh:
         refused = {refusal.charge.release_id for refusal in history.refusals}
         return format_amount(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
 
-    def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> str | None:
-        """The release from which the day's release starts: that of its charge, otherwise the last one before the day.
+    def _follows_nights(self, day: date) -> bool:
+        """Whether a night's map is estimated together with those of the nights before."""
+        config = self.config
+        if config.job != "heatmap" or not config.warm_start:
+            return False
+        try:
+            request_of("heatmap", {**config.options, "input": config.input, "output": config.output, "night": day})
+        except RequestError:  # such as a map with slots; `example_request` is in order
+            return False
+        return True
 
-        Returns its folder; None without a warm start.
+    def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> list[str]:
+        """The releases from which the day's release starts: those of its charge, otherwise the last before the day.
+
+        Returns:
+            Their folders, oldest first; none without a warm start.
         """
         request = example_request(self.config)
         if not isinstance(request, HeatmapOptions) or not self.config.warm_start:
-            return None
+            return []
+        if reservation is not None:
+            by_id = {release.manifest["release_id"]: release.path for release in releases.values()}
+            ids = [one for one in (reservation.charge.starts_from or "").split(",") if one]
+            if missing := [one for one in ids if one not in by_id]:
+                raise RequestError(
+                    f"warm_start: {reservation.charge.release_id} starts from release {missing[0]}, which is gone; "
+                    "give --attempt 2, which makes a new charge"
+                )
+            return [by_id[one] for one in ids]
         grid = Grid(request.region, request.parameters.depth)
-        for earlier in sorted((name for name in releases if name < str(day)), reverse=True):
-            release = releases[earlier]
-            if reservation is None:
-                if release.manifest.get("job") == "heatmap" and release.grid == grid:
-                    return release.path
-            elif release.manifest["release_id"] == reservation.charge.starts_from:
-                return release.path
-        if reservation is not None and reservation.charge.starts_from is not None:
-            raise RequestError(
-                f"warm_start: {reservation.charge.release_id} starts from release {reservation.charge.starts_from}, "
-                "which is gone; give --attempt 2, which makes a new charge"
-            )
-        return None
+        before = [
+            release
+            for name, release in sorted(releases.items())
+            if name < str(day) and release.manifest.get("job") == "heatmap" and release.grid == grid
+        ]
+        if self._follows_nights(day):
+            return [release.path for release in newest_nights(before)]
+        return [release.path for release in before[-1:]]
+
+
+def newest_nights(before: Sequence[Release]) -> Sequence[Release]:
+    """The newest release whose nights include all earlier ones, and those after it, whose answers it lacks.
+
+    There are none after it unless a night was published after a later one.
+
+    Args:
+        before: releases in the order of their nights.
+    """
+    for last in range(len(before) - 1, max(len(before) - 1 - _MAX_ADDED, -1), -1):
+        stated = before[last].manifest.get("nights")
+        if not isinstance(stated, Mapping):
+            break
+        periods = [Period.parse(text) for text in stated["rests_on"]]
+        earlier = (one.manifest["nights"]["night"] for one in before[:last] if "nights" in one.manifest)
+        nights = [night for text in earlier if (night := parse_day("night", text)) > periods[0].first]
+        if all(any(period.first <= night <= period.last for period in periods) for night in nights):
+            return before[last:]
+    return before[-1:]
 
 
 def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
@@ -234,7 +306,10 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     if request.backfill is not None and flex_launch(refresh.settings):
         raise RequestError("backfill: a template starts one job a launch; launch it for each date")
     if request.backfill is None:
-        refresh.publish(datetime.now(UTC).date() - timedelta(days=1) if request.date is None else request.date)
+        yesterday = datetime.now(UTC).date() - timedelta(days=1)
+        refresh.publish(yesterday if request.date is None else request.date)
+        if config.late is not None and not (request.dry_run or flex_launch(refresh.settings)):
+            _correct(refresh, [yesterday - timedelta(days=one) for one in range(config.late.days, -1, -1)])
         return 0
     worst = 0
     for when in request.backfill.days():
@@ -244,6 +319,15 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
             worst = DataError.exit_code if DataError.exit_code in (worst, error.exit_code) else error.exit_code
             log_event("not_ready", f"{when}: {error}", logging.WARNING, date=str(when))
     return worst
+
+
+def _correct(refresh: Refresh, days: Sequence[date]) -> None:
+    """Corrects the releases of some days. One that the budget does not allow is logged, and stays as it is."""
+    for day in days:
+        try:
+            refresh.correct(day)
+        except BudgetError as error:
+            log_event("not_corrected", f"{day}: {error}", logging.WARNING, date=str(day))
 
 
 def read_config(path: str) -> RefreshConfig:
@@ -263,6 +347,8 @@ def read_config(path: str) -> RefreshConfig:
     for name in config.beam:
         if name in (names | _OWN) - {"region"}:
             raise RequestError(f"config: beam: {name} is an option of sfumato's own; set it at the top or in options")
+    if config.rotation > 1 and not isinstance(example_request(config), HeatmapOptions):
+        raise RequestError(f"config: rotation: only a heatmap asks rotating cohorts, and the job is {config.job}")
     example_request(config)
     return config
 

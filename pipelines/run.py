@@ -145,13 +145,18 @@ JOBS = {
         "schemas.requests.export_request:ExportRequest",
         "pipelines.export:run",
     ),
+    "releases prune": Job(
+        "remove the files of old releases, and keep the ledger's proof of them",
+        "schemas.requests.commands:PruneRequest",
+        "pipelines.releases_prune:run",
+    ),
     "key": Job(
         "make a key: the secret behind the noise of a release",
         "schemas.requests.commands:KeyRequest",
         "pipelines.key:run",
     ),
     "ledger": Job(
-        "show or verify what releases have cost",
+        "show or verify what releases have cost, and whom",
         "schemas.requests.commands:LedgerRequest",
         "pipelines.ledger:run",
     ),

@@ -13,6 +13,7 @@ from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.trust import Trust
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a dataset or a release
@@ -212,6 +213,7 @@ class Cost:
         rho: of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it. None for other noise.
         adjacency: one of ADJACENCIES.
         trust: the party that sees unprotected data.
+        rotation: the rotating cohort whose users it costs; None for all users.
     """
 
     epsilon: float
@@ -219,6 +221,7 @@ class Cost:
     adjacency: str = ADD_OR_REMOVE
     trust: Trust = Trust.CENTRAL
     rho: float | None = None
+    rotation: Rotation | None = None
 
 
 @dataclass(frozen=True)
@@ -234,13 +237,15 @@ class Charge:
         delta: in [0, 1).
         request: SHA-256 of the job's parameters.
         binding: keyed digest of request, input and key. Without the key it reveals nothing about the input.
-        starts_from: id of the earlier release from which this one starts, if any.
+        starts_from: ids of the earlier releases from which this one starts, separated by commas; None without any.
         adjacency: see Cost.
         trust: see Cost.
         files: keyed digest of each input file's content (see `ledger.input_files`).
         also_charged: other datasets and days to which some of these files were charged before. This charge counts
             for them too.
         rho: see Cost. Charges with a rho are composed by their rhos.
+        rotation: the cohort of users that the release asks, with its partition. The charge counts for these users
+            alone. None if it counts for all users.
     """
 
     release_id: str
@@ -257,6 +262,7 @@ class Charge:
     files: tuple[str, ...] = ()
     also_charged: tuple[tuple[str, Period], ...] = ()
     rho: Decimal | None = None
+    rotation: Rotation | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
@@ -273,6 +279,8 @@ class Charge:
             raise RequestError(f"delta: a charge is a number from 0 to below 1, got {self.delta}")
         if self.rho is not None and not (self.rho.is_finite() and self.rho > 0 and self.delta > 0):
             raise RequestError(f"rho: a charge of Gaussian noise has a rho and a delta above 0, got rho {self.rho}")
+        if self.rotation is not None and not self.rotation.partition:
+            raise RequestError("rotation: a charge states the partition, which says to which users the cohort belongs")
 
     def counted(self) -> list[Charge]:
         """Returns the charge for its own dataset and days, and for each other dataset and days that it counts for."""
@@ -291,6 +299,8 @@ class Reservation:
         manifest: SHA-256 of the manifest published under it; None until the ledger knows of a publication.
         refusal: why the run refused to publish a result; None if it did not refuse.
         reserved_charge: of a refused run, the charge before `charge` was lowered to what was spent.
+        pruned: when the removal of the release's files was recorded, ISO 8601 in UTC. The manifest stays. None if they
+            were never removed.
     """
 
     charge: Charge
@@ -300,6 +310,7 @@ class Reservation:
     manifest: str | None = None
     refusal: str | None = None
     reserved_charge: Charge | None = None
+    pruned: str | None = None
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
         """Returns the reservation of a refused run that spent only these amounts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -19,7 +20,7 @@ from pydantic import (
 )
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, Limit, dataset_name, ordered
+from sfumato.schemas.ledger import ADD_OR_REMOVE, Limit, dataset_name, ordered, parse_amount
 from sfumato.schemas.requests.request_base import (
     INPUT,
     KEY,
@@ -31,6 +32,9 @@ from sfumato.schemas.requests.request_base import (
     did_you_mean,
     option,
 )
+from sfumato.schemas.rotation import MAX_COHORTS
+
+MAX_LATE_DAYS = 60
 
 
 def _limits(value: Any) -> tuple[Limit, ...]:
@@ -69,6 +73,30 @@ def _resolved_file(name: str, info: ValidationInfo) -> str:
     return _resolved(name, info) if name.endswith((".yaml", ".yml")) else name
 
 
+@dataclass(frozen=True)
+class Late:
+    """What is done about files that arrive after a day was charged.
+
+    Attributes:
+        days: for so many days after its day, a release is corrected: the day is published anew from all its files.
+        epsilon: of a correction, which is charged beside the release.
+    """
+
+    days: int
+    epsilon: float
+
+
+def _late(value: Any) -> Late | None:
+    if value == "ignore" or isinstance(value, Late):
+        return None if value == "ignore" else value
+    if not isinstance(value, dict) or set(value) != {"days", "epsilon"}:
+        raise RequestError(f"late: write ignore, or {{days: 3, epsilon: 0.2}}, got {value!r}")
+    days = value["days"]
+    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MAX_LATE_DAYS:
+        raise RequestError(f"late: days must be a whole number from 1 to {MAX_LATE_DAYS}, got {days!r}")
+    return Late(days, float(parse_amount("late: epsilon", value["epsilon"])))
+
+
 Place = Annotated[StrictStr, AfterValidator(_resolved)]
 Folder = Annotated[Place, AfterValidator(_plain_folder)]
 
@@ -91,7 +119,19 @@ class RefreshConfig(Request):
     key_file: Place | None = option(None, "a key that `sfumato key new FILE` made", KEY)
     key_secret: StrictStr | None = option(None, "the same from Secret Manager", KEY)
     job: StrictStr = option("heatmap", "the job that is run", METHOD)
-    warm_start: StrictBool = option(True, "whether a heatmap starts from the last release before it", METHOD)
+    warm_start: StrictBool = option(
+        True, "whether a heatmap starts from the last release before it, and is estimated with its nights", METHOD
+    )
+    rotation: StrictInt = option(
+        1,
+        "number of cohorts of users; each night asks one of them; 1 asks all (heatmap)",
+        PRIVACY,
+        ge=1,
+        le=MAX_COHORTS,
+    )
+    late: Annotated[Late | None, PlainValidator(_late)] = option(
+        None, "files that arrive after the charge: ignore, or {days: N, epsilon: E} for corrections", PRIVACY
+    )
     min_users: StrictInt = option(0, "smallest number of users, by the noisy count", PRIVACY, ge=0)
     runner_config: Annotated[StrictStr, AfterValidator(_resolved_file)] | None = option(
         None, "YAML file of Beam options, or a shipped one", RUN

@@ -35,6 +35,7 @@ FLOW_ZONES_FILE = "flow_zones.parquet"
 FLOWS_PICTURE = "flows.png"
 ZONES_FILE = "zones.parquet"
 ZONES_PICTURE = "zones.png"
+NIGHTS_FILE = "nights.parquet"
 SLOTS_FILE = "slots.parquet"
 SLOT_MAPS_FILE = "slots.npy"
 RELEASE_FILES = frozenset(
@@ -67,6 +68,7 @@ RELEASE_FILES = frozenset(
         FLOWS_PICTURE,
         ZONES_FILE,
         ZONES_PICTURE,
+        NIGHTS_FILE,
         SLOTS_FILE,
         SLOT_MAPS_FILE,
     }

@@ -66,11 +66,12 @@ class DatedRelease:
         warm_start: id of the release that it started from, if any.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
         safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
-        rotation: the cohort that was asked; None where all users were.
+        rotation: the cohort that was asked; None where all users were. A manifest does not state its partition.
         rests_on: periods whose noisy answers its estimate rests on, as text, in order; None for an estimate of the
             night's own answers alone.
         started_anew: why the nights before were left out, as a sentence; None where they were not.
         changes: places that differ from what the nights before lead to expect; None as for `rests_on`.
+        pruned: whether its files were removed, all but the manifest.
 
     Raises:
         ValueError: a value is out of range.
@@ -91,6 +92,7 @@ class DatedRelease:
     rests_on: tuple[str, ...] | None = None
     started_anew: str | None = None
     changes: tuple[PlaceChange, ...] | None = None
+    pruned: bool = False
 
     def __post_init__(self) -> None:
         _check_date(self.date)
@@ -107,7 +109,7 @@ class DatedRelease:
 
     @property
     def has_map(self) -> bool:
-        """Whether there is a map. A histogram or quantiles have none."""
+        """Whether there is a map. A histogram, quantiles or a pruned release have none."""
         return self.map is not None
 
     @classmethod
@@ -123,7 +125,7 @@ class DatedRelease:
 
     @classmethod
     def from_manifest(
-        cls, date: str, folder: str, manifest: Mapping[str, Any], map_file: str | None = None
+        cls, date: str, folder: str, manifest: Mapping[str, Any], map_file: str | None = None, pruned: bool = False
     ) -> DatedRelease:
         """From the manifest of the release in a folder. Raises RequestError if an entry is missing or out of range."""
         try:
@@ -151,6 +153,7 @@ class DatedRelease:
                 rests_on=rests_on,
                 started_anew=None if over_nights is None else over_nights.get("started_anew"),
                 changes=changes,
+                pruned=pruned,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RequestError(
@@ -202,7 +205,7 @@ def stated_rotation(manifest: Mapping[str, Any]) -> Rotation | None:
     stated = (manifest.get("privacy") or {}).get("rotation")
     if stated is None:
         return None
-    return Rotation(int(stated["cohort"]), int(stated["cohorts"]), str(stated.get("partition") or ""))
+    return Rotation(int(stated["cohort"]), int(stated["cohorts"]))
 
 
 def _check_date(text: str) -> None:

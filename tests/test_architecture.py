@@ -155,7 +155,7 @@ OPTIONAL += ("jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython
 OPTIONAL += ("rasterio", "pmtiles", "mapbox_vector_tile", "pyogrio", "xarray")
 # File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
 # files.
-ONE_IDEA = {"ledger.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
+ONE_IDEA = {"ledger.py", "rotation.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
 
 
 def module_of(path: str) -> str:

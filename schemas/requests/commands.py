@@ -1,14 +1,21 @@
-"""Requests of the commands that run no pipeline: `sfumato key`, `sfumato page` and `sfumato ledger`."""
+"""Requests of the commands that run no pipeline: `sfumato key`, `page`, `ledger` and `releases prune`."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+import re
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions
-from sfumato.schemas.requests.request_base import INPUT, OUTPUT, PRIVACY, option
+from sfumato.schemas.requests.request_base import INPUT, KEY, OUTPUT, PRIVACY, option
+
+
+def is_integer_id(text: str) -> bool:
+    """Whether a user's id may be an integer of a log: one of 64 bits, with or without a sign."""
+    return re.fullmatch(r"-?(0|[1-9][0-9]{0,19})", text) is not None and -(2**63) <= int(text) < 2**64
 
 
 class KeyRequest(LogOptions):
@@ -45,6 +52,43 @@ class PageRequest(LogOptions):
     )
 
 
+def _days(value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    found = re.fullmatch(r"([1-9][0-9]{0,4})d", str(value).strip())
+    if not found:
+        raise RequestError(f"keep: write a number of days, such as 90d; got {str(value)[:40]!r}")
+    return timedelta(days=int(found[1]))
+
+
+class PruneRequest(LogOptions):
+    """The removal of the files of old releases."""
+
+    JOB: ClassVar[str] = "releases"
+    COMMAND: ClassVar[str] = "releases prune"
+    ABOUT: ClassVar[str] = (
+        "Removes the files of old releases but their manifests, so that the ledger still proves what was published."
+    )
+    EXAMPLE: ClassVar[str] = "--timeline published --ledger ledger.db --keep 90d"
+
+    timeline: str = option(
+        ..., "the folder whose releases/ are pruned: `output` of a refresh", INPUT, common=True, metavar="FOLDER"
+    )
+    ledger: str = option(
+        ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
+        metavar="LOCATION",
+    )  # fmt: skip
+    keep: Annotated[timedelta, PlainValidator(_days)] = option(
+        ...,
+        "keep releases of data that are at most N days old, and whatever their age the newest one of each job, region "
+        "and depth, and those that a charged run starts from",
+        INPUT,
+        common=True,
+        metavar="Nd",
+    )
+    dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
+
+
 class LedgerRequest(LogOptions):
     """What a ledger holds, or a change of it."""
 
@@ -53,11 +97,11 @@ class LedgerRequest(LogOptions):
     ABOUT: ClassVar[str] = "Shows what every release was charged with and what is left, or verifies the ledger."
     EXAMPLE: ClassVar[str] = "show --ledger ledger.db"
 
-    action: Literal["show", "verify", "limit", "backup", "restore"] = option(
+    action: Literal["show", "account", "verify", "limit", "backup", "restore"] = option(
         ...,
-        "show: charges, and what is left; verify: the chain of entries, the limits and the releases; limit: set a "
-        "dataset's limits from here on; backup: copy all entries to FILE; restore: append the entries of FILE that the "
-        "ledger lacks",
+        "show: charges, and what is left; account: the charges of one user; verify: the chain of entries, the limits "
+        "and the releases; limit: set a dataset's limits from here on; backup: copy all entries to FILE; restore: "
+        "append the entries of FILE that the ledger lacks",
         INPUT,
         common=True,
         metavar="ACTION",
@@ -73,9 +117,21 @@ class LedgerRequest(LogOptions):
     )
     ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, common=True, metavar="LOCATION")
     dataset: DatasetOption | None = option(
-        None, "only this dataset (show, verify); the dataset whose limits to set (limit)", INPUT, common=True
+        None, "only this dataset (show, account, verify); the dataset whose limits to set (limit)", INPUT, common=True
     )
-    format: Literal["text", "json"] = option("text", "format of what `show` prints", OUTPUT, common=True)
+    format: Literal["text", "json"] = option("text", "format of what `show` and `account` print", OUTPUT, common=True)
+    user_id: str | None = option(None, "the user's id, as the logs have it (account)", INPUT, common=True, metavar="ID")
+    user_id_type: Literal["integer", "text"] | None = option(
+        None,
+        "type of the ids in the logs (account); by default an id of digits is taken as either, and both are shown",
+        INPUT,
+    )
+    key_file: str | None = option(
+        None, "the releases' key, which decides whom a rotation asks (account)", KEY, common=True, metavar="FILE"
+    )
+    key_secret: str | None = option(
+        None, "the same from Secret Manager: projects/P/secrets/S/versions/N (account)", KEY, metavar="NAME"
+    )
     releases: tuple[str, ...] = option(
         (),
         "a release, or what `sfumato refresh` wrote: compare with the ledger (verify); may be repeated",
@@ -102,4 +158,13 @@ class LedgerRequest(LogOptions):
             raise RequestError("budget: only `sfumato ledger limit` takes it")
         if self.releases and self.action != "verify":
             raise RequestError("releases: only `sfumato ledger verify` takes it")
+        if self.action == "account":
+            if self.user_id is None or self.dataset is None:
+                raise RequestError("user_id, dataset: give both, as --user_id 4711 --dataset taxis")
+            if self.key_file is not None and self.key_secret is not None:
+                raise RequestError("key_file and key_secret: give one of them, not both")
+            if self.user_id_type == "integer" and not is_integer_id(self.user_id):
+                raise RequestError(f"user_id: must be an integer of 64 bits, got {self.user_id[:40]!r}")
+        elif given := self.given(("user_id", "user_id_type", "key_file", "key_secret")):
+            raise RequestError(f"{next(iter(given))}: only `sfumato ledger account` takes it")
         return self

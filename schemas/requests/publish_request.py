@@ -227,6 +227,12 @@ class ReleaseRequest(PublishRequest):
     allow_reuse: bool = option(
         False, "allow input files that were charged to another dataset or other days before, and charge both", LEDGER
     )
+    corrects: ReleaseId | None = option(
+        None,
+        "release that this one replaces, because logs arrived after it; the manifest names it",
+        LEDGER,
+        metavar="ID",
+    )
     dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
 
     def shaping(self) -> dict[str, Any]:
@@ -236,7 +242,7 @@ class ReleaseRequest(PublishRequest):
     @model_validator(mode="after")
     def _accounted(self) -> Self:
         if self.ledger is None:
-            for name in ("dataset", "period", "budget", "allow_reuse"):
+            for name in ("dataset", "period", "budget", "allow_reuse", "corrects"):
                 if getattr(self, name) not in (None, False):
                     raise RequestError(f"{name}: needs a ledger; give --ledger as well")
             return self

@@ -82,6 +82,7 @@ SAMPLED = [
     ("contact", {"population": 100_000}, "limited"),
 ]
 CENTRAL = {"trust": "central"}
+CHARGED = {"ledger": "l.db", "dataset": "city", "period": "2026-11-20", "key_file": "key"}
 COUNTED_BY_CURATOR = [
     ("trust", {}, "central"),
     ("noise", CENTRAL, "gaussian"),
@@ -109,6 +110,11 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("records_per_user", {"time_column": "t", "slots": "hour"}, 2),
         ("method", {}, "flat"),
         ("blur", {}, 0.1),
+        ("night", {}, "2026-11-20"),
+        ("night", {"night": "2026-11-19"}, "2026-11-20"),
+        ("rotation", CHARGED, "7/30"),
+        ("rotation", {**CHARGED, "rotation": "7/30"}, "8/30"),
+        ("rotation", {**CHARGED, "rotation": "7/30"}, "7/31"),
     ],
     "histogram": [
         *SAMPLED,

@@ -134,10 +134,7 @@ def run_in_memory(
     Raises:
         RefusedError: every shard of a sub-query was lost.
     """
-    counted, budget = population_and_budget(
-        count_users(UserCounts(population), parameters.admission(), key), parameters
-    )
-    state = plan(replace(counted, users=float(population), source="public"), budget, parameters, prior)
+    state = planned_state(population, parameters, key, prior)
     groups = rows.shard_groups(state.cohort)
     while state.query is not None:
         parts = [
@@ -147,3 +144,16 @@ def run_in_memory(
         totals = functools.reduce(operator.add, parts, NOTHING)
         state = receive(state, totals, parameters, key)
     return state
+
+
+def planned_state(
+    population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
+) -> HeatmapState:
+    """The state with the first sub-query. The noisy user count is paid for, and the run is planned for the public one.
+
+    For the arguments see `run_in_memory`.
+    """
+    counted, budget = population_and_budget(
+        count_users(UserCounts(population), parameters.admission(), key), parameters
+    )
+    return plan(replace(counted, users=float(population), source="public"), budget, parameters, prior)

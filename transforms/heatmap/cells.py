@@ -24,6 +24,7 @@ def cells_table(
     categories: Sequence[str] = (),
     rates: Rates | None = None,
     unbiased: UnbiasedCounts | None = None,
+    intervals: Sequence[NDArray[np.float64]] | None = None,
 ) -> pa.Table:
     """The cells of an estimate by `cells_schema`, in the order of the tree's entries.
 
@@ -33,6 +34,7 @@ def cells_table(
         categories: names, in the order of `estimate.by_category`; none without auxiliary data.
         rates: of the estimate; None without auxiliary data.
         unbiased: of the same tree; None leaves out the intervals of users.
+        intervals: the ends of the users' 95% intervals, float64[T] each; None makes them of `unbiased`.
     """
     tree, counts = estimate.tree, estimate.counts
     level, x, y = node_positions(tree.nodes)
@@ -54,6 +56,7 @@ def cells_table(
         "stddev": estimate.stddev,
         "density": pa.array(counts / np.where(covers_area, own_area[entry], 1), mask=~covers_area),
         **interval_columns(estimate, unbiased),
+        **({} if intervals is None else dict(zip(("users_low", "users_high"), intervals, strict=True))),
         **_rates_of(estimate, categories, rates),
         **index_columns(grid, level[entry], west[entry], south[entry], east[entry], north[entry]),
         "geometry": shapely.to_wkb(_geometries(shapely.box(west, south, east, north), parents, entry)),
@@ -81,16 +84,19 @@ def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
     return pa.table(table, schema=TOTALS_SCHEMA)
 
 
-def answers_table(results: Sequence[NoisyCounts]) -> pa.Table:
-    """The noisy answers of sub-queries of trees, over all categories, by ANSWERS_SCHEMA."""
+def answers_table(results: Sequence[NoisyCounts], rotation: int = 1) -> pa.Table:
+    """The noisy answers of sub-queries of trees, over all categories, by ANSWERS_SCHEMA.
+
+    rotation: the number of rotating cohorts; the answers of one are scaled to all users.
+    """
     parts = []
     for result in results:
         estimate = result.to_estimate()
         columns = {
             "sub_query": np.full(len(estimate.counts), result.spent.index, dtype=np.int16),
             "cell_id": node_names(estimate.tree.entries),
-            "users": estimate.counts,
-            "stddev": estimate.stddev,
+            "users": rotation * estimate.counts,
+            "stddev": rotation * estimate.stddev,
         }
         parts.append(pa.table(columns, schema=ANSWERS_SCHEMA))
     return pa.concat_tables(parts)

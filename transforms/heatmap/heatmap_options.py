@@ -92,7 +92,12 @@ def heatmap_options() -> dict[str, Option]:
 
 
 def heatmap_parameters(
-    method: str, values: Mapping[str, Any], categories: int = 1, slots: int = 1, records_per_user: int = 1
+    method: str,
+    values: Mapping[str, Any],
+    categories: int = 1,
+    slots: int = 1,
+    records_per_user: int = 1,
+    rotation: int = 1,
 ) -> HeatmapParameters:
     """Makes parameters of options.
 
@@ -102,6 +107,7 @@ def heatmap_parameters(
         categories: how many the auxiliary data have; 1 without such data.
         slots: of time, how many; 1 without.
         records_per_user: the most slots in which a user counts.
+        rotation: the number of rotating cohorts, one of which is asked.
 
     Raises:
         RequestError: the method or an option is unknown, an option is of another method, or a value is out of range.
@@ -118,7 +124,7 @@ def heatmap_parameters(
     common = {name: value for name, value in given.items() if not options[name].methods}
     kind.check_given(own)
     bins: dict[str, Any] = {"categories": categories, "slots": slots, "records_per_user": records_per_user}
-    return HeatmapParameters(**common, **bins, method=kind(**own))
+    return HeatmapParameters(**common, **bins, rotation=rotation, method=kind(**own))
 
 
 def option_grid(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date, datetime
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import create_model, model_validator
+from pydantic import PlainValidator, create_model, model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn, SlotColumns
 from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap, ReleaseRequest
@@ -23,7 +25,7 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
-from sfumato.schemas.rotation import MAX_COHORTS
+from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import UTC, Slots
 from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
@@ -74,6 +76,16 @@ def lists_of(request: Request, names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: [True] if value is True else list(value) for name, value in request.given(names).items()}
 
 
+def _night(value: Any) -> date:
+    if isinstance(value, datetime):  # pandas' Timestamp is one
+        return value.date()
+    return value if isinstance(value, date) else parse_day("night", str(value))
+
+
+def _rotation(value: Any) -> Rotation:
+    return value if isinstance(value, Rotation) else Rotation.parse(str(value))
+
+
 class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, ReleaseRequest):
     """The options of the job, without those of HeatmapParameters and of the methods."""
 
@@ -94,11 +106,25 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
         le=1,
         allow_inf_nan=False,
     )
-    warm_start: str | None = option(
+    warm_start: Several[str] | None = option(
         None,
-        "folder of an earlier release of the same region and depth, from whose map the tree starts (adaptive)",
+        "folder of an earlier release of the same region and depth, from whose map the tree starts (adaptive); with "
+        "--night, others after it whose answers its nights lack",
         INPUT,
         metavar="RELEASE",
+    )
+    night: Annotated[date, PlainValidator(_night)] | None = option(
+        None,
+        "the day of the logs: the map is estimated from this night's answers and from those of the nights that "
+        "--warm_start rests on (adaptive)",
+        INPUT,
+        metavar="DATE",
+    )
+    rotation: Annotated[Rotation, PlainValidator(_rotation)] | None = option(
+        None,
+        "ask only cohort N of M, which a user's id and the key decide; the map is scaled to all users (with --ledger)",
+        PRIVACY,
+        metavar="N/M",
     )
 
     @cached_property
@@ -107,7 +133,12 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
         return heatmap_parameters(
-            self.method, self.given(heatmap_options()), columns.categories, slots, columns.records_per_user
+            self.method,
+            self.given(heatmap_options()),
+            columns.categories,
+            slots,
+            columns.records_per_user,
+            1 if self.rotation is None else self.rotation.cohorts,
         )
 
     @cached_property
@@ -122,8 +153,25 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
-        _ = self.parameters
+        parameters = self.parameters
+        if self.rotation is not None and self.ledger is None:
+            raise RequestError("rotation: needs a ledger, which knows who was asked on which night; give --ledger")
+        if self.night is not None:
+            self._check_night(self.night, parameters)
+        elif self.warm_start is not None and len(self.warm_start) > 1:
+            raise RequestError("warm_start: several releases are of nights; give one, or --night DATE as well")
         return self
+
+    def _check_night(self, night: date, parameters: HeatmapParameters) -> None:
+        """Raises RequestError for options whose answers do not add up over nights."""
+        parameters.method.check_warm_start()
+        if getattr(parameters.method, "estimator", "bayes") != "bayes":
+            raise RequestError("estimator: a map of several nights is estimated by bayes; leave it out")
+        for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary), ("users", parameters.users)):
+            if value is not None:
+                raise RequestError(f"{name}: the nights are of plain maps of all users; leave out --{name} or --night")
+        if self.period is not None and self.period != Period(night, night):
+            raise RequestError(f"night: the period is {self.period}, and the night {night}; give the same day")
 
 
 HeatmapRequest: type[HeatmapOptions] = create_model(

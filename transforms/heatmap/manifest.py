@@ -22,6 +22,7 @@ from sfumato.schemas.guarantee import (
 )
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
+from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rates import LEVEL, published_categories
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
@@ -62,6 +63,7 @@ _SLOTS = (
     "pointwise and hold the noise alone; slots.npy has the users of every slot on a grid. The slots of a cell add up "
     "to the map of all slots."
 )
+_ASKED = "; of the users of cohort {} alone, which a keyed hash of their ids chooses; counts are scaled to all users"
 _BINS = "; each location with its category, one of {} bins of its {}"
 _POSTERIOR_STDDEV = (
     "standard deviation of the posterior, on average over cells; a lower bound for cells that are chosen by their "
@@ -149,6 +151,7 @@ def counts_content(
             "noise": state.noise.NAME,
             "mechanism": _MECHANISMS[state.noise.NAME, central],
             "randomness": metadata.source,
+            **rotation_entry(parameters, metadata),
             "population": population_entry(population, state.noise),
             "cohort": known(
                 {
@@ -160,7 +163,7 @@ def counts_content(
             ),
             "composition": composition,
             "composition_rule": COMPOSITIONS[composition],
-            "sub_queries": [known(_sub_query(one)) for one in spent],
+            "sub_queries": [known(_sub_query(one, state.rotation)) for one in spent],
             "participation": {
                 "model": model,
                 "protected": model == "planned",
@@ -182,7 +185,7 @@ def counts_content(
 
 def _results(state: HeatmapState) -> dict[str, float]:
     """The users, and where a user counts in several slots the user-slots that the maps count."""
-    counted, stddev = state.users_estimate()
+    counted, stddev = state.all_users_estimate()
     if state.records_per_user == 1:
         return {"users": counted, "users_stddev": stddev}
     users_stddev = state.population.noise_stddev * state.cohort.sampling_rate
@@ -203,10 +206,19 @@ def _epsilon_spent(state: HeatmapState, parameters: HeatmapParameters) -> float:
     return parameters.epsilon if spent == parameters.rho else epsilon_for_delta(spent, parameters.delta)
 
 
-def _sub_query(spent: SubQuery) -> dict[str, Any]:
-    """A sub-query's fields, with epsilon or rho, whichever it has."""
+def rotation_entry(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
+    """The manifest's entry on the rotating cohort that was asked; empty where all users were."""
+    if parameters.rotation == 1:
+        return {}
+    asked = Rotation.parse(metadata.parameters["rotation"])
+    return {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}
+
+
+def _sub_query(spent: SubQuery, rotation: int) -> dict[str, Any]:
+    """A sub-query's fields, with epsilon or rho, whichever it has, and its noise in users of the published map."""
     absent = "rho" if spent.rho is None else "epsilon"
-    return {name: value for name, value in asdict(spent).items() if name != absent}
+    fields = {name: value for name, value in asdict(spent).items() if name != absent}
+    return {**fields, "noise_stddev": rotation * spent.noise_stddev}
 
 
 def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
@@ -246,6 +258,8 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, plac
         stated, most = columns["slots"], parameters.records_per_user
         slots = (len(stated["names"]), stated["kind"], stated["time_zone"])
         return _SEVERAL_SLOTS.format(most, *slots) if most > 1 else bound + _ONE_SLOT.format(*slots)
+    if parameters.rotation > 1:
+        bound += _ASKED.format(metadata.parameters["rotation"].replace("/", " of "))
     return bound + (_BINS.format(parameters.categories, place) if parameters.categories > 1 else "")
 
 

@@ -10,6 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP
+from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.checks import check_declared, check_integer, option
 from sfumato.transforms.heatmap.gamma import UNKNOWN_USERS, GammaInputs
@@ -43,6 +44,7 @@ class HeatmapParameters:
         categories: of the auxiliary data; 1 without.
         slots: of time, each with a map of its own; 1 without.
         records_per_user: the most slots in which a user counts, each by one record.
+        rotation: the number of rotating cohorts, one of which is asked; 1 asks all users. See `schemas.rotation`.
         method: with its own parameters.
 
     Raises:
@@ -113,6 +115,7 @@ class HeatmapParameters:
     categories: int = 1
     slots: int = 1
     records_per_user: int = 1
+    rotation: int = 1
     method: Method = field(default_factory=Adaptive)
 
     def __post_init__(self) -> None:
@@ -129,6 +132,9 @@ class HeatmapParameters:
         check_integer("records_per_user", self.records_per_user, 1, self.slots)
         if self.slots > 1:
             self._check_slots()
+        check_integer("rotation", self.rotation, 1, MAX_COHORTS)
+        if self.rotation > 1:
+            self._check_rotation()
         if self.is_central and (name := self._by_client):
             raise RequestError(f"{name}: with trust central there are no shards; leave it out")
         twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
@@ -143,7 +149,9 @@ class HeatmapParameters:
         """The conditions under which a run continues. min_users: see AdmissionRule."""
         budget = self.budget
         cost = budget.affordable(budget.total * self.population_share)
-        return AdmissionRule(cost, self.max_bad_fraction, min_users, self.population, noise=self.count_noise)
+        return AdmissionRule(
+            cost, self.max_bad_fraction, min_users, self.population, noise=self.count_noise, cohorts=self.rotation
+        )
 
     @cached_property
     def rho(self) -> float | None:
@@ -202,6 +210,19 @@ class HeatmapParameters:
             ):
                 if value != needed:
                     raise RequestError(f"{name}: with several records a user it must be {needed}, got {value}")
+
+    def _check_rotation(self) -> None:
+        """Raises RequestError for options that do not go with a rotation."""
+        for name, value, usual in (
+            ("population", self.population, None),
+            ("users", self.users, None),
+            ("participation", self.participation, "planned"),
+        ):
+            if value != usual:
+                raise RequestError(f"{name}: a rotation asks one cohort, whose users are counted; leave it out")
+        for name, number in (("slots", self.slots), ("auxiliary", self.categories)):
+            if number > 1:
+                raise RequestError(f"{name}: a rotation is of plain maps; leave out --{name} or --rotation")
 
     @property
     def bins(self) -> int:
@@ -267,4 +288,6 @@ class HeatmapParameters:
         own["gamma"] = self.distribution_gamma
         if self.slots == 1:  # the keys of maps without slots stay as they were
             del own["slots"], own["records_per_user"]
+        if self.rotation == 1:
+            del own["rotation"]
         return {**own, "method": self.method.NAME, **asdict(self.method)}

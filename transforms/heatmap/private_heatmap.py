@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import apache_beam as beam
 
@@ -14,6 +15,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import RunSubQueries, StartSubQueries
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import check_prior, digest
+from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import ReadLocations
 from sfumato.transforms.locations.shards import Cohort
@@ -36,6 +38,7 @@ class CountLocations(beam.PTransform):
             None leaves the data to the runner.
         prior: the map of an earlier release to start from.
         admit: charges the run and counts its users; None counts them by the parameters' rule, without a ledger.
+        asked: the rotating cohort whose rows are read; None reads all rows.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class CountLocations(beam.PTransform):
         spill: str | None = None,
         prior: Estimate | None = None,
         admit: Admit | None = None,
+        asked: AskedUsers | None = None,
     ):
         super().__init__()
         self._locator = locator
@@ -56,6 +60,7 @@ class CountLocations(beam.PTransform):
         self._spill = Spill(spill)
         self._prior = prior
         self._admit = admit or Admit(parameters.admission())
+        self._asked = asked
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         locator, parameters, key, spill = self._locator, self._parameters, self._key, self._spill
@@ -68,7 +73,8 @@ class CountLocations(beam.PTransform):
             columns.dwell_limit,
             parameters.records_per_user,
         )
-        chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, locator, key, spill)  # (user group, chunk)
+        # (user group, chunk), RowCounts
+        chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, locator, key, spill, self._asked)
         bounded, users = chunks | "BoundUsers" >> bound  # bytes, UserCounts
         state = users | "Start" >> StartSubQueries(parameters, key, rows, self._admit, self._prior)  # HeatmapState
         cohort = state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
@@ -94,9 +100,10 @@ class PrivateHeatmap(CountLocations):
             None leaves the data to the runner.
         prior: the map of an earlier release of the same region and depth to start from.
         admit: charges the run and counts its users; None counts them by the parameters' rule, without a ledger.
+        asked: the rotating cohort whose rows are read; None reads all rows.
 
     Raises:
-        RequestError: the categories differ from the parameters', or the prior does not fit.
+        RequestError: categories, slots or rotation differ from the parameters', or the prior does not fit.
     """
 
     def __init__(
@@ -108,6 +115,7 @@ class PrivateHeatmap(CountLocations):
         spill: str | None = None,
         prior: Estimate | None = None,
         admit: Admit | None = None,
+        asked: AskedUsers | None = None,
     ):
         columns = columns or LocationColumns()
         for name, given in (
@@ -117,9 +125,13 @@ class PrivateHeatmap(CountLocations):
         ):
             if given != (expected := getattr(parameters, name)):
                 raise RequestError(f"{name}: the columns have {given}, the heatmap's parameters {expected}")
+        if (1 if asked is None else asked.rotation.cohorts) != parameters.rotation:
+            raise RequestError(
+                f"rotation: the heatmap's parameters have {parameters.rotation} cohorts, the rows others"
+            )
         check_prior(prior, parameters)
-        bound = bind_key(key, region, parameters, columns, prior)
-        super().__init__(Grid(region, parameters.depth), parameters, bound, columns, spill, prior, admit)
+        bound = bind_key(key, region, parameters, columns, prior, asked)
+        super().__init__(Grid(region, parameters.depth), parameters, bound, columns, spill, prior, admit, asked)
 
 
 def bind_key(
@@ -128,7 +140,12 @@ def bind_key(
     parameters: HeatmapParameters,
     columns: LocationColumns,
     prior: Estimate | None = None,
+    asked: AskedUsers | None = None,
 ) -> RunKey:
-    """The key for one heatmap's region, parameters, columns and earlier map."""
-    metadata = {"region": asdict(region), **parameters.metadata(), "columns": columns.metadata()}
-    return key.narrowed(metadata if prior is None else {**metadata, "prior": digest(prior)})
+    """The key for one heatmap's region, parameters, columns, earlier map and cohort."""
+    metadata: dict[str, Any] = {"region": asdict(region), **parameters.metadata(), "columns": columns.metadata()}
+    if prior is not None:
+        metadata["prior"] = digest(prior)
+    if asked is not None:
+        metadata["asked"] = asdict(asked.rotation)
+    return key.narrowed(metadata)

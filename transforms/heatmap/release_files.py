@@ -14,6 +14,7 @@ from sfumato.schemas.release import (
     CELLS_FILE,
     DENSITY_FILE,
     MANIFEST_FILE,
+    NIGHTS_FILE,
     SLOT_MAPS_FILE,
     SLOTS_FILE,
     TOTALS_FILE,
@@ -21,6 +22,7 @@ from sfumato.schemas.release import (
 from sfumato.transforms.heatmap.cells import answers_table, cells_table, totals_table
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.heatmap.manifest import category_names, heatmap_manifest, uses_posterior
+from sfumato.transforms.heatmap.nights_before import Night, night_map, nights_content
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
@@ -57,7 +59,7 @@ def add_up_to(estimate: Estimate, users: float) -> Estimate:
 def published_estimate(
     state: HeatmapState, parameters: HeatmapParameters, grid: Grid, categories: Sequence[str] = ()
 ) -> tuple[Estimate, UnbiasedCounts | None, Rates | None]:
-    """What the table of cells is made of.
+    """What the table of cells is made of. With a rotation it is scaled from the asked users to all users.
 
     Args:
         state: after the last sub-query.
@@ -70,11 +72,22 @@ def published_estimate(
     users, _ = state.users_estimate()
     estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
     unbiased = unbiased_counts(estimate, state) if uses_posterior(parameters) else None
-    return estimate, unbiased, _rates(estimate, categories, state, state.results[-1])
+    rates = _rates(estimate, categories, state, state.results[-1])
+    if state.rotation == 1:
+        return estimate, unbiased, rates
+    if unbiased is None:  # the posterior's deviations hold the sampling of users, those of the noise do not
+        sampling = (1 - 1 / state.rotation) * np.maximum(estimate.counts, 0)
+        estimate = replace(estimate, stddev=np.sqrt(estimate.stddev**2 + sampling))
+    return estimate.scaled(state.rotation), None if unbiased is None else unbiased.scaled(state.rotation), rates
 
 
 def release_files(
-    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, grid: Grid, blur: float = 0.0
+    state: HeatmapState,
+    parameters: HeatmapParameters,
+    metadata: ReleaseMetadata,
+    grid: Grid,
+    blur: float = 0.0,
+    night: Night | None = None,
 ) -> dict[str, bytes]:
     """The release's files by name, the manifest last. With two categories a picture of their rate is among them.
 
@@ -82,18 +95,27 @@ def release_files(
         state: after the last sub-query.
         blur: standard deviation, in sides of the region, of a Gaussian filter over the density (paper 001, Section
             2.3); the cells, the page and the pictures stay as they are.
+        night: the night whose map it is, and those that it continues; None makes the map of the answers alone.
     """
     categories = category_names(parameters, metadata)
     estimate, unbiased, rates = published_estimate(state, parameters, grid, categories)
     slots = SlotMaps.from_state(state, estimate)
     manifest = heatmap_manifest(state, parameters, metadata, grid, slots)
+    finest, intervals, nights = estimate, None, dict[str, bytes]()
+    if night is not None:
+        after, tonight = night_map(state, night)
+        finest = tonight.estimate
+        estimate, *intervals = tonight.on(estimate.tree)
+        manifest["nights"] = nights_content(after, tonight, night)
+        nights = {NIGHTS_FILE: parquet_bytes(after.to_table())}
     array = io.BytesIO()
-    np.save(array, gaussian_heatmap(estimate_density(estimate), blur))
+    np.save(array, gaussian_heatmap(estimate_density(finest), blur))
     answers = [result for result in state.map_results if isinstance(result.encoding, TreeEncoding)]
     files = {
-        CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates, unbiased)),
+        CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates, unbiased, intervals)),
         **({} if unbiased is None else {TOTALS_FILE: parquet_bytes(totals_table(estimate, unbiased))}),
-        **({ANSWERS_FILE: parquet_bytes(answers_table(answers))} if answers else {}),
+        **({ANSWERS_FILE: parquet_bytes(answers_table(answers, state.rotation))} if answers else {}),
+        **nights,
         **({} if slots is None else _slot_files(slots, estimate, grid, manifest["slots"]["names"])),
         **metadata.geography_files,
         DENSITY_FILE: array.getvalue(),

@@ -75,6 +75,7 @@ def plan(
         noise=parameters.count_noise,
         slots=parameters.slots,
         records_per_user=parameters.records_per_user,
+        rotation=parameters.rotation,
     )
     return _with_next_query(state, parameters)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,7 @@ class HeatmapState:
         noise: of every sum.
         slots: of time, by which the last sub-query counts; 1 without any.
         records_per_user: the most slots in which a user counts. Above 1, all counts are of user-slots.
+        rotation: the number of rotating cohorts. Above 1, all counts are of the users of the cohort that is asked.
     """
 
     population: Population
@@ -107,6 +108,7 @@ class HeatmapState:
     noise: AdditiveNoise = LAPLACE
     slots: int = 1
     records_per_user: int = 1
+    rotation: int = 1
 
     @property
     def unit(self) -> int:
@@ -210,6 +212,16 @@ class HeatmapState:
         users, error = _weighted_mean([counted, summed], [variance, error + (1 - rate) * size])
         return max(users, 0.0), math.sqrt(error)
 
+    def all_users_estimate(self) -> tuple[float, float]:
+        """The number of users of all rotating cohorts and its standard deviation, in users.
+
+        One of `rotation` cohorts was asked. Its size is a binomial number of all T users, whose variance adds
+        (rotation - 1) T. Without a rotation it is `users_estimate`.
+        """
+        users, stddev = self.users_estimate()
+        sampling = self.rotation * (self.rotation - 1) * users
+        return self.rotation * users, math.sqrt((self.rotation * stddev) ** 2 + sampling)
+
     def sensitivity(self, length: int | None = None, entries: int = 1) -> float:
         """The largest norm of a user's vector, the one that the noise protects.
 
@@ -252,6 +264,8 @@ class Estimate:
         by_category: float64[categories, T], noisy users of each category; None without auxiliary data.
         category_stddev: float64[T], standard deviation of the noise in each of them, independent between categories.
         slope: the share of the gradient between neighbours that continues inside a cell; 0 spreads users evenly.
+        memory: of an expected map, how many nights' measurements of the same nodes add up, about. It pays to measure
+            nodes that are finer than the noise of one night warrants.
     """
 
     tree: Tree
@@ -260,3 +274,8 @@ class Estimate:
     by_category: NDArray[np.float64] | None = None
     category_stddev: NDArray[np.float64] | None = None
     slope: float = 0.0
+    memory: float = 1.0
+
+    def scaled(self, factor: float) -> Estimate:
+        """The map with this many times the users. Maps by category are not scaled: no rotation has them."""
+        return replace(self, counts=factor * self.counts, stddev=factor * self.stddev)

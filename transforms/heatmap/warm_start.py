@@ -31,12 +31,14 @@ class WarmStart:
         estimate: its map.
         epsilon: its cost.
         safe: whether the key of its noise is secret.
+        added: ids of later releases, whose answers a night's map adds.
     """
 
     release_id: str
     estimate: Estimate
     epsilon: float
     safe: bool
+    added: tuple[str, ...] = ()
 
     @classmethod
     def from_release(cls, manifest: Mapping[str, Any], cells: pa.Table, grid: Grid) -> WarmStart:
@@ -67,13 +69,16 @@ class WarmStart:
         return cls(release_id, _read_estimate(cells, depth), epsilon, safe)
 
     def metadata(self) -> dict[str, Any]:
-        """The entry in the new release's manifest: the earlier release's id, epsilon and digest."""
-        return {"release_id": self.release_id, "epsilon": self.epsilon, "digest": digest(self.estimate)}
+        """The entry in the new release's manifest: the earlier releases' ids, the first's epsilon, the map's digest."""
+        added = {"added": list(self.added)} if self.added else {}
+        return {"release_id": self.release_id, "epsilon": self.epsilon, "digest": digest(self.estimate), **added}
 
 
 def digest(estimate: Estimate) -> str:
     """SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
-    columns = (estimate.tree.nodes, estimate.counts, estimate.stddev)
+    columns = [estimate.tree.nodes, estimate.counts, estimate.stddev]
+    if estimate.memory != 1:
+        columns.append(np.array([estimate.memory]))
     return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()
 
 
@@ -90,13 +95,13 @@ def _read_estimate(cells: pa.Table, depth: int) -> Estimate:
     if not (len(entries) and (abs(counts) < _MAX_COUNT).all() and ((stddev >= 0) & (stddev < _MAX_COUNT)).all()):
         raise RequestError("warm_start: the release's cells are damaged (counts or deviations that are no numbers)")
     order = np.argsort(entries)
-    tree = Tree.of(depth, _with_complete_parents(entries[order]))
+    tree = Tree.of(depth, with_complete_parents(entries[order]))
     if not np.array_equal(tree.entries, entries[order]):
         raise RequestError("warm_start: the release's cells are damaged (they do not cover the region, or repeat)")
     return Estimate(tree, counts[order], stddev[order])
 
 
-def _with_complete_parents(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def with_complete_parents(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Adds the nodes that own no entry because all four of their children exist."""
     nodes = entries
     while True:

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.locations.record_values import nulls, without_views
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import RunKey, random_bits
+from sfumato.transforms.privacy.user_hashes import hash_users
 
 _CHUNK = 1 << 20
 _USABLE = np.uint64(1)  # the bit of a user's hash that marks a usable record

@@ -20,8 +20,9 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
-from sfumato.transforms.locations.encode import NULL_USER, encode_locations, hash_users
+from sfumato.transforms.locations.encode import NULL_USER, encode_locations
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.user_hashes import hash_users
 
 Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]  # uint64[n] user hashes -> bool[n], who is in the sample
 _NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(

@@ -8,22 +8,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
 from sfumato.transforms.locations.record_values import REASONS, nulls, read_values, without_views
-from sfumato.transforms.privacy.keys import keyed_hash
+from sfumato.transforms.privacy.user_hashes import hash_users
 
 NULL_USER = DROP_REASONS.index("null_user_id")
 _VALUE_REASONS = [DROP_REASONS.index(reason) for reason in REASONS]
-_BYTES_OF = (
-    (pt.is_string, pa.binary()),
-    (pt.is_large_string, pa.large_binary()),
-    (pt.is_string_view, pa.binary_view()),
-)
 
 # Rows of a block: its temporary columns stay in the processor's cache.
 _BLOCK_ROWS = 1 << 16
@@ -150,18 +144,6 @@ def _located(
 
 def _only(mask: NDArray[np.bool_], column: NDArray[Any] | None) -> NDArray[Any] | None:
     return None if column is None else column[mask]
-
-
-def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
-    """Keyed 64-bit hashes, uint64[n], of an Arrow array of integers, strings or bytes without nulls."""
-    if pt.is_dictionary(ids.type):
-        return np.asarray(hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
-    if holds_text(ids.type):
-        for text, raw in _BYTES_OF:  # strings hash as their bytes do, and bytes need not be UTF-8
-            if text(ids.type):
-                ids = ids.cast(raw)
-        return keyed_hash(user_key, np.asarray(ids.to_numpy(zero_copy_only=False), dtype=object))
-    return keyed_hash(user_key, ids.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 
 
 def _degrees(column: pa.Array) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from sfumato.schemas.region import Locator
 from sfumato.transforms import beam_patch  # noqa: F401
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
@@ -125,17 +126,22 @@ def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
 @typehints.with_input_types(FileSlice)
 @typehints.with_output_types(tuple[int, bytes])
 class _EncodeSliceFn(beam.DoFn):
-    def __init__(self, columns: LocationColumns, locator: Locator, run_key: RunKey, spill: Spill):
+    def __init__(
+        self, columns: LocationColumns, locator: Locator, run_key: RunKey, spill: Spill, asked: AskedUsers | None
+    ):
         self._columns = columns
         self._locator = locator
         self._run_key = run_key
         self._spill = spill
+        self._asked = asked
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         user_key = self._run_key.subkey("users")
         counts, stopwatch = RowCounts(), Stopwatch()
         for batch in stopwatch.over(read_batches(part, self._columns)):
             with stopwatch:
+                if self._asked is not None:
+                    batch = self._asked.only(batch, self._columns)
                 encoded = encode_locations(batch, self._columns, self._locator, user_key)
             counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped)
             yield from split_by_user_group(encoded, self._spill)
@@ -147,11 +153,19 @@ class ReadLocations(beam.PTransform):
     """Paths of logs, or LogFiles -> two PCollections: (user group, chunk) of `split_by_user_group`; RowCounts.
 
     When the pipeline runs it raises DataError with the path of a file that is damaged, has changed or lacks a column.
+    asked: the users whose rows are read; None reads all.
     """
 
-    def __init__(self, columns: LocationColumns, locator: Locator, run_key: RunKey, spill: Spill):
+    def __init__(
+        self,
+        columns: LocationColumns,
+        locator: Locator,
+        run_key: RunKey,
+        spill: Spill,
+        asked: AskedUsers | None = None,
+    ):
         super().__init__()
-        self._encode = _EncodeSliceFn(columns, locator, run_key, spill)
+        self._encode = _EncodeSliceFn(columns, locator, run_key, spill, asked)
 
     def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         encoded = (

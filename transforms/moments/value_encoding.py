@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.locations import DROP_REASONS, holds_text
 from sfumato.schemas.moments import FixedPoint, ValueColumns
-from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.locations.record_values import nulls, without_views
 from sfumato.transforms.locations.records import keyed_below
 from sfumato.transforms.locations.spill import Spill, join, load
@@ -23,6 +22,7 @@ from sfumato.transforms.moments.groups import Groups
 from sfumato.transforms.moments.quantities import code_type, encode
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
+from sfumato.transforms.privacy.user_hashes import hash_users
 
 _NULL_USER, _NULL_VALUE, _NOT_FINITE, _NEGATIVE = map(
     DROP_REASONS.index, ("null_user_id", "null_value", "not_finite", "negative_value")

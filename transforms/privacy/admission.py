@@ -57,6 +57,7 @@ class AdmissionRule:
         sampling_rate: share of the users who are counted: a secret Poisson sample, drawn with the run's key. Such a
             sample has Laplace noise.
         noise: of the counts.
+        cohorts: rotating cohorts, one of which is counted; `min_users` is of the users of all.
 
     Raises:
         RequestError: max_bad_fraction is out of range.
@@ -68,6 +69,7 @@ class AdmissionRule:
     population: int | None = None
     sampling_rate: float = 1.0
     noise: AdditiveNoise = LAPLACE
+    cohorts: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_bad_fraction <= 1:
@@ -190,10 +192,11 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
                 f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
                 f"(+-{error:,.0f}); correct it, or leave it out"
             )
-    if rule.min_users and users < rule.min_users:  # without a minimum, a negative count is no reason
-        raise TooFewUsersError(
-            f"about {max(users, 0):,.0f} users (+-{error:,.0f}), fewer than --min_users {rule.min_users:,}"
-        )
+    if rule.min_users and users * rule.cohorts < rule.min_users:  # without a minimum, a negative count is no reason
+        some = f"about {max(users, 0):,.0f} users (+-{error:,.0f})"
+        if rule.cohorts > 1:
+            some += f" in one of {rule.cohorts} cohorts, so about {max(users, 0) * rule.cohorts:,.0f} in all"
+        raise TooFewUsersError(f"{some}, fewer than --min_users {rule.min_users:,}")
 
 
 def _sampling_slack(squares: float, rate: float) -> float:

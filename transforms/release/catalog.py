@@ -92,7 +92,27 @@ def disagreement(release: Release, history: History) -> str | None:
         return f"release {release_id} states another cost than it was charged"
     if adjacency != charge.adjacency:
         return f"release {release_id} states another adjacency than it was charged for"
+    asked = None if charge.rotation is None else {"cohort": charge.rotation.cohort, "cohorts": charge.rotation.cohorts}
+    if privacy.get("rotation") != asked:
+        return f"release {release_id} states another cohort of users than it was charged for"
     return None
+
+
+def remaining_files(release: Release) -> list[str]:
+    """Returns the names of the release's files that are in its folder, without the manifest.
+
+    Raises:
+        NotReadyError: the folder cannot be listed now.
+        RequestError: the folder cannot be listed.
+    """
+    present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(release.path, "*"))}
+    return sorted(present & (RELEASE_FILES | set(release.listed or ())) - {MANIFEST_FILE})
+
+
+def is_pruned(release: Release, history: History) -> bool:
+    """Returns whether the ledger says that the release's files were removed."""
+    reservation = history.reservations.get(str(release.manifest.get("release_id")))
+    return reservation is not None and reservation.pruned is not None and reservation.manifest == release.digest
 
 
 def find_releases(folder: str) -> tuple[list[Release], list[str]]:

@@ -25,6 +25,7 @@ _SOURCES = ("schemas", "transforms", "pipelines")
 _DRAWING = ("apache-beam", "cryptography", "numpy", "pandas", "pyarrow", "scipy")
 _CELL_IDS = frozenset({"cell_id", *(field.name for field in INDEX_FIELDS)})
 _PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
+LATE_FILES = "Files that arrive after the charge are left out."
 UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
 
 
@@ -44,6 +45,7 @@ class ReleaseMetadata:
         ledger_location: the ledger that the run charges; None without one.
         timeline: relative address of the page of all releases; None where the release is on none.
         geography: the content of `basemap.json`; None without geography. No key is bound to it.
+        corrects: id of the release that this one replaces, because logs arrived after it was charged.
     """
 
     job: str
@@ -57,6 +59,7 @@ class ReleaseMetadata:
     ledger_location: str | None = None
     timeline: str | None = None
     geography: bytes | None = None
+    corrects: str | None = None
 
     @property
     def geography_files(self) -> dict[str, bytes]:
@@ -78,7 +81,8 @@ def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warn
         "created": metadata.created,
         **content,
         **({} if metadata.timeline is None else {"timeline": metadata.timeline}),
-        **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger)}),
+        **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger), "late_files": LATE_FILES}),
+        **({} if metadata.corrects is None else {"corrects": metadata.corrects}),
         "parameters": dict(metadata.parameters),
         "versions": package_versions(),
         "warnings": warnings if metadata.safe else [UNSAFE, *warnings],

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -266,10 +267,13 @@ class Release:
         except (AttributeError, KeyError, TypeError):
             raise RequestError(f"{self.path}: the manifest's list of files is damaged") from None
 
-    def damage(self) -> list[str]:
-        """A message for each file that is missing or changed since publication. Reads every listed file."""
+    def damage(self, names: Collection[str] | None = None) -> list[str]:
+        """A message for each file that is missing or changed since publication. Reads every listed file.
+
+        names: check only these of them; None for all.
+        """
         try:
-            names = list(self.listed or ())
+            names = [name for name in self.listed or () if names is None or name in names]
         except RequestError as error:
             return [str(error)]
         found = []

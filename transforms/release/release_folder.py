@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
@@ -229,6 +229,14 @@ def _delete_remote(paths: list[str]) -> None:
         if all(FileSystems.exists(path) for path in present):
             raise
         _delete_remote(present)
+
+
+def remove_files(paths: Sequence[str]) -> None:
+    """Removes files, local or in a bucket. One that is gone already is no error. Raises OSError."""
+    _delete_remote([path for path in paths if is_remote(path)])
+    for path in paths:
+        if not is_remote(path):
+            Path(path).unlink(missing_ok=True)
 
 
 def format_at(path: str) -> str | None:

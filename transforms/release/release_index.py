@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
 
@@ -20,8 +21,8 @@ from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.transforms.files import write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.ledger.windows import spent_in_window
-from sfumato.transforms.release.catalog import RELEASES, published_releases
+from sfumato.transforms.privacy.ledger.windows import spent_by_day
+from sfumato.transforms.release.catalog import RELEASES, is_pruned, published_releases
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.stac_item import stac_bytes, stac_catalog, stac_item
 from sfumato.transforms.release.timeline_view import (
@@ -55,18 +56,28 @@ def update_timeline(root: str, ledger: str | None) -> None:
         history = (
             None if ledger is None else open_ledger(ledger).history()
         )  # read after the releases, so it has them all
-        _write_all(root, [_Dated(name, release) for name, release in releases.items()], history)
+        removed = _pruned(root, releases, history)
+        _write_all(root, [_Dated(name, one, name in removed) for name, one in releases.items()], history)
         shown, releases = releases, published_releases(root)
         if [release.digest for release in shown.values()] == [release.digest for release in releases.values()]:
             return  # nothing was published meanwhile, so no newer page was overwritten
 
 
+def _pruned(root: str, releases: Mapping[str, Release], history: History | None) -> set[str]:
+    """The dates whose files were removed: by the ledger, or without one those without a page."""
+    if history is not None:
+        return {name for name, release in releases.items() if is_pruned(release, history)}
+    pages = matching(FileSystems.join(root, RELEASES, "*", PAGE_FILE))
+    return set(releases) - {file.path.split("/")[-2] for file in pages}
+
+
 @dataclass(frozen=True)
 class _Dated:
-    """A release and the day of its folder."""
+    """A release and the day of its folder. pruned: whether its files were removed, all but the manifest."""
 
     date: str
     release: Release
+    pruned: bool = False
 
     @property
     def folder(self) -> str:
@@ -75,7 +86,7 @@ class _Dated:
     @cached_property
     def map(self) -> str | None:
         """The map's file, relative to the page; None without a map. Its name differs between releases of a day."""
-        if self.release.manifest.get("job") != "heatmap":
+        if self.release.manifest.get("job") != "heatmap" or self.pruned:
             return None
         content = json.dumps([MAP_FORMAT, self.release.manifest], sort_keys=True)
         mark = hashlib.sha256(content.encode()).hexdigest()[:12]
@@ -101,7 +112,7 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
     for dated in releases:
         if dated.map is not None and dated.map.rsplit("/", 1)[-1] not in present:
             write_file(FileSystems.join(root, dated.map), dated.map_bytes())
-        if dated.stac_item.rsplit("/", 1)[-1] not in present:
+        if not dated.pruned and dated.stac_item.rsplit("/", 1)[-1] not in present:
             write_file(FileSystems.join(root, dated.stac_item), dated.stac_bytes())
     newest = releases[-1]
     latest = {
@@ -111,32 +122,35 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
         "created": newest.release.manifest["created"],
     }
     write_file(FileSystems.join(root, LATEST_FILE), (json.dumps(latest, indent=2) + "\n").encode())
-    entries = [
-        DatedRelease.from_manifest(dated.date, dated.folder, dated.release.manifest, dated.map) for dated in releases
-    ]
+    entries = [_entry(dated, history) for dated in releases]
     dataset = str((newest.release.manifest.get("ledger") or {}).get("dataset", ""))
     files = {TIMELINE_FILE: timeline_bytes(dataset, entries, _spending(history, dataset, releases))}
     if BASEMAP_FILE in (newest.release.listed or {}):
         files[BASEMAP_FILE] = newest.release.read(BASEMAP_FILE)
     files[PAGE_FILE] = render_page(timeline_view(files)).encode()
-    files[CATALOG_FILE] = stac_bytes(stac_catalog(dataset, {f"./{one.stac_item}": one.date for one in releases}))
+    items = {f"./{one.stac_item}": one.date for one in releases if not one.pruned}
+    files[CATALOG_FILE] = stac_bytes(stac_catalog(dataset, items))
     for name, content in files.items():
         write_file(FileSystems.join(root, name), content)
 
 
+def _entry(dated: _Dated, history: History | None) -> DatedRelease:
+    """Returns a release of the timeline. The ledger knows which division of the users its cohort is of."""
+    entry = DatedRelease.from_manifest(dated.date, dated.folder, dated.release.manifest, dated.map, dated.pruned)
+    reservation = None if history is None else history.reservations.get(entry.release_id)
+    return entry if reservation is None else replace(entry, rotation=reservation.charge.rotation)
+
+
 def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> list[Spending]:
-    """Returns, for each limit of the dataset, the epsilon spent in the window that ends on each day."""
+    """Returns, for each limit of the dataset, the worst user's epsilon in the window that ends on each day."""
     if history is None:
         return []
     dataset = dataset.casefold()
     first, last = (date.fromisoformat(dated.date) for dated in (releases[0], releases[-1]))
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
-    return [
-        Spending(
-            float(limit.epsilon),
-            float(limit.delta),
-            limit.days,
-            [(str(day), float(spent_in_window(history.charges, dataset, day, limit))) for day in days],
-        )
-        for limit in history.limits.get(dataset, ())
-    ]
+    found = []
+    for limit in history.limits.get(dataset, ()):
+        spent = map(float, spent_by_day(history.charges, dataset, days, limit))
+        by_day = list(zip(map(str, days), spent, strict=True))
+        found.append(Spending(float(limit.epsilon), float(limit.delta), limit.days, by_day))
+    return found

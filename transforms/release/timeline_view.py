@@ -20,7 +20,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import area_km2
-from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, PAGE_FILE
+from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, MANIFEST_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions, nodes_from_names
 from sfumato.schemas.views import (
@@ -207,7 +207,7 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
     rows = [
         [
             night.date,
-            night.job if night.safe else f"{night.job} (not private)",
+            night.job + ("" if night.safe else " (not private)") + (" (pruned)" if night.pruned else ""),
             "" if night.users is None else f"{night.users:,.0f}",
             f"{night.epsilon:g}",
             tiny(night.delta),
@@ -216,7 +216,7 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
         for night in reversed(nights)
     ]
     heads = ["Date", "Job", "Users", "ε", "δ", "Release"]
-    links = [f"{night.folder}/{PAGE_FILE}" for night in reversed(nights)]
+    links = [f"{night.folder}/{MANIFEST_FILE if night.pruned else PAGE_FILE}" for night in reversed(nights)]
     numeric = [False, False, True, True, True, False]
     return Table(title="All releases", heads=heads, rows=rows, numeric=numeric, links=links)
 
@@ -233,7 +233,7 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
         if periods and (missing := Period(periods[0].first, periods[-1].last).length - number):
             rests += f", {missing:,} missing"
         if night.started_anew:
-            rests += f"; started anew: {night.started_anew.rstrip('.')}"
+            rests += f". Started anew. {night.started_anew}"
         changed = "" if night.changes is None else f"{len(night.changes):,}"
         rows.append([night.date, "all" if night.rotation is None else f"{night.rotation}", rests, changed])
     heads = ["Date", "Cohort", "Rests on", "Changes"]

@@ -38,7 +38,7 @@ def night_sentences(
     Args:
         rotation: the cohort; None where all users were asked, of which nothing is said.
         rests_on: periods as text; None for an estimate of the night's own answers alone.
-        started_anew: why the nights before were left out.
+        started_anew: why the nights before were left out, as a sentence.
     """
     texts = []
     if rotation is not None and rotation.cohorts > 1:
@@ -49,7 +49,7 @@ def night_sentences(
     if rests_on:
         texts.append(rests_sentence(rests_on))
     if started_anew:
-        texts.append(f"It was started anew: {started_anew.rstrip('.')}.")
+        texts.append(f"It was started anew. {started_anew}")
     return texts
 
 

@@ -526,6 +526,7 @@ export interface Night {
   warm_start: string | null;
   map: string | null;
   safe: boolean;
+  pruned: boolean;
   notes: string[];
   rests_on: [string, string][];
   changes: PlaceChange[];

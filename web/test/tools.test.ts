@@ -69,7 +69,7 @@ it.each([[0, "0"], [0.25, "0.25"], [3.87e-11, "3.9e-11"], [1e-10, "1e-10"], [120
 });
 
 describe("nights", () => {
-  const night = (date: string, map = true): Night => ({ date, release_id: date, folder: date, job: "heatmap", epsilon: 1, delta: 0, users: 100, warm_start: null, map: map ? `${date}.js` : null, safe: true, notes: [], rests_on: [], changes: [] });
+  const night = (date: string, map = true): Night => ({ date, release_id: date, folder: date, job: "heatmap", epsilon: 1, delta: 0, users: 100, warm_start: null, map: map ? `${date}.js` : null, safe: true, pruned: false, notes: [], rests_on: [], changes: [] });
   const nights = [night("2026-11-01"), night("2026-11-02", false), night("2026-11-07"), night("2026-11-08")];
   it("are compared with the last that has a map and is early enough", () => {
     expect(earlier(nights, nights[3], 1)).toBe(nights[2]);

@@ -17,9 +17,9 @@ from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.sample_and_threshold import CountItems
 from sfumato.transforms.histogram.trie import NumberPrefixes, TextPrefixes, hash_texts
 from sfumato.transforms.histogram.user_sample import Sample, merge
-from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
+from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import write_files
 from tests.statistics import FLAKE_RATE
 from tests.transforms.histogram.test_sample_and_threshold import run

@@ -14,8 +14,8 @@ from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
 from sfumato.transforms.histogram.trie import hash_texts
-from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.user_hashes import hash_users
 
 KEY = RunKey.derive(FixedSecret(b"item tests" * 3), {"job": "items"})
 

@@ -32,9 +32,9 @@ from sfumato.transforms.histogram.sample_and_threshold import (
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes, TextPrefixes
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sampler
-from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import REGION, make_logs, write_files
 
 KEY = RunKey.derive(FixedSecret(b"combine tests" * 3), {"job": "combine"})

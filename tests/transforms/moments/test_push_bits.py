@@ -23,7 +23,6 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.inputs import parquet_log
-from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.moments import push_bits, value_encoding
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.prior import Prior
@@ -33,6 +32,7 @@ from sfumato.transforms.moments.quantities import Thresholds
 from sfumato.transforms.moments.tally import Query, Tally, with_noise
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
+from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import REGION, make_logs, write_files
 
 KEY = RunKey.derive(FixedSecret(b"combine moments" * 3), {"job": "moments"})

@@ -346,14 +346,14 @@ def test_a_night_says_who_was_asked_what_it_rests_on_and_what_changed() -> None:
     gap = (f"{day(0)}:{day(12)}", f"{day(14)}:{day(29)}")
     event = PlaceChange("r0213", 2100.0, 1500.0, 2700.0, 150.0)
     nights = [
-        rotated(0, 30, rests_on=(day(0),), started_anew="the depth changed from 8 to 7", changes=()),
+        rotated(0, 30, rests_on=(day(0),), started_anew="The depth changed from 8 to 7.", changes=()),
         rotated(29, 30, rests_on=gap, changes=(event,)),
     ]
     made = view(nights)
     first, last = made.body.nights
     assert first.notes[1:] == [
         "The estimate rests on the answers of this night alone, 22 October 2026.",
-        "It was started anew: the depth changed from 8 to 7.",
+        "It was started anew. The depth changed from 8 to 7.",
     ]
     assert last.notes[0].startswith("Cohort 30 of 30 was asked.")
     assert "29 nights, 22 October to 20 November 2026, without 4 November." in last.notes[1]
@@ -362,7 +362,7 @@ def test_a_night_says_who_was_asked_what_it_rests_on_and_what_changed() -> None:
     table = next(one for one in made.sections if one.folded).table
     assert table.rows == [
         [day(29), "30/30", f"29 nights since {day(0)}, 1 missing", "1"],
-        [day(0), "1/30", "this night; started anew: the depth changed from 8 to 7", "0"],
+        [day(0), "1/30", "this night. Started anew. The depth changed from 8 to 7.", "0"],
     ]
 
 

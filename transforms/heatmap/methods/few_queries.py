@@ -161,6 +161,7 @@ class FewQueries:
             return self._next_tree_by_interval(self.interval_width, state, variance)
         prior = None if state.results else state.prior
         posterior = posterior_of(state) if prior is None else prior_posterior(prior, state.cohort.users)
+        variance /= 1.0 if prior is None else prior.memory
         split_penalty = self.split_penalty * (1 if prior is None else _WARM_START_PENALTY)
         scale = 1.0
         while True:

@@ -25,12 +25,15 @@ _MAX_FAMILIES = 1 << 14  # that weights are learned from: more would not change 
 
 @dataclass(frozen=True)
 class Weights:
-    """The prior probabilities of each roughness, for weak and for strong families of a level: float64[2, 14]."""
+    """The prior probabilities of each kind of family, for weak and for strong families of a level: float64[2, kinds].
+
+    A kind is a roughness, or a roughness with more attributes.
+    """
 
     values: NDArray[np.float64]
 
     def of_families(self, strong: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The weights for each family, float64[n, 14]."""
+        """The weights for each family, float64[n, kinds]."""
         return np.asarray(self.values[strong.astype(np.int64)])
 
 
@@ -39,20 +42,25 @@ class Learner:
 
     Strong and weak families (T above or below SIGNAL deviations) have weights of their own. The first weak families
     start from the weights of the strong ones.
+
+    prior: float64[kinds], the weights before any family is seen.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prior: NDArray[np.float64] = FLAT) -> None:
+        self._prior = prior
         self._found: list[NDArray[np.float64] | None] = [None, None]
 
     def learn(self, likelihood: NDArray[np.float64], strong: NDArray[np.bool_]) -> Weights:
-        """The weights of largest posterior probability, by EM, for likelihoods float64[n, 14] of a level's families."""
+        """The weights of largest posterior probability, by EM, for likelihoods float64[n, kinds] of n families."""
         for kind in (1, 0):
             of = likelihood[strong == bool(kind)]
             if len(of):
-                begin = next((one for one in (self._found[kind], self._found[1 - kind]) if one is not None), FLAT)
-                self._found[kind] = _learn(of, _CARRY * begin + (1 - _CARRY) * FLAT)
+                begin = next(
+                    (one for one in (self._found[kind], self._found[1 - kind]) if one is not None), self._prior
+                )
+                self._found[kind] = _learn(of, _CARRY * begin + (1 - _CARRY) * self._prior)
         weak, strong_ = (one if one is not None else other for one, other in (self._found, self._found[::-1]))
-        return Weights(np.stack([FLAT if one is None else one for one in (weak, strong_)]))
+        return Weights(np.stack([self._prior if one is None else one for one in (weak, strong_)]))
 
 
 def _learn(likelihood: NDArray[np.float64], begin: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -27,13 +27,16 @@ def decode(state: HeatmapState, estimator: str) -> Estimate:
 
 
 def sampling_of(state: HeatmapState) -> float:
-    """1 - sampling rate: the variance that a node has for each of its users because the cohort is a sample."""
-    return 1 - state.cohort.sampling_rate
+    """1 - sampling rate: the variance that a node has for each of its users because they are a sample.
+
+    A rotating cohort is a sample of all users, and the run's cohort may be a sample of it.
+    """
+    return 1 - state.cohort.sampling_rate / state.rotation
 
 
 def posterior_of(state: HeatmapState) -> Posterior:
     """The posterior of the nodes of all queried trees, from all results and from the shares of the prior map."""
-    measured = [_measurement(result, state) for result in state.results]
+    measured = [measurement_of(result, state) for result in state.results]
     full = FullTree.from_trees(*(one.tree for one in measured))
     guide = None
     if state.prior is not None:
@@ -70,7 +73,7 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
         missing = [leaf & (weight == 0) for leaf, weight in zip(full.leaves, own.weights, strict=True)]
         if result is not last and not any(one.any() for one in missing):
             break
-        one = _measurement(result, state)
+        one = measurement_of(result, state)
         found = measure(full, [replace(one, sampling=one.sampling + sampling)], expected)
         if result is last:
             own = found
@@ -78,11 +81,11 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
         for level, cells in enumerate(missing):
             own.weighted[level][cells] = found.weighted[level][cells]
             own.weights[level][cells] = found.weights[level][cells]
-    users, stddev = state.users_estimate()
+    users, stddev = (one / state.rotation for one in state.all_users_estimate())
     return UnbiasedCounts.from_measurements(full, own, users, stddev**2)
 
 
-def _measurement(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
+def measurement_of(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
     """A result's users and their noise."""
     total = result.to_estimate()
     # The share of the shards that are in the result. The users of the others are estimated from theirs.

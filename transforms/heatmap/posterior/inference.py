@@ -107,7 +107,7 @@ def infer(
             earlier = by_family(guide[level])
             before = earlier.sum(axis=1, keepdims=True)
             bases.append(total[:, None] * (earlier / np.where(before > 0, before, 1) - np.where(before > 0, 0.25, 0)))
-        predicted, slope = _predict(bases, contrast, 1 / (scale + (0.05 * total) ** 2 + 1e-9), strong, total)
+        predicted, slope = predict_contrasts(bases, contrast, 1 / (scale + (0.05 * total) ** 2 + 1e-9), strong, total)
         if level >= 2 and slope is not None:
             slopes.append((len(total), slope))
 
@@ -134,7 +134,7 @@ def infer(
     return _reestimate_leaves(result, own, noise or own, sampling, users)
 
 
-def _predict(
+def predict_contrasts(
     bases: Sequence[NDArray[np.float64]],
     contrast: NDArray[np.float64],
     weight: NDArray[np.float64],

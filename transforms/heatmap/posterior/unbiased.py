@@ -101,6 +101,12 @@ class UnbiasedCounts:
         full = FullTree(len(parts) - 1 if depth is None else depth, tuple(node_paths(nodes[part]) for part in parts))
         return cls(full, [users[part] for part in parts], [variance[part] for part in parts], float(variance[0]))
 
+    def scaled(self, factor: float) -> UnbiasedCounts:
+        """The counts times a factor."""
+        users = [factor * one for one in self.users]
+        variance = [factor**2 * one for one in self.measured_variance]
+        return UnbiasedCounts(self.full, users, variance, factor**2 * self.total_variance)
+
     @property
     def leaf_users(self) -> NDArray[np.float64]:
         """The users of the leaves, in the order of the full tree's entries; may be negative."""

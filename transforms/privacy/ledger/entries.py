@@ -9,16 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.ledger import UNIT, Charge, Limit, Period, dataset_name, format_amount, parse_amount, parse_day
+from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.windows import check_rho
 
 FORMAT = "sfumato-ledger/2"
-KINDS = RESERVE, SETTLE, COMMIT, LIMITS = "reserve", "settle", "commit", "limits"
+KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE = "reserve", "settle", "commit", "limits", "prune"
 FIRST = "0" * 64  # the hash before the first entry
+_ROTATION_FIELDS = {"cohort", "cohorts", "partition"}
 _FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
 
 
@@ -98,12 +101,27 @@ def charge_content(charge: Charge) -> dict[str, Any]:
         "files": list(charge.files),
         "also_charged": [[dataset, str(period)] for dataset, period in charge.also_charged],
         **_rho_content(charge.rho),
+        **_rotation_content(charge.rotation),
     }
 
 
 def _rho_content(rho: Decimal | None) -> dict[str, str]:
     """The rho of Gaussian noise. Other charges have none, and neither have those of earlier versions."""
     return {} if rho is None else {"rho": format_amount(rho)}
+
+
+def _rotation_content(rotation: Rotation | None) -> dict[str, Any]:
+    """The cohort that a release asks. Releases of all users have none, and neither have those of earlier versions."""
+    return {} if rotation is None else {"rotation": asdict(rotation)}
+
+
+def _rotation_of(content: Mapping[str, Any]) -> Rotation | None:
+    if "rotation" not in content:
+        return None
+    rotation = content["rotation"]
+    if set(rotation) != _ROTATION_FIELDS or not all(type(rotation[name]) is int for name in ("cohort", "cohorts")):
+        raise ValueError("a rotation is a cohort, cohorts and a partition")
+    return Rotation(**rotation)
 
 
 def rho_of(content: Mapping[str, Any]) -> Decimal | None:
@@ -134,6 +152,7 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
             files=tuple(content["files"]),
             also_charged=tuple((str(dataset), Period.parse(days)) for dataset, days in content["also_charged"]),
             rho=rho_of(content),
+            rotation=_rotation_of(content),
         )
         check_rho(charge)
         return charge

@@ -12,6 +12,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     COMMIT,
     FIRST,
     LIMITS,
+    PRUNE,
     RESERVE,
     SETTLE,
     charge_of,
@@ -73,6 +74,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
     limits: dict[str, tuple[Limit, ...]] = {}
     changes: list[LimitChange] = []
     refusals: list[Reservation] = []
+    cohorts: dict[str, int] = {}  # their number, by partition
     head = FIRST
     for entry in read_entries(entries):
         index, kind, content, head = entry["index"], entry["kind"], entry["content"], entry["hash"]
@@ -87,6 +89,9 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
                 if existing.refusal is None:
                     raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again")
                 refusals.append(reservations.pop(charge.release_id))
+            rotation = charge.rotation
+            if rotation is not None and cohorts.setdefault(rotation.partition, rotation.cohorts) != rotation.cohorts:
+                raise LedgerError(f"ledger: entry {index} has a partition of the users with another number of cohorts")
             if charge.dataset not in limits:
                 raise LedgerError(f"ledger: entry {index} charges a dataset that has no limits, {charge.dataset}")
             if with_limits:
@@ -108,6 +113,13 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             if not (isinstance(manifest, str) and manifest):
                 raise LedgerError(f"ledger: entry {index} does not say what was published")
             reservations[release_id] = replace(reservations[release_id], manifest=manifest)
+        elif kind == PRUNE:
+            existing = reservations.get(str(content.get("release_id")))
+            if existing is None or existing.manifest is None or existing.pruned is not None:
+                raise LedgerError(
+                    f"ledger: entry {index} removes the files of {content.get('release_id')!r:.120}, which has none"
+                )
+            reservations[existing.charge.release_id] = replace(existing, pruned=entry["time"])
         else:
             raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals))

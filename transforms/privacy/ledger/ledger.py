@@ -17,6 +17,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     COMMIT,
     KINDS,
     LIMITS,
+    PRUNE,
     RESERVE,
     SETTLE,
     charge_content,
@@ -27,6 +28,7 @@ from sfumato.transforms.privacy.ledger.entries import (
 from sfumato.transforms.privacy.ledger.history import History, replay
 from sfumato.transforms.privacy.ledger.input_files import charged_elsewhere
 from sfumato.transforms.privacy.ledger.stores import LedgerStore, open_store
+from sfumato.transforms.privacy.ledger.user_accounts import same_cohorts
 from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, first_fit, is_bounded
 
 _MAX_WAIT_S = 600.0  # while other writers are faster
@@ -183,6 +185,21 @@ class Ledger:
 
         self._append_until_done(decide)
 
+    def prune(self, release_id: str) -> None:
+        """Records that the files of a published release are about to be removed, all but its manifest. Safe to repeat.
+
+        Raises:
+            LedgerError: the ledger knows of no publication of the release.
+        """
+
+        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+            existing = history.reservations.get(release_id)
+            if existing is None or existing.manifest is None:
+                raise LedgerError(f"ledger: release {release_id} is not known to be published, so it is not pruned")
+            return (PRUNE, {"release_id": release_id}) if existing.pruned is None else existing
+
+        self._append_until_done(decide)
+
     def set_limits(self, dataset: str, limits: Sequence[Limit]) -> None:
         """Changes a dataset's limits for later charges. What has been spent stays spent. Raises LedgerError."""
 
@@ -299,10 +316,13 @@ def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | Non
 
     Raises:
         BudgetError: the charge exceeds a limit. The message says when it would fit.
-        RequestError: no limit bounds the charge, or its rho contradicts its epsilon and delta.
+        RequestError: no limit bounds the charge, its rho contradicts its epsilon and delta, or its partition had
+            another number of cohorts.
     """
     check_rho(charge)
     charges = history.charges
+    if not same_cohorts(charges, charge):
+        raise RequestError("rotation: the ledger has this partition with another number of cohorts")
     for one in charge.counted():
         own = limits if one.dataset == charge.dataset else None
         _check_budget(charges, one, history.limits[one.dataset] if own is None else own)
@@ -320,10 +340,11 @@ def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[
         return
     later = first_fit(charges, charge, in_force)
     when = "a single release of this epsilon never fits" if later is None else f"data of {later} or later would fit"
+    users = "" if charge.rotation is None else f" for users of cohort {charge.rotation}"
     raise BudgetError(
         f"ledger: {charge.dataset} may spend {over.limit.describe()}; epsilon {format_amount(over.spent)} is spent on "
-        f"the data of {over.window}, and epsilon {format_amount(charge.epsilon)} more for {charge.period} exceeds it; "
-        f"{when}"
+        f"the data of {over.window}{users}, and epsilon {format_amount(charge.epsilon)} more for {charge.period} "
+        f"exceeds it; {when}"
     )
 
 
@@ -333,9 +354,10 @@ def _existing_reservation(history: History, charge: Charge) -> Reservation | Non
     if existing is not None and (existing.refusal is None or existing.charge.binding == charge.binding):
         _check_same(existing.reserved_charge or existing.charge, charge)
         return existing
-    if charge.starts_from is not None and charge.starts_from not in history.reservations:
+    unknown = [one for one in (charge.starts_from or "").split(",") if one and one not in history.reservations]
+    if unknown:
         raise RequestError(
-            f"warm_start: release {charge.starts_from} is not in the ledger, so the ledger would not account for what "
+            f"warm_start: release {unknown[0]} is not in the ledger, so the ledger would not account for what "
             "it reveals; start from a release that was charged there"
         )
     return None
@@ -346,7 +368,9 @@ def _check_same(existing: Charge, charge: Charge) -> None:
     existing = replace(existing, also_charged=charge.also_charged)  # other charges since then do not count
     if existing == charge:
         return
-    if replace(existing, binding=charge.binding, files=charge.files) == charge:
+    same_cohort = str(existing.rotation) == str(charge.rotation)  # another key gives another partition
+    known = replace(existing, rotation=charge.rotation) if same_cohort else existing
+    if replace(known, binding=charge.binding, files=charge.files) == charge:
         what = "other input, another key or another version of sfumato"
     else:
         what = "another request"

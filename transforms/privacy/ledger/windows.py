@@ -3,28 +3,31 @@
 A window covers days of the data, not the days on which releases are made. A limit of 365 days protects a user's records
 of any 365 consecutive days, however late and in whatever order those days are released. A charge for a period counts
 in every window that shares a day with the period.
+
+A limit holds for every user. Charges of rotating cohorts count for the users of one cohort, so each window is judged by
+the accounts of the users who may have spent the most in it (see `user_accounts`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from decimal import ROUND_CEILING, Context, Decimal, localcontext
+from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period, format_amount
 from sfumato.transforms.bisection import bisect
+from sfumato.transforms.privacy.ledger.user_accounts import MovingWindow, charges_of_users, exact_sum
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta, rho_for_delta
 
 # Smaller deltas disappear in the rounding errors of the convolutions behind a privacy loss distribution.
 _MIN_DELTA = Decimal("1e-12")
 _SLACK = 1 + 1e-9  # bounds the floating-point error of a composed delta
 _RHO_TOLERANCE = 1e-4  # epsilon, delta and rho of a charge are rounded numbers
-_EXACT = Context(prec=250)  # amounts have 28 digits and are at least 1e-100, so sums are not rounded
 # Steps of the first adjacency that make one step of the second. For other pairs no bound is known.
 _STEPS = {(ADD_OR_REMOVE, ZERO_OUT): 1, (ADD_OR_REMOVE, REPLACE): 2, (ZERO_OUT, REPLACE): 2}
 _MAX_DELTA = 1 - Decimal("1e-28")
@@ -32,7 +35,13 @@ _MAX_DELTA = 1 - Decimal("1e-28")
 
 @dataclass(frozen=True)
 class Overrun:
-    """A window in which a new charge exceeds a limit. spent: epsilon spent there before it, see `spent_epsilon`."""
+    """A window in which a new charge exceeds a limit.
+
+    Attributes:
+        limit: that is exceeded.
+        window: the first one.
+        spent: `spent_epsilon` in it before the charge, by the users of the charge who spent the most.
+    """
 
     limit: Limit
     window: Period
@@ -40,16 +49,27 @@ class Overrun:
 
 
 def find_overrun(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> Overrun | None:
-    """Returns the first limit that the new charge exceeds together with its dataset's charges; None if it fits."""
+    """Returns the first limit that the new charge exceeds together with its dataset's charges; None if it fits.
+
+    The charge fits if it fits the account of every user whom it asks. The accounts of others do not matter.
+    """
+    rotation = new.rotation
+    asked = {} if rotation is None else {rotation.partition: rotation.cohort}
+    beside = charges_of_users([one for one in charges if one.dataset == new.dataset], asked)
     for limit in limits:
         counted = convert_adjacency(new, limit.adjacency)
         if counted is None:
             continue
-        same = _counted(charges, new.dataset, limit.adjacency)
+        days = timedelta(days=limit.days - 1)
+        near = [one for one in beside if new.period.first <= one.period.last + days]
+        near = [one for one in near if one.period.first <= new.period.last + days]
+        same = _converted(near, limit.adjacency)
+        after, before = MovingWindow([*same, counted], limit.delta > 0), MovingWindow(same, limit.delta > 0)
         for window in _windows(same, new.period, limit.days):
-            within = [charge for charge in same if charge.period.overlaps(window)]
-            if not fits([*within, counted], limit):
-                return Overrun(limit, window, spent_epsilon(within, limit))
+            after.move_to(window)
+            if not all(fits(account, limit) for account in after.accounts()):
+                before.move_to(window)
+                return Overrun(limit, window, _most_spent(before, limit))
     return None
 
 
@@ -95,13 +115,13 @@ def is_bounded(charge: Charge, limits: Sequence[Limit]) -> bool:
     return any(convert_adjacency(charge, limit.adjacency) is not None for limit in limits)
 
 
-def _counted(charges: Sequence[Charge], dataset: str, adjacency: str) -> list[Charge]:
-    same = [convert_adjacency(charge, adjacency) for charge in charges if charge.dataset == dataset]
+def _converted(charges: Sequence[Charge], adjacency: str) -> list[Charge]:
+    same = [convert_adjacency(charge, adjacency) for charge in charges]
     return [charge for charge in same if charge is not None]
 
 
 def fits(charges: Sequence[Charge], limit: Limit) -> bool:
-    """Returns whether charges on the same data stay within a limit, by their sum or else by tighter composition.
+    """Returns whether a user's charges stay within a limit, by their sum or else by tighter composition.
 
     The sum is valid even if each charge was chosen after looking at earlier releases. So is the sum of the rhos, where
     all charges have one. Composition with privacy loss distributions is valid for charges fixed in advance. Both need a
@@ -109,11 +129,11 @@ def fits(charges: Sequence[Charge], limit: Limit) -> bool:
     response that reveals everything with probability delta (Kairouz, Oh and Viswanath, ICML 2015). With delta 0 that is
     discrete Laplace noise of sensitivity 1.
     """
-    added_up = _sum([charge.epsilon for charge in charges]), _sum([charge.delta for charge in charges])
+    added_up = exact_sum(charge.epsilon for charge in charges), exact_sum(charge.delta for charge in charges)
     if added_up[0] <= limit.epsilon and added_up[1] <= limit.delta:
         return True
     others = [charge for charge in charges if charge.rho is None]
-    if limit.delta < _MIN_DELTA or _sum([charge.delta for charge in others]) > limit.delta:
+    if limit.delta < _MIN_DELTA or exact_sum(charge.delta for charge in others) > limit.delta:
         return False
     if others and max(charge.epsilon for charge in others) > limit.epsilon:
         return False
@@ -121,26 +141,26 @@ def fits(charges: Sequence[Charge], limit: Limit) -> bool:
 
 
 def spent_epsilon(charges: Sequence[Charge], limit: Limit) -> Decimal:
-    """Returns the epsilon of the charges together at the limit's delta: an upper bound, with the exception below.
+    """Returns the epsilon of a user's charges together at the limit's delta: an upper bound, with an exception below.
 
     Epsilons are added up. The charges with a rho count as one, at the delta that the others leave, rounded up to six
     digits. Tighter composition may give less. Where the others' deltas alone reach the limit's, there is no bound,
     and the sum of epsilons is returned.
     """
-    epsilon, delta = _sum([charge.epsilon for charge in charges]), _sum([charge.delta for charge in charges])
+    epsilon, delta = exact_sum(charge.epsilon for charge in charges), exact_sum(charge.delta for charge in charges)
     others = [charge for charge in charges if charge.rho is None]
-    left = limit.delta - _sum([charge.delta for charge in others])
+    left = limit.delta - exact_sum(charge.delta for charge in others)
     if left <= 0 or len(others) == len(charges):
         return epsilon
     together = Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(
         epsilon_for_delta(_total_rho(charges), float(left))
     )
-    composed = _sum([*(charge.epsilon for charge in others), together])
+    composed = exact_sum([*(charge.epsilon for charge in others), together])
     return min(epsilon, composed) if delta <= limit.delta else composed
 
 
 def composed_delta(charges: Sequence[Charge], epsilon: float) -> float:
-    """Returns the delta of all charges together at this epsilon, rounded up.
+    """Returns the delta of a user's charges together at this epsilon, rounded up.
 
     Charges with a rho (see `mechanism`) are one Gaussian mechanism, whose rho is their sum. The others are composed
     with it by dp-accounting.
@@ -173,23 +193,28 @@ def _composed_delta(rho: float, others: tuple[tuple[tuple[float, float], int], .
     return float(composed.get_delta_for_epsilon(epsilon))
 
 
-def daily_epsilon(limit: Limit, delta: float) -> float:
+def daily_epsilon(limit: Limit, delta: float, cohorts: int = 1) -> float:
     """Returns the largest epsilon at which a release of each day of a limit's window fits, if nothing else is charged.
 
     Args:
         limit: of the dataset.
         delta: of each release, of Gaussian noise; 0 for other noise.
+        cohorts: of a rotation, which asks each user on ceil(days / cohorts) days of the window at most; 1 for releases
+            of all users.
     """
     epsilon, most = float(limit.epsilon), float(limit.delta)
-    added_up = epsilon / limit.days
+    days = -(-limit.days // cohorts)
+    added_up = epsilon / days
     if limit.delta < _MIN_DELTA:
         return 0.0 if delta else added_up
     if delta:
-        return epsilon_for_delta(rho_for_delta(epsilon, most / _SLACK) / limit.days, delta)
+        return epsilon_for_delta(rho_for_delta(epsilon, most / _SLACK) / days, delta)
 
     def fits_together(each: float) -> bool:
-        return _composed_delta(0.0, (((each, 0.0), limit.days),), epsilon) * _SLACK <= most
+        return each <= epsilon and _composed_delta(0.0, (((each, 0.0), days),), epsilon) * _SLACK <= most
 
+    if days == 1:
+        return epsilon
     high = 2 * added_up
     while fits_together(high):
         high *= 2
@@ -197,7 +222,12 @@ def daily_epsilon(limit: Limit, delta: float) -> float:
 
 
 def first_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> date | None:
-    """Returns the first later day from which data of an equally long period would fit; None if they never fit."""
+    """Returns the first later day from which data of an equally long period would fit; None if they never fit.
+
+    The data are of the same cohort, if the charge has one.
+    """
+    if find_overrun([], new, limits) is not None:
+        return None
     same = [charge for charge in charges if charge.dataset == new.dataset]
     free = {charge.period.last + timedelta(days=limit.days) for charge in same for limit in limits}
     for first in sorted(one for one in free if one > new.period.first):
@@ -206,33 +236,60 @@ def first_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -
     return None
 
 
-def spent_in_window(charges: Sequence[Charge], dataset: str, last: date, limit: Limit) -> Decimal:
-    """Returns `spent_epsilon` of what counts towards a dataset's limit in the window that ends on day `last`."""
-    window = Period(last - timedelta(days=limit.days - 1), last)
-    within = [one for one in _counted(charges, dataset, limit.adjacency) if one.period.overlaps(window)]
-    return spent_epsilon(within, limit)
+def spent_in_window(
+    charges: Sequence[Charge], dataset: str, last: date, limit: Limit, cohorts: Mapping[str, int] | None = None
+) -> Decimal:
+    """Returns `spent_epsilon` of what counts towards a dataset's limit in the window that ends on day `last`.
+
+    Args:
+        charges: of a ledger.
+        dataset: name of the logs.
+        last: day of the data.
+        limit: of the dataset.
+        cohorts: of a user, by partition; None for the user who has spent the most.
+    """
+    return spent_by_day(charges, dataset, [last], limit, cohorts)[0]
 
 
-def max_spent(charges: Sequence[Charge], dataset: str, limit: Limit) -> tuple[Period, Decimal] | None:
-    """Returns the window of a limit with the largest `spent_epsilon`, and that epsilon; None without charges.
+def spent_by_day(
+    charges: Sequence[Charge],
+    dataset: str,
+    days: Sequence[date],
+    limit: Limit,
+    cohorts: Mapping[str, int] | None = None,
+) -> list[Decimal]:
+    """Returns `spent_in_window` for windows that end on each of these days, which are in ascending order."""
+    same = charges_of_users([one for one in charges if one.dataset == dataset], cohorts or {})
+    moving, found = MovingWindow(_converted(same, limit.adjacency), limit.delta > 0), []
+    for last in days:
+        moving.move_to(Period(last - timedelta(days=limit.days - 1), last))
+        found.append(_most_spent(moving, limit))
+    return found
+
+
+def max_spent(
+    charges: Sequence[Charge], dataset: str, limit: Limit, cohorts: Mapping[str, int] | None = None
+) -> tuple[Period, Decimal] | None:
+    """Returns the window of a limit in which most is spent, and its `spent_in_window`; None without charges.
 
     Any window can be moved later until it begins on the last day of a charge without losing a charge. So only windows
     that begin on such days are compared.
     """
-    same = _counted(charges, dataset, limit.adjacency)
-    starts = sorted({one.period.last for one in same})
-    found = [Period(start, start + timedelta(days=limit.days - 1)) for start in starts]
-    spent = [(window, spent_epsilon([one for one in same if one.period.overlaps(window)], limit)) for window in found]
-    return max(spent, key=lambda one: one[1], default=None)
+    same = charges_of_users([one for one in charges if one.dataset == dataset], cohorts or {})
+    before = timedelta(days=limit.days - 1)
+    ends = sorted({one.period.last + before for one in _converted(same, limit.adjacency)})
+    spent = zip(ends, spent_by_day(same, dataset, ends, limit), strict=True)
+    last, most = max(spent, key=lambda one: one[1], default=(None, Decimal(0)))
+    return None if last is None else (Period(last - before, last), most)
+
+
+def _most_spent(window: MovingWindow, limit: Limit) -> Decimal:
+    """The `spent_epsilon` of the users who have spent the most in a window."""
+    return max(spent_epsilon(account, limit) for account in window.accounts())
 
 
 def _total_rho(charges: Sequence[Charge]) -> float:
-    return float(_sum([charge.rho for charge in charges if charge.rho is not None]))
-
-
-def _sum(amounts: Sequence[Decimal]) -> Decimal:
-    with localcontext(_EXACT):
-        return sum(amounts, Decimal(0))
+    return float(exact_sum(charge.rho for charge in charges if charge.rho is not None))
 
 
 def _windows(charges: Sequence[Charge], period: Period, days: int) -> list[Period]:

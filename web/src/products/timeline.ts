@@ -189,6 +189,7 @@ class Timeline {
     try {
       const wanted = this.shown === A ? [a, null] : this.shown === B ? [null, b] : [a, b];
       const missing = wanted.find((night) => night && !night.map);
+      if (missing?.pruned) throw new Error(`The map of ${shortDate(missing.date)} was removed to save space. What the release cost and stated is kept.`);
       if (missing) throw new Error(`The release of ${shortDate(missing.date)} is a ${missing.job}, without a map. Its own page shows it.`);
       const maps = await Promise.all(wanted.map((night) => (night ? this.maps.load(night) : null)));
       if (mine === this.asked) this.paint(maps);
@@ -228,7 +229,7 @@ class Timeline {
     const start = night.warm_start && !night.rests_on.length ? `, started from ${night.warm_start}` : "";
     return [h("p", {}, `${users}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
       ...night.notes.map((note) => h("p", { class: "quiet" }, note)),
-      h("p", {}, h("a", { href: `${night.folder}/index.html` }, "The night's own page"), start)];
+      h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "The night's manifest") : h("a", { href: `${night.folder}/index.html` }, "The night's own page"), start)];
   }
 
   private refuse(message: string): void {

@@ -1,0 +1,439 @@
+"""A month of maps on one epsilon: each night's error, events, intervals and cost, by ways to spend the month's epsilon.
+
+    python -m benchmarks.month [--only city,events,large,year] [--seeds 2] [--plot docs/images] [--quick]
+
+Any 30 nights spend epsilon 1 (Gaussian noise: epsilon 1 and delta 1e-6). Data: 60 nights of the synthetic city, with
+300,000 people, of whom about 225,000 are active on a night; depth 10, the default method, shards of 10,000.
+
+- city: mean squared error on 128 x 128 cells, over that of the same night with all users at epsilon 1; intervals.
+- events: nights published again with crowds of several sizes, after the nights before them; and again without.
+- large: 54.6 million users, on paper and drawn as counts.
+- year: 365 nights, seconds and memory of each update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import DateFormatter, WeekdayLocator
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, make_nights
+from benchmarks.month_counts import PaperVariances, draw_nights
+from benchmarks.month_ways import (
+    CLASSES,
+    GAUSSIAN_WAYS,
+    LEVEL,
+    REFERENCE,
+    WAYS,
+    WINDOW,
+    Array,
+    Published,
+    Publisher,
+    SimulatedNight,
+    Way,
+    publish_all,
+)
+from benchmarks.month_year import year_table
+from sfumato.schemas.region import deinterleave
+from sfumato.schemas.tree import node_positions
+from sfumato.schemas.trust import CentralOrSecagg, Trust
+from sfumato.transforms.synth.city import SIZE_KM
+from sfumato.transforms.synth.day_plan import EVENTS, event_of
+from sfumato.transforms.text_tables import markdown_table, significant
+
+FIRST = date(2026, 10, 1)
+CROWD_USERS = 2_000
+CROWDS = {
+    date(2026, 10, 21): Crowd(EVENTS[0], CROWD_USERS),
+    date(2026, 11, 14): Crowd(EVENTS[1], CROWD_USERS),
+    date(2026, 11, 22): Crowd((4.2, 9.4), CROWD_USERS),
+}
+"""On a Wednesday at the stadium, a Saturday at the university, a Sunday between houses."""
+_ACTIVE_USERS = 225_000  # of the city of 300,000 people on a working day, about
+SIZES = (500, 1_000, 2_000, 4_000)
+GOALS = {"secagg": 2.5, "central": 1.5}
+TRUSTS: tuple[CentralOrSecagg, ...] = (Trust.SECAGG, Trust.CENTRAL)
+_MIN_CHANGE_LEVEL = 3  # a change of a larger place (above 1.75 km) does not say where the crowd is
+_COLOURS = {
+    "all users, 1/30, cold": "#9ca3af",
+    "all users, 1/30, warm start": "#6b7280",
+    "1 of 30 cohorts, alone": "#60a5fa",
+    "1 of 30 cohorts, posterior": "#c2410c",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is computed.
+
+    Attributes:
+        people: of the city.
+        nights: of the month.
+        learned: nights before those that the main figures are of.
+        again: nights that are published again, with and without crowds.
+        draws: of each of them and each size of crowd.
+        users: of the large map.
+        year: nights of the year.
+    """
+
+    people: int = 300_000
+    nights: int = 60
+    learned: int = 30
+    again: int = 12
+    draws: int = 4
+    users: int = 54_600_000
+    year: int = 365
+
+    @property
+    def days(self) -> list[date]:
+        """The nights' dates."""
+        return [FIRST + timedelta(days=number) for number in range(self.nights)]
+
+
+QUICK = Size(people=20_000, nights=6, learned=3, again=1, draws=1, users=100_000, year=8)
+
+
+def is_event(day: date) -> bool:
+    """Whether a crowd gathers, the city's own or an added one."""
+    return day in CROWDS or event_of(day) is not None
+
+
+def ways_of(trust: CentralOrSecagg) -> tuple[Way, ...]:
+    """The ways of a trust model."""
+    return WAYS if trust == "secagg" else (*WAYS, *GAUSSIAN_WAYS)
+
+
+@dataclass(frozen=True)
+class Month:
+    """The maps of all nights and seeds by one way.
+
+    Attributes:
+        way: that published them.
+        days: of the maps.
+        learned: whether enough nights came before, bool[n].
+        maps: of the way.
+        reference: those of all users at epsilon 1.
+    """
+
+    way: Way
+    days: list[date]
+    learned: NDArray[np.bool_]
+    maps: list[Published]
+    reference: list[Published]
+
+    def ratios(self, truth: str) -> Array:
+        """Each night's error over the reference's: float64[n]. truth: expected or exact."""
+        pairs = zip(self.maps, self.reference, strict=True)
+        return np.array([getattr(one, f"{truth}_error") / getattr(best, f"{truth}_error") for one, best in pairs])
+
+    def is_kind(self, kind: Callable[[date], bool]) -> NDArray[np.bool_]:
+        """Of which nights it holds: bool[n]."""
+        return np.array([kind(day) for day in self.days])
+
+
+def publish_months(
+    trust: CentralOrSecagg, seeds: Iterable[Iterable[SimulatedNight]], size: Size
+) -> tuple[list[Month], list[dict[int, list[Publisher]]]]:
+    """Every way's months, and by seed the publishers before the nights that are published again."""
+    ways, kept = (REFERENCE, *ways_of(trust)), []
+    found: list[list[Published]] = [[] for _ in ways]
+    for number, nights in enumerate(seeds):
+        maps, copies = publish_all(nights, [Publisher(way, trust, number) for way in ways], nights_again(size))
+        kept.append(copies)
+        for all_maps, new in zip(found, maps, strict=True):
+            all_maps.extend(new)
+    learned = np.arange(len(found[0])) % size.nights >= size.learned
+    days = size.days * len(kept)
+    return [Month(way, days, learned, maps, found[0]) for way, maps in zip(ways, found, strict=True)], kept
+
+
+def nights_again(size: Size) -> list[int]:
+    """Numbers of the nights that are published again: without an event on them and on the next two nights."""
+    free = [
+        number
+        for number in range(size.learned, size.nights - 1)
+        if not any(is_event(FIRST + timedelta(days=number + away)) for away in (0, 1))
+    ]
+    return [free[at] for at in np.linspace(0, len(free) - 1, min(size.again, len(free))).astype(int)]
+
+
+def quartiles(values: Array) -> str:
+    """The median and, in brackets, the quartiles."""
+    if not len(values):
+        return "-"
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def error_table(months: Sequence[Month], goal: float) -> str:
+    """Errors over the reference's, by way and kind of night."""
+    goals = {"expected, later nights": goal, "no event": 1.5}
+    kinds: dict[str, tuple[str, Callable[[Month], NDArray[np.bool_]]]] = {
+        "expected, first nights": ("expected", lambda one: ~one.learned),
+        "expected, later nights": ("expected", lambda one: one.learned),
+        "no event": ("expected", lambda one: one.learned & ~one.is_kind(is_event)),
+        "event": ("expected", lambda one: one.is_kind(is_event)),
+        "working days": ("expected", lambda one: one.learned & one.is_kind(lambda day: day.weekday() < 5)),
+        "weekends": ("expected", lambda one: one.learned & one.is_kind(lambda day: day.weekday() >= 5)),
+        "counts, later nights": ("exact", lambda one: one.learned),
+    }
+    rows = [["way", *kinds, "run, s", "update, s"]]
+    rows.append(["*goal, at most*", *(f"{goals[kind]:g}" if kind in goals else "" for kind in kinds), "", ""])
+    for month in months[1:]:
+        found = [quartiles(month.ratios(truth)[chosen(month)]) for truth, chosen in kinds.values()]
+        run, update = np.median([one.seconds for one in month.maps], axis=0)
+        rows.append([month.way.name, *found, f"{run:.2f}", f"{update:.2f}"])
+    best = (
+        np.median([one.expected_error for one in months[0].maps]),
+        np.median([one.exact_error for one in months[0].maps]),
+    )
+    text = f"A ratio of 1 is a mean squared error of {best[0]:.2g} against the expected density"
+    return f"{markdown_table(rows)}\n{text}, {best[1]:.2g} against that of the exact counts (medians).\n"
+
+
+def coverage_table(months: Sequence[Month]) -> str:
+    """Shares of cells whose 95% interval holds the exact users, by size, of the later nights."""
+    ends = [*(str(one - 1) for one in CLASSES[1:]), ""]
+    heads = [
+        f"{least:,} to {end} users" if end else f"{least:,} and more" for least, end in zip(CLASSES, ends, strict=True)
+    ]
+    rows = [["way", "cells a night", "all with users", "worst night", *heads], ["*goal*", "", "93-97", "", *[""] * 4]]
+    for month in months:
+        if month.way.memory == "mean":  # the mean of maps has no intervals
+            continue
+        chosen = [one.covered for one, later in zip(month.maps, month.learned, strict=True) if later]
+        cells, held = (np.stack([getattr(one, name) for one in chosen]) for name in ("cells", "held"))
+        by_night = held.sum(axis=1) / cells.sum(axis=1)
+        of_size = [
+            f"{100 * at / of:.1f}" if of >= 200 else "-"
+            for at, of in zip(held.sum(axis=0), cells.sum(axis=0), strict=True)
+        ]
+        worst = by_night[np.argmax(np.abs(by_night - 0.95))]
+        total = held.sum() / cells.sum()
+        rows.append(
+            [month.way.name, f"{cells.sum(axis=1).mean():,.0f}", f"{100 * total:.1f}", f"{100 * worst:.1f}", *of_size]
+        )
+    return markdown_table(rows)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A night that was published again with a crowd.
+
+    Attributes:
+        users: of the crowd.
+        seen: whether a change near it, of a cell of level 3 or finer, has more users than expected.
+        held: of the changes found, whether the exact users are in the interval, bool[n].
+        shown, left: the users that the map has about the crowd's place beyond those of the map without it, tonight and
+            on the next night, as a share of the users that are there because of the crowd tonight.
+    """
+
+    users: int
+    seen: bool
+    held: NDArray[np.bool_]
+    shown: float
+    left: float
+
+
+def near(crowd: Crowd) -> NDArray[np.bool_]:
+    """The cells of a SIDE x SIDE map that are at most two radii from a crowd: bool[SIDE, SIDE]."""
+    return np.array([[crowd.holds(LEVEL, x, y) for x in range(SIDE)] for y in range(SIDE)])
+
+
+def trials(nights: Sequence[Night], kept: dict[int, list[Publisher]], which: int, size: Size) -> Iterator[Trial | bool]:
+    """Yields crowds on nights that are published again, and for nights without one whether there was a false alarm.
+
+    Places are those of random users of the night, so crowds gather where people are.
+    """
+    for number, publishers in kept.items():
+        tonight, tomorrow = nights[number], nights[number + 1]
+        for draw in range(size.draws):
+            rng = np.random.default_rng([number, draw])
+            quiet = replace(publishers[which], number=1_000 + draw)
+            without = quiet.publish(tonight)
+            yield bool(without.changes)
+            after = quiet.publish(tomorrow)
+            for users in SIZES:
+                x, y = (int(one[0]) for one in deinterleave(rng.choice(tonight.codes, 1).astype(np.uint64)))
+                cell = SIZE_KM / (1 << DEPTH)
+                crowd = Crowd(((x + 0.5) * cell, (y + 0.5) * cell), users)
+                publisher, with_crowd = replace(publishers[which], number=1_000 + draw), tonight.with_crowd(crowd, draw)
+                found, place = publisher.publish(with_crowd), near(crowd)
+                then = publisher.publish(tomorrow)
+                there = float((with_crowd.exact() - tonight.exact())[place].sum()) * tonight.users
+                shown = float((found.density - without.density)[place].sum()) * tonight.users
+                left = float((then.density - after.density)[place].sum()) * tomorrow.users
+                yield Trial(users, *_found(found, with_crowd, crowd), shown / there, left / there)
+
+
+def _found(published: Published, night: Night, crowd: Crowd) -> tuple[bool, NDArray[np.bool_]]:
+    """Whether a crowd is seen, and which of the changes' intervals hold the exact users."""
+    nodes = np.array([one.node for one in published.changes], dtype=np.uint64)
+    level, x, y = node_positions(nodes)
+    seen, held = False, []
+    for change, at, east, south in zip(published.changes, level.tolist(), x.tolist(), y.tolist(), strict=True):
+        codes = night.codes >> np.uint32(2 * (DEPTH - at))
+        users = int((codes == np.uint32(change.node - (1 << 2 * at))).sum())
+        held.append(change.low <= users <= change.high)
+        seen |= at >= _MIN_CHANGE_LEVEL and change.users > change.expected and crowd.holds(at, east, south)
+    return bool(seen), np.array(held, dtype=bool)
+
+
+def event_table(found: Sequence[Trial | bool]) -> str:
+    """Power by size of the crowd, false alarms, and what is left of a crowd on the next night."""
+    rows = [["crowd", "nights", "seen, %", "shown, %", "left on the next night, %", "intervals that hold, %"]]
+    rows.append([f"*goal, {CROWD_USERS:,} users*", "", "at least 90", "", "0", "at least 95"])
+    trials_ = [one for one in found if isinstance(one, Trial)]
+    for users in SIZES:
+        of = [one for one in trials_ if one.users == users]
+        shown, left = (np.array([getattr(one, name) for one in of]) for name in ("shown", "left"))
+        held = np.concatenate([one.held for one in of])
+        shares = [f"{100 * one.mean():.0f} ± {100 * one.std() / len(one) ** 0.5:.0f}" for one in (shown, left)]
+        seen = 100 * np.mean([one.seen for one in of])
+        held_share = f"{100 * held.mean():.1f} of {len(held)}" if len(held) else "-"
+        rows.append([f"{users:,} users", f"{len(of)}", f"{seen:.0f}", *shares, held_share])
+    alarms = [one for one in found if isinstance(one, bool)]
+    return (
+        f"{markdown_table(rows)}\nWithout a crowd, {sum(alarms)} of {len(alarms)} nights report a change (goal: 5%).\n"
+    )
+
+
+def alarm_text(months: Sequence[Month]) -> str:
+    """How many of the later nights report changes, with and without an event."""
+    lines = ["Later nights that report a change, as they were published:", ""]
+    for month in months:
+        if month.way.memory != "posterior":
+            continue
+        changed, event = np.array([bool(one.changes) for one in month.maps]), month.is_kind(is_event)
+        told = [f"{changed[of].sum()} of {of.sum()}" for of in (month.learned & ~event, month.learned & event)]
+        lines.append(f"- {month.way.name}: {told[0]} without an event, {told[1]} with one.")
+    return "\n".join([*lines, ""])
+
+
+def paper_table(users: int) -> str:
+    """Standard deviations of the users of a cell, from public figures."""
+    cells = [("a cell of 1,000", 1_000), ("of 10,000", 10_000), ("of 100,000", 100_000)]
+    rows = [["way", "asked, %", "noise, users", *(f"error, {name}" for name, _ in cells)]]
+    for trust in TRUSTS:
+        rows.append([f"*{trust}*", "", "", *[""] * len(cells)])
+        for way in (REFERENCE, *ways_of(trust)):
+            if way.memory in ("warm", "mean"):
+                continue
+            one = PaperVariances.of_way(way, trust, users)
+            errors = [significant(one.stddev(of)) for _, of in cells]
+            rows.append([way.name, f"{100 / way.cohorts:.1f}", significant(one.noise**0.5), *errors])
+    return markdown_table(rows)
+
+
+def print_city(size: Size, seeds: int, plot_to: Path | None) -> None:
+    """The tables of the city by trust model."""
+    people = [make_nights(size.days, size.people, seed, CROWDS) for seed in range(seeds)]
+    for trust in TRUSTS:
+        months, _ = publish_months(trust, people, size)
+        print(f"### {size.people:,} people, {trust}\n\n{error_table(months, GOALS[trust])}")
+        print(f"Cells whose 95% interval holds the exact users, in per cent:\n\n{coverage_table(months)}")
+        print(alarm_text(months))
+        if plot_to and trust == Trust.SECAGG:
+            plot(months, size, plot_to / "month.png")
+
+
+def print_events(size: Size, seeds: int) -> None:
+    """The tables of crowds by trust model, for the best way of each."""
+    for trust in TRUSTS:
+        ways = ways_of(trust)
+        best = "1 of 30 cohorts, posterior" if trust == Trust.SECAGG else "all users, Gaussian, posterior"
+        way = next(one for one in ways if one.name == best)
+        found: list[Trial | bool] = []
+        for seed in range(seeds):
+            nights = make_nights(size.days, size.people, seed, CROWDS)
+            _, kept = publish_all(nights, [Publisher(way, trust, seed)], nights_again(size))
+            found += trials(nights, kept, 0, size)
+        print(f"### Crowds, {trust}: {way.name}\n\n{event_table(found)}")
+
+
+def print_large(size: Size, seeds: int) -> None:
+    """The tables of many users."""
+    print(f"### {size.users:,} users, on paper\n\n{paper_table(size.users)}")
+    share = size.users / _ACTIVE_USERS
+    crowds = {day: replace(crowd, users=round(crowd.users * share)) for day, crowd in CROWDS.items()}
+    for trust in TRUSTS:
+        drawn = (draw_nights(size.days, size.users, seed, crowds) for seed in range(seeds))
+        months, _ = publish_months(trust, drawn, size)
+        print(f"### {size.users:,} users, counts drawn, {trust}\n\n{error_table(months, GOALS[trust])}")
+        print(f"Cells whose 95% interval holds the exact users, in per cent:\n\n{coverage_table(months)}")
+
+
+def plot(months: Sequence[Month], size: Size, path: Path) -> None:
+    """Each night's error over the reference's, of the first seed; weekends shaded, crowds marked."""
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    axes = figure.subplots()
+    days = np.array(size.days, dtype="datetime64[D]")
+    half = np.timedelta64(12, "h")
+    for place, day in zip(days, size.days, strict=True):
+        if day.weekday() >= 5:
+            axes.axvspan(place - half, place + half, color="#f1ede4", linewidth=0)
+        if is_event(day):
+            axes.axvline(place, color="#888888", linewidth=0.8, linestyle=":", zorder=1.5)
+            crowd = CROWDS.get(day)
+            text = f"{crowd.users:,}" if crowd else "15,000"
+            axes.text(place, 1.01, text, transform=axes.get_xaxis_transform(), ha="center", fontsize=9)
+    for month in months:
+        if month.way.name in _COLOURS:
+            ratios = month.ratios("expected")[: size.nights]
+            axes.plot(days, ratios, "o-", color=_COLOURS[month.way.name], markersize=3, label=month.way.name)
+    axes.axhline(1, color="#bbbbbb", linewidth=0.8, linestyle="--")
+    axes.axhline(GOALS[Trust.SECAGG], color="#c2410c", linewidth=0.8, linestyle="--")
+    axes.set(
+        yscale="log",
+        ylabel="mean squared error over that of\nall users at epsilon 1",
+        xlabel="night; weekends are shaded, numbers are users of a crowd, the upper dashed line is the goal",
+        title=f"{size.people:,} people, epsilon 1 for any {WINDOW} nights\n",
+    )
+    axes.set_yticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"], minor=False)
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_locator(WeekdayLocator(byweekday=0))
+    axes.xaxis.set_major_formatter(DateFormatter("%-d %b"))
+    axes.legend(frameon=False, ncols=2)
+    FigureCanvasAgg(figure).print_png(str(path))
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="city,events,large,year")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="a few nights of a few people: whether it runs at all")
+    parser.add_argument("--plot", type=Path, help="folder for month.png")
+    options = parser.parse_args()
+    size = QUICK if options.quick else Size()
+    cores = len(os.sched_getaffinity(0))
+    print(f"{size.nights} nights, {options.seeds} seeds; {cores} cores, {platform.machine()}\n")
+    parts: dict[str, Callable[[], None]] = {
+        "city": lambda: print_city(size, options.seeds, options.plot),
+        "events": lambda: print_events(size, options.seeds),
+        "large": lambda: print_large(size, options.seeds),
+        "year": lambda: print(year_table(size.people * 3 // 4, size.year)),
+    }
+    for name in options.only.split(","):
+        if name not in parts:
+            parser.error(f"--only: there is no {name!r}; known are {', '.join(parts)}")
+        began = time.perf_counter()
+        parts[name]()
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

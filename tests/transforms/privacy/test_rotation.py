@@ -1,0 +1,74 @@
+"""The cohort of each user: who is in it depends on key, dataset and id alone."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.privacy.keys import FixedSecret
+from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
+from sfumato.transforms.privacy.user_hashes import hash_users
+
+SECRET = FixedSecret(b"s" * 32)
+IDS = pa.array(np.arange(60_000))
+
+
+@pytest.mark.parametrize("cohorts", [1, 2, 7, 30, 366])
+def test_a_cohort_is_the_share_of_the_hash_in_exact_integers(cohorts: int) -> None:
+    key = rotation_key(SECRET, "city", cohorts)
+    expected = [1 + int(one) * cohorts // 2**64 for one in hash_users(IDS, key.subkey("users"))]
+    found = cohort_of(IDS, key, cohorts)
+    assert found.dtype == np.int64
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("ids", [IDS, IDS.cast(pa.string())])
+def test_cohorts_are_equally_large(ids: pa.Array) -> None:
+    sizes = np.bincount(cohort_of(ids, rotation_key(SECRET, "city", 30), 30), minlength=31)[1:]
+    # Each is binomial with mean 2,000 and standard deviation 44: six of them have probability below 1e-7 in 30 sizes.
+    assert abs(sizes - 2000).max() < 6 * 44
+
+
+def test_a_user_keeps_their_cohort_whoever_else_is_there_and_in_whatever_form_the_id_is() -> None:
+    key = rotation_key(SECRET, "city", 30)
+    cohorts = cohort_of(IDS, key, 30)
+    some = np.array([5, 59_999, 17])
+    assert cohort_of(IDS.take(pa.array(some)), key, 30).tolist() == cohorts[some].tolist()
+    assert cohort_of(IDS.cast(pa.int32()), key, 30).tolist() == cohorts.tolist()
+    texts = IDS.cast(pa.string())
+    forms = (pa.string(), pa.binary(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))
+    for form in forms:  # a night's logs may be Parquet, and the next one's CSV
+        assert cohort_of(texts.cast(form), key, 30).tolist() == cohorts.tolist()
+    assert cohort_of(IDS[:0], key, 30).tolist() == []
+
+
+def test_text_is_an_integer_where_it_is_written_as_one() -> None:
+    cohorts = 2**31
+    key = rotation_key(SECRET, "city", cohorts)
+    integers = [0, 7, -7, 10**18, 10**18 - 1, 2**63 - 1, -(2**63)]
+    of_integers = cohort_of(pa.array(integers), key, cohorts).tolist()
+    assert cohort_of(pa.array([str(one) for one in integers]), key, cohorts).tolist() == of_integers
+    others = ["", "-", "-0", "007", "+7", "7 ", "7\n", "7.0", "u7", str(2**63), str(-(2**63) - 1), "9" * 30]
+    of_others = cohort_of(pa.array(others), key, cohorts).tolist()
+    assert len({*of_integers, *of_others}) == len(integers) + len(others)  # but with probability 1e-7
+
+
+def test_key_dataset_and_number_of_cohorts_each_give_another_division() -> None:
+    keys = [
+        (rotation_key(SECRET, "city", 30), 30),
+        (rotation_key(SECRET, "town", 30), 30),
+        (rotation_key(FixedSecret(b"t" * 32), "city", 30), 30),
+        (rotation_key(SECRET, "city", 31), 31),
+    ]
+    partitions = {with_partition(Rotation(1, cohorts), key).partition for key, cohorts in keys}
+    assert len(partitions) == 4
+    first = cohort_of(IDS, *keys[0])
+    for key, cohorts in keys[1:]:
+        # Independent divisions agree on one user in 30: mean 2,000, standard deviation 44.
+        assert abs(int((cohort_of(IDS, key, cohorts) == first).sum()) - 60_000 // cohorts) < 6 * 44
+    assert rotation_key(SECRET, "City", 30).subkey("users") == keys[0][0].subkey("users")
+
+
+def test_the_cohort_does_not_change_the_partition() -> None:
+    key = rotation_key(SECRET, "city", 30)
+    assert with_partition(Rotation(7, 30), key).partition == with_partition(Rotation(8, 30), key).partition

@@ -1,0 +1,205 @@
+"""What a night leaves to the next: the accumulators of all families of siblings, and the table that holds them. Pure.
+
+The table has one row a node. It follows from released noisy counts alone, so it is public.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Period, parse_day
+from sfumato.schemas.tree import node_levels, node_paths
+from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
+from sfumato.transforms.heatmap.nights.week_model import WEEK
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of
+from sfumato.transforms.heatmap.state import Estimate
+
+MAX_NODES = 1 << 17
+MEMORY_NIGHTS = 8.0  # see `Estimate.memory`
+_FORMAT = 1
+_METADATA = b"sfumato.nights"
+_DRIFT = 0.001  # growth a day of the variance of a family's shares, over its roughness
+_MOST = 1e18  # precision of a share, that of a count of 2^30 users without noise
+_FINEST_NODE = np.uint64(1 << 41)
+
+
+@dataclass(frozen=True, eq=False)
+class NightsState:
+    """The state after a night.
+
+    Attributes:
+        night: the last one.
+        rests_on: the nights that were taken in, as periods without gaps.
+        full: the tree of all nodes that are known.
+        known: the accumulators of the nodes of `full`, rounded to float32, as the table has them.
+    """
+
+    night: date
+    rests_on: tuple[Period, ...]
+    full: FullTree
+    known: Accumulated
+
+    @property
+    def depth(self) -> int:
+        """Of the finest grid."""
+        return self.full.depth
+
+    def predict(self, night: date, users: float) -> Estimate:
+        """Returns what to expect of a later night.
+
+        Args:
+            night: after the state's.
+            users: of the whole map on that night.
+
+        Raises:
+            RequestError: the night is not after the state's.
+        """
+        posterior = self.expect(night, users)
+        full = posterior.full
+        counts, variance = full.leaf_values(posterior.users), full.leaf_values(posterior.variance)
+        return Estimate(full.tree, counts, np.sqrt(variance), slope=posterior.slope, memory=MEMORY_NIGHTS)
+
+    def expect(self, night: date, users: float, users_variance: float = 0.0) -> NightPosterior:
+        """Returns the expected users of all nodes on a later night. Raises RequestError, as `predict` does."""
+        return infer_night(self.full, self.drifted(night), night.weekday(), users, users_variance)
+
+    def drifted(self, night: date) -> Accumulated:
+        """Returns the accumulators as they count on a later night. Raises RequestError, as `predict` does."""
+        days = (night - self.night).days
+        if days <= 0:
+            raise RequestError(f"night: {night} is not after {self.night}, the last night of the earlier release")
+        precision = []
+        for one, rough in zip(self.known.precision, self.known.roughness, strict=True):
+            drift = np.repeat(_DRIFT * days * rough, 4)[:, None] if len(rough) else np.zeros((1, 1))
+            precision.append(one / (1 + drift * one))
+        return replace(self.known, precision=precision)
+
+    def moved_to(self, full: FullTree, known: Accumulated) -> Accumulated:
+        """Returns accumulators of this state's nodes for a tree that has all of them; nothing is known of others."""
+        moved = Accumulated.empty(full)
+        for level, codes in enumerate(self.full.codes):
+            place = np.searchsorted(full.codes[level], codes)
+            moved.mean[level][place], moved.precision[level][place] = known.mean[level], known.precision[level]
+            if level:
+                moved.night[level][place[::4] // 4] = known.night[level]
+                moved.roughness[level][place[::4] // 4] = known.roughness[level]
+        return moved
+
+    def to_table(self) -> pa.Table:
+        """Returns the state as a table of one row a node, level by level."""
+        node = np.concatenate([codes | np.uint64(1 << (2 * at)) for at, codes in enumerate(self.full.codes)])
+        columns: dict[str, Any] = {"node": node}
+        for name in ("mean", "precision"):
+            rows = np.concatenate(getattr(self.known, name)).astype(np.float32)
+            columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WEEK)
+        for name in ("night", "roughness"):
+            rows = np.concatenate([np.zeros(1), *(np.repeat(one, 4) for one in getattr(self.known, name)[1:])])
+            columns[name] = rows.astype(np.float32)
+        about = {"format": _FORMAT, "night": str(self.night), "rests_on": [str(one) for one in self.rests_on]}
+        return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about).encode()})
+
+    @classmethod
+    def from_table(cls, table: pa.Table, depth: int) -> NightsState:
+        """Reads the table of an earlier release.
+
+        Args:
+            table: made by `to_table`, perhaps damaged since.
+            depth: of the grid.
+
+        Raises:
+            RequestError: the table is damaged, of another format or of another depth.
+        """
+        try:
+            return cls._read(table, depth)
+        except (KeyError, TypeError, ValueError, RequestError, pa.ArrowException) as error:
+            raise RequestError(f"warm_start: the release's nights.parquet is damaged ({error})") from None
+
+    @classmethod
+    def _read(cls, table: pa.Table, depth: int) -> NightsState:
+        about = json.loads((table.schema.metadata or {})[_METADATA])
+        if not isinstance(about, dict) or about.get("format") != _FORMAT:
+            raise ValueError(f"another format than {_FORMAT}")
+        night = parse_day("night", about["night"])
+        rests_on = tuple(Period.parse(one) for one in about["rests_on"])
+        if not rests_on or rests_on[-1].last != night:
+            raise ValueError("the nights that it rests on do not end with its last night")
+        if any(one.last + timedelta(days=1) >= two.first for one, two in itertools.pairwise(rests_on)):
+            raise ValueError("the nights that it rests on are not in order")
+        if not 1 <= len(table) <= 2 * MAX_NODES:
+            raise ValueError(f"{len(table)} rows")
+        full = _read_tree(_column(table, "node", np.uint64), depth)
+        ends = np.cumsum([len(codes) for codes in full.codes])[:-1]
+        mean, precision = (np.split(_rows(table, name), ends) for name in ("mean", "precision"))
+        night_, roughness = (
+            [
+                one[::4] if level else one[:0]
+                for level, one in enumerate(np.split(_column(table, name, np.float32), ends))
+            ]
+            for name in ("night", "roughness")
+        )
+        for values, least, most in ((mean, -1e6, 1e6), (precision, 0, _MOST), (night_, 0, 1), (roughness, 0, 1)):
+            for one in values:
+                if not ((one >= least) & (one <= most)).all():  # comparisons with NaN are false
+                    raise ValueError("values that are no numbers, or out of range")
+        wide = ([one.astype(np.float64) for one in values] for values in (mean, precision, night_, roughness))
+        return cls(night, rests_on, full, Accumulated(*wide))
+
+
+def rounded(known: Accumulated) -> Accumulated:
+    """Returns accumulators with the precision of the table, so that a state is the same before and after it."""
+
+    def single(values: list[NDArray[np.float64]], most: float = math.inf) -> list[NDArray[np.float64]]:
+        return [np.minimum(one, most).astype(np.float32).astype(np.float64) for one in values]
+
+    return Accumulated(
+        single(known.mean), single(known.precision, _MOST / 2), single(known.night), single(known.roughness)
+    )
+
+
+def joined(periods: tuple[Period, ...], night: date) -> tuple[Period, ...]:
+    """Returns periods with a later night added: to the last of them, or as one of its own."""
+    if periods and periods[-1].last + timedelta(days=1) == night:
+        return (*periods[:-1], Period(periods[-1].first, night))
+    return (*periods, Period(night, night))
+
+
+def _column(table: pa.Table, name: str, kind: Any) -> NDArray[Any]:
+    column = table.column(name).combine_chunks()
+    if column.null_count or column.type != pa.from_numpy_dtype(kind):
+        raise ValueError(f"{name}: values are missing or of another type")
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=kind)
+
+
+def _rows(table: pa.Table, name: str) -> NDArray[np.float32]:
+    column = table.column(name).combine_chunks()
+    if column.null_count or not pa.types.is_fixed_size_list(column.type) or column.type.list_size != WEEK:
+        raise ValueError(f"{name}: not {WEEK} values a row")
+    values = column.flatten()
+    if values.null_count or values.type != pa.float32() or len(values) != len(table) * WEEK:
+        raise ValueError(f"{name}: values are missing or of another type")
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, WEEK)
+
+
+def _read_tree(node: NDArray[np.uint64], depth: int) -> FullTree:
+    """The full tree of nodes, level by level. Raises ValueError unless it is one of this depth."""
+    if node[0] != 1 or (node[1:] <= node[:-1]).any() or node[-1] >= _FINEST_NODE:
+        raise ValueError("its nodes are not in order")
+    level = node_levels(node)
+    if level[-1] > depth:
+        raise ValueError(f"its nodes are deeper than {depth}")
+    parts = np.split(node_paths(node), np.searchsorted(level, np.arange(1, level[-1] + 1)))
+    for above, here in itertools.pairwise(parts):
+        families = here[::4] >> np.uint64(2)
+        if len(here) % 4 or not np.array_equal(here, children_of(families)) or not np.isin(families, above).all():
+            raise ValueError("its nodes are no tree")
+    return FullTree(depth, tuple(parts))

@@ -1,0 +1,156 @@
+"""What a night's heatmap takes from the releases of the nights before it. All of it is public."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import parse_day
+from sfumato.schemas.release import ANSWERS_FILE, NIGHTS_FILE
+from sfumato.schemas.tree import Tree, node_names, nodes_from_names
+from sfumato.transforms.heatmap.nights.nights_state import NightsState
+from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
+from sfumato.transforms.heatmap.posterior.estimator import measurement_of
+from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.heatmap.warm_start import with_complete_parents
+from sfumato.transforms.release.published_release import Release, open_release
+
+_DESCRIPTION = (
+    "cells.parquet: users of each cell tonight, estimated from the noisy answers of all these nights, with 95% "
+    "intervals (users_low, users_high) of the number of users who were there; users_unbiased is of tonight's answers "
+    "alone, and so are totals.parquet and answers.parquet. changes: places where tonight differs from what the nights "
+    "before lead to expect, at most 5% probability of any false one"
+)
+NO_EARLIER = "There is no earlier release of the same region and depth."
+NO_STATE = "The release before it does not hold a state of nights."
+
+
+@dataclass(frozen=True)
+class NightsBefore:
+    """The nights that a heatmap continues.
+
+    Attributes:
+        state: after the last of them; None where the nights begin anew.
+        anew: why they begin anew, as a sentence; None where they go on.
+    """
+
+    state: NightsState | None
+    anew: str | None
+
+
+@dataclass(frozen=True)
+class Night:
+    """A night whose map is made, and the nights that it continues."""
+
+    night: date
+    before: NightsBefore
+
+
+def nights_before(folders: Sequence[str], night: date) -> NightsBefore:
+    """Reads the state of the first release, and adds the answers of the others, night by night.
+
+    Args:
+        folders: of releases of heatmaps of one region and depth, by night. None gives a new beginning.
+        night: of the heatmap, after all of theirs.
+
+    Raises:
+        RequestError: a release cannot be read, or is not of an earlier night.
+    """
+    if not folders:
+        return NightsBefore(None, NO_EARLIER)
+    first, *others = (open_release(folder) for folder in folders)
+    if first.grid is None or NIGHTS_FILE not in (first.listed or ()):
+        return NightsBefore(None, NO_STATE)
+    state = NightsState.from_table(first.arrow_table(NIGHTS_FILE), first.grid.depth)
+    if state.night >= night:
+        raise RequestError(f"warm_start: {first.path} is of night {state.night}, which is not before {night}")
+    for release in others:
+        state = _with_release(state, release)
+    return NightsBefore(state, None)
+
+
+def _with_release(state: NightsState, release: Release) -> NightsState:
+    """Adds the answers of a release. Raises RequestError unless it is of a later night than the state's."""
+    stated = release.manifest.get("nights")
+    if not isinstance(stated, dict):
+        raise RequestError(f"warm_start: {release.path} is not of a night (--night)")
+    try:
+        night = parse_day("night", str(stated["night"]))
+        results = release.manifest["results"]
+        users, stddev = float(results["users"]), float(results["users_stddev"])
+        measured = _published_measurements(release)
+    except (KeyError, TypeError, ValueError) as error:  # RequestError is a ValueError
+        raise RequestError(f"warm_start: {release.path} cannot be added to the nights ({error})") from None
+    if night <= state.night:
+        raise RequestError(f"warm_start: {release.path} is of night {night}, which is not after {state.night}")
+    return update(state, night, measured, users, stddev)[0]
+
+
+def _published_measurements(release: Release) -> list[TreeMeasurement]:
+    """The answers of a release's sub-queries, of all users."""
+    assert release.grid is not None
+    privacy, depth = release.manifest["privacy"], release.grid.depth
+    cohorts = _cohorts(release.manifest)
+    shards = privacy["cohort"]["shards"]
+    answers, found = release.arrow_table(ANSWERS_FILE), []
+    for query in privacy["sub_queries"]:
+        part = answers.filter(pc.equal(answers["sub_query"], pa.scalar(int(query["index"]), pa.int16())))
+        entries = nodes_from_names(part["cell_id"].to_pylist(), depth)
+        order = np.argsort(entries)
+        tree = Tree.of(depth, with_complete_parents(entries[order]))
+        users, stddev = (part[name].to_numpy()[order] for name in ("users", "stddev"))
+        if not (np.array_equal(tree.entries, entries[order]) and np.isfinite(users).all() and (stddev > 0).all()):
+            raise ValueError(f"{ANSWERS_FILE} is damaged")
+        share = 1.0 if shards is None else (query["shards"] - query["shards_lost"]) / shards
+        found.append(TreeMeasurement(tree, users, stddev**2, cohorts / share - 1))
+    return found
+
+
+def nights_content(after: NightsState, tonight: NightMap, night: Night) -> dict[str, Any]:
+    """The manifest's entry on the nights that a map rests on."""
+    return {
+        "night": str(night.night),
+        "rests_on": [str(period) for period in after.rests_on],
+        "started_anew": night.before.anew,
+        "changes": [_change(one) for one in tonight.changes],
+        "parameters": tonight.parameters,
+        "description": _DESCRIPTION,
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    fields = asdict(change)
+    return {"cell_id": node_names(np.array([fields.pop("node")], dtype=np.uint64))[0], **fields}
+
+
+def _cohorts(manifest: Any) -> int:
+    return int((manifest["privacy"].get("rotation") or {"cohorts": 1})["cohorts"])
+
+
+def night_map(state: HeatmapState, night: Night) -> tuple[NightsState, NightMap]:
+    """The map of a night, from its answers and the nights before.
+
+    Args:
+        state: after the last sub-query.
+        night: the night, and those that it continues.
+    """
+    cohorts = state.rotation
+    measured = [measurement_of(result, state) for result in state.results]
+    all_users = [
+        replace(
+            one,
+            counts=cohorts * one.counts,
+            variance=cohorts**2 * one.variance,
+            sampling=cohorts * (one.sampling + 1) - 1,
+        )
+        for one in measured
+    ]
+    return update(night.before.state, night.night, all_users, *state.all_users_estimate())

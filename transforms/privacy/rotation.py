@@ -1,0 +1,88 @@
+"""The cohort of each user, by a keyed hash of their id, and the digest that identifies such a division. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from sfumato.schemas.ledger import dataset_name
+from sfumato.schemas.locations import holds_text
+from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.privacy.keys import RunKey, Secret
+from sfumato.transforms.privacy.user_hashes import hash_users
+
+_PARTITION_DIGITS = 32
+_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+def rotation_key(secret: Secret, dataset: str, cohorts: int) -> RunKey:
+    """Returns the key that divides a dataset's users into cohorts: the same in every run with the same secret.
+
+    Args:
+        secret: behind the runs' keys.
+        dataset: name of the logs. `City` and `city` are the same.
+        cohorts: how many there are.
+
+    Raises:
+        RequestError: the secret cannot be read, or the name is not allowed.
+    """
+    return RunKey.derive(secret, {"rotation": cohorts, "dataset": dataset_name(dataset)})
+
+
+def cohort_of(ids: pa.Array, key: RunKey, cohorts: int) -> NDArray[np.int64]:
+    """Returns the cohort of each user: 1 + floor(h c / 2^64), with c cohorts and h the keyed hash of the id.
+
+    The probabilities of two cohorts differ by 2^-64 at most.
+
+    Args:
+        ids: Arrow array of n integers, strings or bytes, without nulls. The integer 7 and the text "7" are in one
+            cohort: a user's logs may be Parquet on one night and CSV, where every id is text, on the next.
+        key: from `rotation_key`, for this number of cohorts.
+        cohorts: how many there are, 1..2^31.
+
+    Returns:
+        int64[n] with values 1..cohorts.
+    """
+    hashes, number = _hashes(ids, key.subkey("users")), np.uint64(cohorts)
+    # The product has up to 96 bits, so it is made of two halves that fit 64 bits. No bit is lost.
+    low = (hashes & _LOW) * number >> _HALF
+    return ((((hashes >> _HALF) * number + low) >> _HALF) + np.uint64(1)).astype(np.int64)
+
+
+def _hashes(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
+    """Keyed hashes, uint64[n], in which text that is an integer of 64 bits has the integer's hash."""
+    if pt.is_dictionary(ids.type):
+        return np.asarray(_hashes(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
+    hashes = hash_users(ids, user_key)
+    if not holds_text(ids.type):
+        return hashes
+    text = ids.cast(pa.large_binary())
+    digits = pc.match_substring_regex(text, _INTEGER)
+    # Of two integers with equally many digits, the text of the smaller is the smaller one.
+    too_large = pc.or_(_above(text, b"9223372036854775807"), _above(text, b"-9223372036854775808"))
+    numbers = pc.and_not(digits, too_large)
+    integers = text.filter(numbers).cast(pa.large_string()).cast(pa.int64())
+    hashes = hashes.copy()
+    hashes[numbers.to_numpy(zero_copy_only=False)] = hash_users(integers, user_key)
+    return hashes
+
+
+def _above(text: pa.Array, limit: bytes) -> pa.Array:
+    """Whether bytes are as many as those of a limit, and above it."""
+    return pc.and_(pc.equal(pc.binary_length(text), len(limit)), pc.greater(text, pa.scalar(limit, text.type)))
+
+
+def with_partition(rotation: Rotation, key: RunKey) -> Rotation:
+    """Returns the rotation with the digest of its division of the users.
+
+    Args:
+        rotation: of a run.
+        key: from `rotation_key`, for the run's dataset and number of cohorts.
+    """
+    return replace(rotation, partition=key.subkey("partition").hex()[:_PARTITION_DIGITS])
