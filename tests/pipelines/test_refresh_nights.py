@@ -13,9 +13,11 @@ import pyarrow as pa
 import pytest
 
 from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import DatedRelease
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
 from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.release.timeline_view import timeline_view
 from tests.conftest import make_logs, write_files
 from tests.pipelines.test_refresh import CONFIG, Place
 
@@ -75,6 +77,23 @@ def test_every_night_rests_on_all_before_it(month: Place) -> None:
         assert stated["nights"]["started_anew"] is None
         assert stated["parameters"]["warm_start"]["release_id"] == f"city-{before}"
         assert stated["late_files"] == "Files that arrive after the charge are left out."
+
+
+def test_the_page_of_all_nights_says_what_rests_on_what_and_what_one_user_has_spent(month: Place) -> None:
+    content = json.loads((month.folder / "published" / "timeline.json").read_bytes())
+    nights = [DatedRelease.from_json(one) for one in content["nights"]]
+    charges = open_ledger(str(month.folder / "ledger.db")).history().charges
+    assert [night.rotation for night in nights] == [charge.rotation for charge in charges]
+    assert nights[0].started_anew is not None
+    assert [night.rests_on for night in nights[1:]] == [(f"{NIGHTS[0]}:{night}",) for night in NIGHTS[1:4]]
+    view = timeline_view({"timeline.json": json.dumps(content).encode()})
+    assert "any one user adds up to ε 4 at most in 3 days" in view.guarantee
+    assert [(chip.term, chip.text) for chip in view.chips] == [
+        ("Spent at most on one user", "ε 8"),  # the first cohort was asked again on the fourth night
+        ("Last 3 days", "ε 4 of 4, 0 left"),
+    ]
+    assert view.body.kind == "timeline"
+    assert "was asked. The counts are scaled to all users" in view.body.nights[-1].notes[0]
 
 
 def test_anyone_can_make_the_state_again_from_the_published_answers(month: Place) -> None:

@@ -6,13 +6,15 @@ import csv
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sfumato.schemas.timeline import DatedRelease, Spending
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
 from sfumato.transforms.evaluation.comparison_files import comparison_files
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.ranges_view import ranges_view
@@ -54,7 +56,20 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     spent = [(day, 0.5 * (i + 1)) for i, day in enumerate([*DAYS, "2026-11-22"])]
     told = {TIMELINE_FILE: timeline_bytes("the city", nights, [Spending(4.0, 0.0, 7, spent)])}
     (root / "index.html").write_text(render_page(timeline_view(told)), encoding="utf-8")
+    event = PlaceChange("r0213", 2100.0, 1500.0, 2700.0, 150.0)
+    rotated = [
+        replace(
+            night,
+            rotation=Rotation(number + 1, 3, "0" * 32),
+            rests_on=("2026-11-18:2026-11-19", "2026-11-21") if number == 2 else (f"2026-11-18:{night.date}",),
+            changes=(event,) if number == 2 else (),
+        )
+        for number, night in enumerate(nights[:3])
+    ]
+    told = {TIMELINE_FILE: timeline_bytes("the city", rotated, [Spending(0.5, 0.0, 3, spent[:1])])}
+    (root / "rotated.html").write_text(render_page(timeline_view(told)), encoding="utf-8")
     return {
+        "rotated": root / "rotated.html",
         "ranges": root / "ranges.html",
         "comparison": root / "comparison.html",
         "timeline": root / "index.html",
@@ -216,6 +231,27 @@ def test_a_bar_chooses_a_night(opened: Open, pages: dict[str, Path]) -> None:
     tab.run("(() => { location.hash = '#night=2026-11-22'; return true; })()")
     tab.until("document.querySelector('.map-place .absent') !== null")
     assert "is a histogram, without a map" in tab.text(".map-place")
+
+
+def test_a_night_says_what_it_rests_on_and_its_changes_are_found_on_the_map(
+    opened: Open, pages: dict[str, Path]
+) -> None:
+    tab = opened(pages["rotated"])
+    tab.until("document.querySelector('.listed .places') !== null")
+    words = tab.text(".night-words")
+    assert "Cohort 3 of 3 was asked." in words
+    assert "rests on the answers of 3 nights, 18 November to 21 November 2026, without 20 November." in words
+    styles = "[...document.querySelectorAll('.nights .marks .bar')].map(one => one.getAttribute('class'))"
+    assert [style.split()[-1] for style in tab.run(styles)] == ["s2", "s1", "s0"]
+    item = tab.text(".listed .places li")
+    assert "+2,000 users" in item
+    assert "1,500 to 2,700 users; 150 expected" in item
+    before = tab.run("location.hash")
+    tab.click(".listed .places button")
+    tab.until(f"location.hash !== '{before}' && location.hash.includes('map=')")
+    tab.run("(() => { document.querySelectorAll('.when .choice input')[0].click(); return true; })()")  # night A
+    tab.until("document.querySelector('.night-words').innerText.includes('Cohort 2 of 3')")
+    assert not tab.run("document.querySelector('.listed').innerText")
 
 
 def test_a_map_that_is_missing_is_named(opened: Open, pages: dict[str, Path], tmp_path: Path, browser: str) -> None:

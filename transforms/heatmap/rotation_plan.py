@@ -18,8 +18,9 @@ A cohort that is smaller than a shard is one shard. Then the noise is as with a 
 
 The squared error N^2 + (c - 1) T depends on T, so a choice needs a typical cell. A cell is seen from T users on where
 T is two standard deviations of its error: T = 2 (c - 1) + 2 sqrt((c - 1)^2 + N^2). Over k nights that add up, N^2 and
-c - 1 are divided by k. The best number of cohorts sees the smallest cell after all n nights, because a night's map
-rests on the answers of the nights before it. Spread evenly, users then fill the finest grid that the noise supports.
+c - 1 are divided by k. The best number of cohorts sees the smallest cell after all n nights, or after a month of more,
+because a night's map rests on the answers of the nights before it. Spread evenly, users then fill the finest grid that
+the noise supports.
 In its cells the best number has the least expected squared error: any other number's squared error is above T^2 / 4
 for every T below that number's own smallest cell.
 
@@ -47,6 +48,7 @@ from sfumato.transforms.text_tables import markdown_table, significant
 _VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of its error
 _EXAMPLE_CELLS = (10, 100, 1_000)  # users of a cell
 _WIDTH = 100  # columns of a terminal
+_MONTH = 30  # nights that add up at most, because places change
 _FAR = 1.5  # a squared error so many times the best one is worth a message
 
 
@@ -103,9 +105,14 @@ class RotationPlan:
         return rotation_table(self)
 
     @property
+    def added_nights(self) -> int:
+        """How many nights are taken to add up: those of the limit, or a month of them."""
+        return min(self.limit.days, _MONTH)
+
+    @property
     def best(self) -> RotationChoice:
-        """The choice that sees the smallest cell after all nights; see the module."""
-        return self._best_after(self.limit.days)
+        """The choice that sees the smallest cell after the nights that add up; see the module."""
+        return self._best_after(self.added_nights)
 
     @property
     def best_of_one_night(self) -> RotationChoice:
@@ -114,8 +121,8 @@ class RotationPlan:
 
     @property
     def typical_users(self) -> float:
-        """Users of the smallest cell that the best choice sees after all nights."""
-        return self.best.min_visible_users(self.limit.days)
+        """Users of the smallest cell that the best choice sees after the nights that add up."""
+        return self.best.min_visible_users(self.added_nights)
 
     def choice(self, cohorts: int) -> RotationChoice:
         """Any number of cohorts, 1..366. Raises RequestError where no such map can be made."""
@@ -123,7 +130,7 @@ class RotationPlan:
 
     def excess(self, cohorts: int) -> float:
         """The squared error of a typical cell with so many cohorts, over that of the best choice."""
-        nights, users = self.limit.days, self.typical_users
+        nights, users = self.added_nights, self.typical_users
         return (self.choice(cohorts).stddev(users, nights) / self.best.stddev(users, nights)) ** 2
 
     def advice(self, cohorts: int) -> str | None:
@@ -154,6 +161,8 @@ def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPl
     """
     if not 1 <= nights <= MAX_COHORTS:
         raise RequestError(f"nights: from 1 to {MAX_COHORTS}, got {nights}")
+    if parameters.slots * parameters.categories > 1:
+        raise RequestError("rotation: is of plain maps, without slots or auxiliary data")
     if parameters.participation == "paper":
         raise RequestError("participation: with nights it must be planned; paper has noise that depends on the users")
     limit = Limit.from_numbers(parameters.epsilon, parameters.delta, nights)
@@ -185,7 +194,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
         delta = parameters.delta if noise is GAUSSIAN else 0.0
         if parameters.noise not in ("auto", name) or (noise is GAUSSIAN and not delta):
             continue
-        epsilon = min(daily_epsilon(replace(limit, days=times_asked), delta), parameters.epsilon)
+        epsilon = min(daily_epsilon(limit, delta, cohorts), parameters.epsilon)
         night = replace(
             parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(asked)), population=None
         )
@@ -211,7 +220,7 @@ def floor_amount(epsilon: float) -> str:
 
 def rotation_table(plan: RotationPlan) -> str:
     """The text of a plan: its table, the best choice marked, and what to write into the configuration of a refresh."""
-    nights, best, one_night = plan.limit.days, plan.best, plan.best_of_one_night
+    nights, best, one_night = plan.added_nights, plan.best, plan.best_of_one_night
     users = min(plan.parameters.users or math.inf, plan.parameters.population or math.inf)
     sees = "a trusted curator" if plan.parameters.is_central else "secure aggregation"
     header = ["cohorts", "nights asked", "epsilon a night", *(["noise of"] if plan.limit.delta else [])]

@@ -181,6 +181,30 @@ def test_what_the_report_says_of_noise_warm_starts_and_cohorts() -> None:
     assert "Only the 5% of cells" in words(view_of("flat", keep_top=5))
 
 
+def test_the_page_says_which_cohort_was_asked_on_which_nights_it_rests_and_what_changed() -> None:
+    event = {"cell_id": "r0213", "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}
+    nights = {"rests_on": ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"], "started_anew": None, "changes": [event]}
+    rotation = {"cohort": 7, "cohorts": 30}
+    view = view_of("adaptive", {"privacy.rotation": rotation, "nights": nights})
+    assert ("Asked", "cohort 7 of 30") in [(chip.term, chip.text) for chip in view.chips]
+    (section,) = [one for one in view.sections if one.title == "This night among others"]
+    text = " ".join(section.paragraphs)
+    assert "Cohort 7 of 30 was asked. The counts are scaled to all users" in text
+    assert "50 nights, 1 October to 20 November 2026, without 4 November." in text
+    assert "One place differs from what the nights before lead to expect." in text
+    assert section.table is not None
+    assert section.table.rows == [["r0213", "2,100", "1,500", "2,700", "150"]]
+    quiet = words(view_of("adaptive", {"nights": nights | {"changes": [], "started_anew": "The region changed."}}))
+    assert "It was started anew. The region changed." in quiet
+    assert "No place surely differs" in quiet
+
+
+def test_the_page_of_a_map_by_itself_says_nothing_of_other_nights() -> None:
+    view = view_of("adaptive")
+    assert "This night among others" not in [section.title for section in view.sections]
+    assert "Asked" not in [chip.term for chip in view.chips]
+
+
 def test_a_table_of_another_order_is_an_error() -> None:
     """Layers are painted by level; a table that was sorted otherwise must not be painted wrongly."""
     files = dict(made("adaptive").files)

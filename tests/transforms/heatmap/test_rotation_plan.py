@@ -118,7 +118,8 @@ def test_the_choices_have_every_divisor_and_no_number_that_another_one_beats(nig
     for cohorts in range(1, nights + 1):  # brute force over all numbers
         rotated = by_asked[math.ceil(nights / cohorts)]
         assert rotated.cohorts <= cohorts
-        assert rotated.min_visible_users(nights) <= plan.choice(cohorts).min_visible_users(nights) * (1 + 1e-12)
+        for added in (1, plan.added_nights):
+            assert rotated.min_visible_users(added) <= plan.choice(cohorts).min_visible_users(added) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("cohorts", [1, 4, 30])
@@ -140,6 +141,16 @@ def test_the_best_has_the_least_squared_error_of_a_typical_cell(users: int, trus
     assert min(plan.excess(cohorts) for cohorts in range(1, 31)) >= 1 - 1e-12
     nearby = RotationChoice.min_visible_users(plan.best_of_one_night)
     assert nearby == min(choice.min_visible_users() for choice in plan.choices)
+
+
+def test_places_change_so_that_a_month_of_nights_adds_up_at_most() -> None:
+    assert [make_rotation_plan(parameters(), nights).added_nights for nights in (1, 7, 30, 31, 365)] == [
+        1,
+        7,
+        30,
+        30,
+        30,
+    ]
 
 
 def test_advice_is_for_numbers_that_are_far_from_the_best() -> None:
@@ -233,5 +244,7 @@ def test_nights_out_of_range_are_refused(nights: int) -> None:
 def test_participation_that_is_not_protected_and_a_missing_number_of_users_are_refused() -> None:
     with pytest.raises(RequestError, match="participation"):
         make_rotation_plan(parameters(participation="paper"), 30)
+    with pytest.raises(RequestError, match="slots"):
+        make_rotation_plan(parameters(slots=24), 30)
     with pytest.raises(ValueError, match="users"):
         make_rotation_plan(HeatmapParameters(), 30)
