@@ -29,7 +29,7 @@ from matplotlib.dates import DateFormatter, WeekdayLocator
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, make_nights
+from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, exact_counts, make_nights
 from benchmarks.month_counts import PaperVariances, draw_nights
 from benchmarks.month_ways import (
     CLASSES,
@@ -249,7 +249,8 @@ class Trial:
 
 def near(crowd: Crowd) -> NDArray[np.bool_]:
     """The cells of a SIDE x SIDE map that are at most two radii from a crowd: bool[SIDE, SIDE]."""
-    return np.array([[crowd.holds(LEVEL, x, y) for x in range(SIDE)] for y in range(SIDE)])
+    y, x = np.mgrid[:SIDE, :SIDE]
+    return crowd.is_near(LEVEL, x, y)
 
 
 def trials(nights: Sequence[Night], kept: dict[int, list[Publisher]], which: int, size: Size) -> Iterator[Trial | bool]:
@@ -280,14 +281,13 @@ def trials(nights: Sequence[Night], kept: dict[int, list[Publisher]], which: int
 
 def _found(published: Published, night: Night, crowd: Crowd) -> tuple[bool, NDArray[np.bool_]]:
     """Whether a crowd is seen, and which of the changes' intervals hold the exact users."""
-    nodes = np.array([one.node for one in published.changes], dtype=np.uint64)
-    level, x, y = node_positions(nodes)
     seen, held = False, []
-    for change, at, east, south in zip(published.changes, level.tolist(), x.tolist(), y.tolist(), strict=True):
-        codes = night.codes >> np.uint32(2 * (DEPTH - at))
-        users = int((codes == np.uint32(change.node - (1 << 2 * at))).sum())
+    for change in published.changes:
+        (at,), x, y = node_positions(np.array([change.node], dtype=np.uint64))
+        users = exact_counts(night, int(at))[change.node - (1 << 2 * int(at))]
         held.append(change.low <= users <= change.high)
-        seen |= at >= _MIN_CHANGE_LEVEL and change.users > change.expected and crowd.holds(at, east, south)
+        is_place = at >= _MIN_CHANGE_LEVEL and crowd.is_near(int(at), x, y).all()
+        seen |= is_place and change.users > change.expected
     return bool(seen), np.array(held, dtype=bool)
 
 
