@@ -90,6 +90,7 @@ class Night:
         codes: of their cells, uint32[n], depth DEPTH.
         expected: the density that they are drawn from, float64[SIDE, SIDE], sum 1, row 0 in the north.
         crowd: that was added; None without one.
+        cohorts_draw: numbers the division into cohorts. The same every night, but for a night that is published again.
     """
 
     day: date
@@ -98,6 +99,7 @@ class Night:
     codes: NDArray[np.uint32]
     expected: Array
     crowd: Crowd | None = None
+    cohorts_draw: int = 0
 
     @property
     def users(self) -> int:
@@ -127,7 +129,7 @@ class Night:
     def asked(self, cohorts: int) -> NDArray[np.bool_]:
         """Whether tonight's cohort of so many holds each user: bool[n]. A user's cohort is the same every night."""
         cohort = Rotation.of_night(self.day, cohorts).cohort
-        bits = random_bits(stream_key(self.seed, _COHORTS), self.people) >> np.uint64(32)
+        bits = random_bits(stream_key(self.seed, _COHORTS, self.cohorts_draw), self.people) >> np.uint64(32)
         return np.asarray(1 + bits % np.uint64(cohorts) == cohort)
 
     def entry_counts(self, tree: Tree) -> NDArray[np.int64]:
@@ -143,7 +145,7 @@ class Night:
     def rows(self, cohorts: int = 1) -> Rows:
         """The users of tonight's cohort, in the order of new hashes."""
         codes, places = self.codes[self.asked(cohorts)].astype(np.uint64), Places(DEPTH)
-        rng = np.random.default_rng([self.seed, self.day.toordinal(), cohorts, 1])
+        rng = np.random.default_rng([self.seed, self.day.toordinal(), cohorts, self.cohorts_draw, 1])
         hashes = rng.integers(0, 1 << (64 - places.bits), len(codes), dtype=np.uint64)
         return Rows(places, np.sort(hashes) << np.uint64(places.bits), codes)
 
