@@ -145,7 +145,7 @@ def _shares(users: Floats, variance: Floats, total: Floats) -> tuple[Floats, Flo
 
 def _per_coordinate(variance: Floats) -> Floats:
     """The mean variance of three coordinates of four reconciled numbers: float64[..., 4] -> float64[...]."""
-    finite: NDArray[np.bool_] = np.isfinite(variance).all(axis=-1, keepdims=True)
+    finite = np.asarray(np.isfinite(variance).all(axis=-1, keepdims=True))
     variance = np.where(finite, variance, 1.0)
     left = variance * (1 - variance / variance.sum(axis=-1, keepdims=True))
     return np.asarray(np.where(finite[..., 0], left.sum(axis=-1) / 3, np.inf))
@@ -169,7 +169,7 @@ def _contrasts(mean: Floats, precision: Floats) -> tuple[Floats, Floats]:
     """Contrasts by family and weekday, float64[n / 4, 7, 4], and their precision float64[n / 4, 7]."""
     shares = np.swapaxes(mean.reshape(-1, 4, WEEK), 1, 2)
     weight = np.swapaxes(precision.reshape(-1, 4, WEEK), 1, 2)
-    known: NDArray[np.bool_] = (weight > 0).all(axis=2)
+    known = np.asarray((weight > 0).all(axis=2))
     variance = np.where(known[:, :, None], 1 / np.where(known[:, :, None], weight, 1), np.inf)
     reconciled, _ = _shares(shares.reshape(-1, 4), variance.reshape(-1, 4), np.ones(len(shares) * WEEK))
     contrast = np.where(known[:, :, None], reconciled.reshape(shares.shape) - 0.25, 0.0)
