@@ -7,12 +7,48 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Period
+from sfumato.schemas.rotation import Rotation
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_CELL = re.compile(r"r[0-3]{0,32}")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")  # relative, never upwards
+
+
+@dataclass(frozen=True)
+class PlaceChange:
+    """A place whose users differ on a night from what the nights before lead to expect.
+
+    Attributes:
+        cell_id: of the quadtree, such as r0213.
+        users: estimated on the night.
+        low, high: ends of the 95% interval of `users`, which holds for all places at once.
+        expected: users, from the nights before.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    cell_id: str
+    users: float
+    low: float
+    high: float
+    expected: float
+
+    def __post_init__(self) -> None:
+        if not _CELL.fullmatch(self.cell_id):
+            raise ValueError(f"cell_id: must be r and at most 32 digits 0..3, got {self.cell_id!r}")
+        if not all(map(math.isfinite, (self.users, self.low, self.high, self.expected))) or self.low > self.high:
+            raise ValueError(f"changes: must be finite numbers with low <= high, got {self}")
+
+    @classmethod
+    def from_manifest(cls, entry: Mapping[str, Any]) -> PlaceChange:
+        """From an entry of the manifest's `nights.changes`. Raises KeyError, TypeError or ValueError."""
+        return cls(str(entry["cell_id"]), *(float(entry[name]) for name in ("users", "low", "high", "expected")))
 
 
 @dataclass(frozen=True)
@@ -30,6 +66,11 @@ class DatedRelease:
         warm_start: id of the release that it started from, if any.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
         safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
+        rotation: the cohort that was asked; None where all users were. A manifest does not state its partition.
+        rests_on: periods whose noisy answers its estimate rests on, as text, in order; None for an estimate of the
+            night's own answers alone.
+        started_anew: why the nights before were left out, as a sentence; None where they were not.
+        changes: places that differ from what the nights before lead to expect; None as for `rests_on`.
         pruned: whether its files were removed, all but the manifest.
 
     Raises:
@@ -47,6 +88,10 @@ class DatedRelease:
     warm_start: str | None
     map: str | None
     safe: bool
+    rotation: Rotation | None = None
+    rests_on: tuple[str, ...] | None = None
+    started_anew: str | None = None
+    changes: tuple[PlaceChange, ...] | None = None
     pruned: bool = False
 
     def __post_init__(self) -> None:
@@ -54,6 +99,9 @@ class DatedRelease:
         for name, path in (("folder", self.folder), ("map", self.map)):
             if path is not None and not _PATH.fullmatch(path):
                 raise ValueError(f"{name}: must be a path below the page, such as releases/2026-11-20, got {path!r}")
+        periods = [Period.parse(text, "rests_on") for text in self.rests_on or ()]
+        if any(one.last >= other.first for one, other in pairwise(periods)):
+            raise ValueError(f"rests_on: periods must be apart and in order, got {self.rests_on}")
         numbers = (("epsilon", self.epsilon), ("delta", self.delta), ("users", self.users))
         for name, value in numbers:
             if value is not None and not (math.isfinite(value) and value >= 0):
@@ -65,6 +113,17 @@ class DatedRelease:
         return self.map is not None
 
     @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> DatedRelease:
+        """From the entry of `timeline.json`, the inverse of `dataclasses.asdict`. Raises ValueError or TypeError."""
+        rotation, rests_on, changes = (values.get(name) for name in ("rotation", "rests_on", "changes"))
+        read = {
+            "rotation": None if rotation is None else Rotation(**rotation),
+            "rests_on": None if rests_on is None else tuple(rests_on),
+            "changes": None if changes is None else tuple(PlaceChange(**one) for one in changes),
+        }
+        return cls(**{**values, **read})
+
+    @classmethod
     def from_manifest(
         cls, date: str, folder: str, manifest: Mapping[str, Any], map_file: str | None = None, pruned: bool = False
     ) -> DatedRelease:
@@ -74,6 +133,9 @@ class DatedRelease:
             counted = manifest.get("results") or {}
             users = counted.get("users", (privacy.get("population") or {}).get("users"))
             start = (manifest.get("parameters") or {}).get("warm_start") or {}
+            over_nights = manifest.get("nights")
+            rests_on = None if over_nights is None else tuple(over_nights["rests_on"])
+            changes = None if over_nights is None else tuple(map(PlaceChange.from_manifest, over_nights["changes"]))
             return cls(
                 date=date,
                 release_id=str(manifest["release_id"]),
@@ -87,6 +149,10 @@ class DatedRelease:
                 warm_start=start.get("release_id"),
                 map=map_file,
                 safe=privacy["randomness"].get("safe") is True,
+                rotation=stated_rotation(manifest),
+                rests_on=rests_on,
+                started_anew=None if over_nights is None else over_nights.get("started_anew"),
+                changes=changes,
                 pruned=pruned,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -102,7 +168,8 @@ class Spending:
     Attributes:
         epsilon, delta: the limits for the data of any `days` consecutive days.
         days: length of the window.
-        spent: (date, epsilon spent in the window that ends on that day), in order of dates.
+        spent: (date, epsilon spent in the window that ends on that day on the user who was asked most), in order of
+            dates.
 
     Raises:
         ValueError: a value is out of range.
@@ -127,6 +194,18 @@ class Spending:
                 raise ValueError(f"spent: must be finite numbers >= 0, got {spent} on {date}")
         if dates != sorted(set(dates)):
             raise ValueError("spent: every date once, in their order")
+
+    def left(self, spent: float) -> float:
+        """The epsilon that the limit leaves after so much; without the rounding of a difference of decimals."""
+        return max(round(self.epsilon - spent, 9), 0.0)
+
+
+def stated_rotation(manifest: Mapping[str, Any]) -> Rotation | None:
+    """The cohort that a manifest names; None where all users were asked. Raises KeyError, TypeError or ValueError."""
+    stated = (manifest.get("privacy") or {}).get("rotation")
+    if stated is None:
+        return None
+    return Rotation(int(stated["cohort"]), int(stated["cohorts"]))
 
 
 def _check_date(text: str) -> None:

@@ -428,8 +428,24 @@ class ComparisonBody(_Model):
     reading: str
 
 
+class PlaceChange(_Model):
+    """A place that differs from what the nights before lead to expect; see `schemas.timeline.PlaceChange`."""
+
+    cell_id: str
+    users: float
+    low: float
+    high: float
+    expected: float
+
+
 class Night(_Model):
-    """A dated release of a timeline; see `schemas.timeline.DatedRelease`."""
+    """A dated release of a timeline; see `schemas.timeline.DatedRelease`.
+
+    Attributes:
+        notes: sentences on who was asked and on what its estimate rests.
+        rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
+        changes: places that differ from what the nights before lead to expect.
+    """
 
     date: str
     release_id: str
@@ -442,6 +458,9 @@ class Night(_Model):
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
     pruned: bool  # its files were removed, all but the manifest
+    notes: list[str] = []
+    rests_on: list[tuple[str, str]] = []
+    changes: list[PlaceChange] = []
 
 
 class NightMap(_Model):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.timeline import DatedRelease, Spending
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
 
 MANIFEST: dict[str, Any] = {
     "release_id": "bay-2026-11-20",
@@ -110,3 +112,67 @@ def test_a_night_refuses(field: str, value: Any) -> None:
 def test_a_limit_refuses(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field if field != "spent" else "spent|date"):
         replace(Spending(10.0, 0.0, 365, [("2026-11-20", 1.0)]), **{field: value})
+
+
+NIGHTS: dict[str, Any] = {
+    "night": "2026-11-20",
+    "rests_on": ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"],
+    "started_from": "bay-2026-11-19",
+    "started_anew": None,
+    "changes": [{"cell_id": "r0213", "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}],
+    "parameters": {"drift": 0.02},
+}
+
+
+def rotated(**entries: Any) -> DatedRelease:
+    rotation = {"cohort": 7, "cohorts": 30}
+    manifest = changed(rotation=rotation) | {"nights": NIGHTS | entries}
+    return DatedRelease.from_manifest("2026-11-20", "x", manifest)
+
+
+def test_a_night_among_others_says_its_cohort_what_it_rests_on_and_what_changed() -> None:
+    found = rotated(started_anew="The depth changed from 8 to 7.")
+    assert found.rotation == Rotation(7, 30)
+    assert found.rests_on == ("2026-10-01:2026-11-03", "2026-11-05:2026-11-20")
+    assert found.started_anew == "The depth changed from 8 to 7."
+    assert found.changes == (PlaceChange("r0213", 2100.0, 1500.0, 2700.0, 150.0),)
+    assert (night().rotation, night().rests_on, night().started_anew, night().changes) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("one", [night(), rotated(), replace(rotated(changes=[]), rotation=Rotation(7, 30, "0" * 32))])
+def test_a_night_is_read_from_json_as_it_was_written(one: DatedRelease) -> None:
+    assert DatedRelease.from_json(json.loads(json.dumps(asdict(one)))) == one
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"rests_on": ["yesterday"]},
+        {"rests_on": ["2026-11-05:2026-11-20", "2026-10-01:2026-11-03"]},
+        {"rests_on": ["2026-11-01:2026-11-05", "2026-11-05:2026-11-20"]},
+        {"rests_on": 7},
+        {"changes": [{"cell_id": "r0213"}]},
+        {"changes": [NIGHTS["changes"][0] | {"cell_id": "r4"}]},
+        {"changes": [NIGHTS["changes"][0] | {"cell_id": 'r"onclick="x'}]},
+        {"changes": [NIGHTS["changes"][0] | {"users": float("nan")}]},
+        {"changes": [NIGHTS["changes"][0] | {"low": 3000.0}]},
+        {"changes": None},
+    ],
+)
+def test_entries_on_nights_that_make_no_sense_are_refused(entries: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="x: cannot be shown on the timeline"):
+        rotated(**entries)
+
+
+@pytest.mark.parametrize("rotation", [{"cohort": 31, "cohorts": 30}, {"cohort": 1}, {"cohort": 1, "cohorts": 0}, []])
+def test_a_cohort_that_makes_no_sense_is_refused(rotation: Any) -> None:
+    manifest = changed(rotation=rotation or {"cohort": 0, "cohorts": 30})
+    with pytest.raises(RequestError, match="cannot be shown on the timeline"):
+        DatedRelease.from_manifest("2026-11-20", "x", manifest)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "spent", "left"), [(1.0, 1.0, 0.0), (0.3, 0.1, 0.2), (1.0, 0.0, 1.0), (1.0, 1.2, 0.0)]
+)
+def test_what_a_limit_leaves_has_no_rounding_errors(epsilon: float, spent: float, left: float) -> None:
+    assert Spending(epsilon, 0.0, 30, []).left(spent) == left

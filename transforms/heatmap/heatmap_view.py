@@ -27,6 +27,7 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
 )
 from sfumato.schemas.slots import Slots
+from sfumato.schemas.timeline import PlaceChange, stated_rotation
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import (
@@ -44,6 +45,7 @@ from sfumato.schemas.views import (
 )
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
+from sfumato.transforms.report.night_words import CHANGES, changes_table, night_sentences
 from sfumato.transforms.report.numbers import about, length, plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import (
@@ -104,19 +106,46 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
         job="heatmap",
         release_id=manifest["release_id"],
         created=manifest["created"],
-        chips=chips(manifest, *facts(("Area", ground), ("Finest cell", finest))),
+        chips=chips(manifest, *facts(("Area", ground), ("Finest cell", finest), ("Asked", _asked(manifest)))),
         guarantee=guarantee(manifest),
         alarm=alarm(manifest),
         problems=problems(manifest),
         files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, *pictures}],
         picture=PICTURE_FILE,
-        sections=[how_to_read_it(manifest, body, size), how_it_was_made(manifest), _round_table(manifest)],
+        sections=[
+            how_to_read_it(manifest, body, size),
+            *_nights(manifest),
+            how_it_was_made(manifest),
+            _round_table(manifest),
+        ],
         timeline=get(manifest, "timeline"),
         manifest=manifest,
         basemap=geography.basemap,
         tiles=geography.tiles,
         body=body,
     )
+
+
+def _asked(manifest: Manifest) -> str | None:
+    """The cohort that was asked; None where all users were."""
+    rotation = stated_rotation(manifest)
+    return None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
+
+
+def _nights(manifest: Manifest) -> list[Section]:
+    """Who was asked, on which nights the estimate rests, and the places that changed; nothing for a map by itself."""
+    rests_on = get(manifest, "nights.rests_on")
+    texts = night_sentences(stated_rotation(manifest), rests_on, get(manifest, "nights.started_anew"))
+    if not texts:
+        return []
+    changes = [PlaceChange.from_manifest(one) for one in get(manifest, "nights.changes", [])]
+    if changes:
+        number = "One place differs" if len(changes) == 1 else f"{len(changes):,} places differ"
+        texts.append(f"{number} from what the nights before lead to expect. {CHANGES}")
+    elif rests_on:
+        texts.append("No place surely differs from what the nights before lead to expect.")
+    table = changes_table(changes) if changes else None
+    return [Section(title="This night among others", paragraphs=texts, table=table)]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
 
@@ -122,10 +122,7 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
         "created": newest.release.manifest["created"],
     }
     write_file(FileSystems.join(root, LATEST_FILE), (json.dumps(latest, indent=2) + "\n").encode())
-    entries = [
-        DatedRelease.from_manifest(dated.date, dated.folder, dated.release.manifest, dated.map, dated.pruned)
-        for dated in releases
-    ]
+    entries = [_entry(dated, history) for dated in releases]
     dataset = str((newest.release.manifest.get("ledger") or {}).get("dataset", ""))
     files = {TIMELINE_FILE: timeline_bytes(dataset, entries, _spending(history, dataset, releases))}
     if BASEMAP_FILE in (newest.release.listed or {}):
@@ -135,6 +132,13 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
     files[CATALOG_FILE] = stac_bytes(stac_catalog(dataset, items))
     for name, content in files.items():
         write_file(FileSystems.join(root, name), content)
+
+
+def _entry(dated: _Dated, history: History | None) -> DatedRelease:
+    """Returns a release of the timeline. The ledger knows which division of the users its cohort is of."""
+    entry = DatedRelease.from_manifest(dated.date, dated.folder, dated.release.manifest, dated.map, dated.pruned)
+    reservation = None if history is None else history.reservations.get(entry.release_id)
+    return entry if reservation is None else replace(entry, rotation=reservation.charge.rotation)
 
 
 def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> list[Spending]:

@@ -10,13 +10,14 @@ import base64
 import datetime
 import gzip
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Period
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import area_km2
 from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, MANIFEST_FILE, PAGE_FILE
@@ -38,6 +39,7 @@ from sfumato.schemas.views import (
     TimelineBody,
 )
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.night_words import CHANGES, night_sentences, spoken, times
 from sfumato.transforms.report.numbers import tiny
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import get, noisy_sums
@@ -80,7 +82,7 @@ def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequenc
 def timeline_view(files: Mapping[str, bytes]) -> PageView:
     """The page of `timeline.json` and, for its maps, `basemap.json`; equal files give equal pages."""
     content = json.loads(files[TIMELINE_FILE])
-    nights = [DatedRelease(**night) for night in content["nights"]]
+    nights = [DatedRelease.from_json(night) for night in content["nights"]]
     spending = [Spending(**one) for one in content["spending"]]
     of, geography = f" of {content['title']}" if content["title"] else "", Geography.of(files)
     first, last = nights[0].date, nights[-1].date
@@ -95,7 +97,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         release_id="",
         created=max(night.created for night in nights),
         chips=_chips(nights, spending),
-        guarantee=_guarantee(worst, len(nights)),
+        guarantee=_guarantee(worst, nights, spending),
         alarm=_ALARM.format(_some(unsafe, len(nights))) if unsafe else None,
         files=[
             FileLink(name=LATEST_FILE, description="date and folder of the newest release, for programs"),
@@ -103,6 +105,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         ],
         sections=[
             Section(title="How to read the change", paragraphs=list(_CHANGE)),
+            *_dependence(nights),
             Section(title="What has been spent", paragraphs=_spending_texts(nights, spending)),
             Section(title="All releases", lead="The newest first.", table=_table(nights)),
         ],
@@ -111,28 +114,86 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         tiles=geography.tiles,
         body=TimelineBody(
             map_format=MAP_FORMAT,
-            nights=[Night(**{name: getattr(night, name) for name in Night.model_fields}) for night in nights],
+            nights=list(map(_night, nights)),
             spending=[SpendingRow(**asdict(one)) for one in spending],
         ),
     )
 
 
+def _night(night: DatedRelease) -> Night:
+    """What the page's script shows of a night."""
+    values = {name: value for name, value in asdict(night).items() if name in Night.model_fields}
+    periods = [Period.parse(text) for text in night.rests_on or ()]
+    values["rests_on"] = [(str(period.first), str(period.last)) for period in periods]
+    return Night(
+        **values | {"changes": values["changes"] or []},
+        notes=night_sentences(night.rotation, night.rests_on, night.started_anew),
+    )
+
+
+@dataclass(frozen=True)
+class _OneUser:
+    """The most that releases cost any one user: how often the user was asked, and the sums of epsilon and delta."""
+
+    asked: int
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def of(cls, nights: Iterable[DatedRelease]) -> _OneUser:
+        """By divisions of the users into cohorts: a user is in one cohort of each.
+
+        A night whose division is not known counts as a division of its own, which gives an upper bound.
+        """
+        divisions: dict[Hashable, dict[int, list[DatedRelease]]] = {}
+        for night in nights:
+            division: Hashable = night.release_id
+            if night.rotation is not None and night.rotation.partition:
+                division = (night.rotation.cohorts, night.rotation.partition)
+            cohort = 0 if night.rotation is None else night.rotation.cohort
+            divisions.setdefault(division, {}).setdefault(cohort, []).append(night)
+        asked, epsilon, delta = 0, 0.0, 0.0
+        for cohorts in divisions.values():
+            asked += max(map(len, cohorts.values()))
+            epsilon += max(sum(night.epsilon for night in several) for several in cohorts.values())
+            delta += max(sum(night.delta for night in several) for several in cohorts.values())
+        return cls(asked, epsilon, delta)
+
+
+def _is_rotated(nights: Iterable[DatedRelease]) -> bool:
+    return any(night.rotation is not None and night.rotation.cohorts > 1 for night in nights)
+
+
 def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[Fact]:
     days = (datetime.date.fromisoformat(nights[-1].date) - datetime.date.fromisoformat(nights[0].date)).days + 1
-    chips = [Fact(term="Spent in all", text=f"ε {sum(night.epsilon for night in nights):.4g}")]
+    term = "Spent at most on one user" if _is_rotated(nights) else "Spent in all"
+    chips = [Fact(term=term, text=f"ε {_OneUser.of(nights).epsilon:.4g}")]
     if days > len(nights):
         chips.append(Fact(term="Dates without a release", text=f"{days - len(nights):,}"))
     for one in spending[-1:]:
         if one.spent:
             term = "Last day" if one.days == 1 else f"Last {one.days} days"
-            chips.append(Fact(term=term, text=f"ε {one.spent[-1][1]:.4g} of {one.epsilon:.4g}"))
+            spent = one.spent[-1][1]
+            chips.append(Fact(term=term, text=f"ε {spent:.4g} of {one.epsilon:.4g}, {one.left(spent):.4g} left"))
     return chips
 
 
-def _guarantee(worst: DatedRelease, nights: int) -> str:
+def _guarantee(worst: DatedRelease, nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> str:
     also = f" and δ = {tiny(worst.delta)}" if worst.delta else ""
     text = f"Each release protects every user by differential privacy, with ε = {worst.epsilon:g}{also} at most."
-    return text + (" What several releases reveal about somebody adds up." if nights > 1 else "")
+    if len(nights) == 1:
+        return text
+    windows = [one for one in spending if one.days > 1 and one.spent]
+    if windows:
+        longest = windows[-1]
+        delta = f" and δ {tiny(longest.delta)}" if longest.delta else ""
+        most = max(spent for _, spent in longest.spent)
+        return (
+            f"{text} What they reveal about any one user adds up to ε {most:.4g}{delta} at most in {longest.days} days."
+        )
+    if _is_rotated(nights):
+        return f"{text} What they reveal about any one user adds up to ε {_OneUser.of(nights).epsilon:.4g} at most."
+    return f"{text} What several releases reveal about somebody adds up."
 
 
 def _some(count: int, of: int) -> str:
@@ -160,34 +221,80 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
     return Table(title="All releases", heads=heads, rows=rows, numeric=numeric, links=links)
 
 
+def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
+    """Who was asked on each night, and on which nights its estimate rests; nothing where each stands by itself."""
+    if not any(night.rotation or night.rests_on or night.started_anew for night in nights):
+        return []
+    rows = []
+    for night in reversed(nights):
+        periods = [Period.parse(text) for text in night.rests_on or ()]
+        number = sum(period.length for period in periods)
+        rests = f"{number:,} nights since {periods[0].first}" if number > 1 else "this night"
+        if periods and (missing := Period(periods[0].first, periods[-1].last).length - number):
+            rests += f", {missing:,} missing"
+        if night.started_anew:
+            rests += f". Started anew. {night.started_anew}"
+        changed = "" if night.changes is None else f"{len(night.changes):,}"
+        rows.append([night.date, "all" if night.rotation is None else f"{night.rotation}", rests, changed])
+    heads = ["Date", "Cohort", "Rests on", "Changes"]
+    texts = []
+    if _is_rotated(nights):
+        texts.append(
+            "A secret key divides the users into cohorts, whatever they do. Each night asks one cohort, the next night "
+            "the next one. So each user is asked on few nights, with the whole budget of a night each time."
+        )
+    if any(night.rests_on for night in nights):
+        texts.append(
+            "A night's map is estimated from its own noisy answers and those of the nights before it. The noise of an "
+            "earlier night is in the maps of the nights after it, so their errors are not independent: the change map, "
+            f"which takes them as independent, finds fewer changes than there are. {CHANGES}"
+        )
+    table = Table(title="Nights and what they rest on", heads=heads, rows=rows, numeric=[False] * 3 + [True])
+    return [
+        Section(title="What rests on what", paragraphs=texts),
+        Section(title="Each night's cohort and the nights on which it rests", table=table, folded=True),
+    ]
+
+
 def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[str]:
     """What was spent, in paragraphs."""
-    total, delta = sum(night.epsilon for night in nights), sum(night.delta for night in nights)
-    also = f" and δ {tiny(delta)}" if delta else ""
+    most, is_rotated = _OneUser.of(nights), _is_rotated(nights)
+    cost = f"ε {most.epsilon:.6g}" + (f" and δ {tiny(most.delta)}" if most.delta else "")
     releases = "release" if len(nights) == 1 else f"{len(nights):,} releases"
     texts = [
-        f"The {releases} of this page spent ε {total:.6g}{also} in all. A user who is in the data of every one of them "
-        "loses at most so much."
+        f"The {releases} of this page asked any one user {times(most.asked)} at most. A user who was asked so often "
+        f"loses at most {cost}."
+        if is_rotated
+        else f"The {releases} of this page spent {cost} in all. A user who is in the data of every one of them loses "
+        "at most so much."
     ]
     if not spending:
         texts.append("No ledger was kept, so this page cannot say that no more was spent on the same data.")
     for one in spending:
         limit = f"ε {one.epsilon:g}" + (f" and δ {tiny(one.delta)}" if one.delta else "")
         window = "on one day" if one.days == 1 else f"in any {one.days} days"
-        spent = "Nothing was spent yet."
-        if one.spent:
-            day, now = one.spent[-1]
-            span = f"on {spoken(day)}" if one.days == 1 else f"in the {one.days} days up to {spoken(day)}"
-            most = max(value for _, value in one.spent)
-            spent = f"ε {now:.6g} was spent {span}, and {most:.6g} at most in any window that ends on a day shown here."
-        texts.append(f"The ledger allows {limit} {window}. {spent}")
+        text = f"The ledger allows {limit} {window} for any one user."
+        if not one.spent:
+            texts.append(f"{text} Nothing was spent yet.")
+            continue
+        day, now = one.spent[-1]
+        span = f"on {spoken(day)}" if one.days == 1 else f"in the {one.days} days up to {spoken(day)}"
+        peak = max(value for _, value in one.spent)
+        text += (
+            f" ε {now:.6g} of {one.epsilon:g} was spent {span}, {one.left(now):.6g} is left, and {peak:.6g} was spent "
+            "at most in any window that ends on a day shown here."
+        )
+        if is_rotated:
+            last = datetime.date.fromisoformat(day)
+            first = str(last - datetime.timedelta(days=one.days - 1))
+            within = [night for night in nights if first <= night.date <= day]
+            asked = times(_OneUser.of(within).asked) if within else times(0)
+            text += (
+                f" These are figures of the user who was asked most: {asked} at most by the releases of these days. "
+                "Users of a cohort that was not asked have all of it left."
+            )
+        texts.append(text)
     return texts
-
-
-def spoken(text: str) -> str:
-    """A date as people write it: 20 November 2026."""
-    day = datetime.date.fromisoformat(text)
-    return f"{day.day} {day:%B} {day.year}"
 
 
 def night_map(date: str, release: Release) -> bytes:

@@ -509,6 +509,11 @@ export interface TimelineBody {
 }
 /**
  * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
+ *
+ * Attributes:
+ *     notes: sentences on who was asked and on what its estimate rests.
+ *     rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
+ *     changes: places that differ from what the nights before lead to expect.
  */
 export interface Night {
   date: string;
@@ -522,6 +527,19 @@ export interface Night {
   map: string | null;
   safe: boolean;
   pruned: boolean;
+  notes: string[];
+  rests_on: [string, string][];
+  changes: PlaceChange[];
+}
+/**
+ * A place that differs from what the nights before lead to expect; see `schemas.timeline.PlaceChange`.
+ */
+export interface PlaceChange {
+  cell_id: string;
+  users: number;
+  low: number;
+  high: number;
+  expected: number;
 }
 /**
  * A limit of the ledger and what had been spent in the window that ends on each day.

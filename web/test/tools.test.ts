@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import { amount, Methods } from "../src/products/comparison";
 import { answerWords, roundedSquare, squareOf } from "../src/products/ranges";
-import { earlier, nightsChart } from "../src/products/timeline";
+import { earlier, nightsChart, rowOf } from "../src/products/timeline";
 import type { ComparisonBody, MethodRow, Night } from "../src/views";
 
 describe("an answer in words", () => {
@@ -69,7 +69,7 @@ it.each([[0, "0"], [0.25, "0.25"], [3.87e-11, "3.9e-11"], [1e-10, "1e-10"], [120
 });
 
 describe("nights", () => {
-  const night = (date: string, map = true): Night => ({ date, release_id: date, folder: date, job: "heatmap", epsilon: 1, delta: 0, users: 100, warm_start: null, map: map ? `${date}.js` : null, safe: true, pruned: false });
+  const night = (date: string, map = true): Night => ({ date, release_id: date, folder: date, job: "heatmap", epsilon: 1, delta: 0, users: 100, warm_start: null, map: map ? `${date}.js` : null, safe: true, pruned: false, notes: [], rests_on: [], changes: [] });
   const nights = [night("2026-11-01"), night("2026-11-02", false), night("2026-11-07"), night("2026-11-08")];
   it("are compared with the last that has a map and is early enough", () => {
     expect(earlier(nights, nights[3], 1)).toBe(nights[2]);
@@ -83,4 +83,21 @@ describe("nights", () => {
     expect(bars.map(([, , , style]) => style)).toEqual(["s1", "s5", "s5", "s0"]);
     expect(bars.every(([from, to]) => to - from < 86_400_000)).toBe(true);
   });
+  it("on which B rests have a colour and a key", () => {
+    const last: Night = { ...nights[3], rests_on: [["2026-10-02", "2026-11-01"], ["2026-11-07", "2026-11-08"]] };
+    const shown = [...nights.slice(0, 3), last];
+    const colours = (chosen: (Night | null)[]): (string | undefined)[] => nightsChart(shown, chosen).marks.flatMap((mark) => (mark.kind === "bars" ? mark.bars.map(([, , , style]) => style) : []));
+    expect(colours([null, last])).toEqual(["s2", "s5", "s2", "s0"]);
+    expect(colours([shown[2], last])).toEqual(["s2", "s5", "s1", "s0"]);
+    expect(colours([null, shown[2]])).toEqual(["s5", "s5", "s0", "s5"]);
+    expect(nightsChart(shown, [null, last]).keys?.map(([style]) => style)).toEqual(["s0", "s2", "s5"]);
+    expect(nightsChart(shown, [null, shown[2]]).keys?.map(([style]) => style)).toEqual(["s0", "s5"]);
+  });
+});
+
+it("a place is shown by its cell, the smallest one around it, or one inside it", () => {
+  const ids = ["r0", "r02", "r1", "r31", "r32"];
+  expect(["r02", "r021", "r0213", "r03", "r1", "r3"].map((id) => rowOf(ids, id))).toEqual([1, 1, 1, 0, 2, 3]);
+  expect(rowOf(ids, "r2")).toBe(null);
+  expect(rowOf(["r", "r2"], "r21")).toBe(1);
 });

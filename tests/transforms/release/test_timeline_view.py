@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import asdict
 from datetime import date, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.release import ANSWERS_FILE, ANSWERS_SCHEMA, CELLS_FILE
-from sfumato.schemas.timeline import DatedRelease, Spending
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
 from sfumato.schemas.tree import Tree, node_names, node_positions
 from sfumato.schemas.views import NightMap, TimelineBody
 from sfumato.transforms.release import timeline_view as module
@@ -231,10 +233,14 @@ def test_spending_is_told_in_words() -> None:
     text = " ".join(next(one for one in made.sections if one.title == "What has been spent").paragraphs)
     assert "The 3 releases of this page spent ε 1.5 and δ 10⁻⁸ in all" in text
     assert (
-        "The ledger allows ε 4 and δ 10⁻⁷ in any 7 days. ε 1 was spent in the 7 days up to 23 October 2026, and 3.5 "
-        "at most in any window that ends on a day shown here."
+        "The ledger allows ε 4 and δ 10⁻⁷ in any 7 days for any one user. ε 1 of 4 was spent in the 7 days up to 23 "
+        "October 2026, 3 is left, and 3.5 was spent at most in any window that ends on a day shown here."
     ) in text
-    assert "The ledger allows ε 0.75 on one day. ε 0.5 was spent on 24 October 2026" in text
+    allowed = (
+        "The ledger allows ε 0.75 on one day for any one user. ε 0.5 of 0.75 was spent on 24 October 2026, 0.25 is"
+    )
+    assert allowed in text
+    assert "cohort" not in text
     assert "No ledger was kept" not in text
     assert "No ledger was kept" in json.dumps([one.paragraphs for one in view(nights).sections])
 
@@ -267,3 +273,113 @@ def test_a_cell_that_the_last_sub_query_left_out_is_measured_by_the_node_around_
     }
     release = a_release(tmp_path, 3, names, np.full(7, 9.0), np.ones(7), files=files)
     assert read(night_map("2026-11-19", release)).measured == [1, 1, 1, 1, 1, 1, 1]
+
+
+# ---------------------------------------------------------------- cohorts, and what rests on what
+
+PARTITION, OTHER = "0" * 32, "1" * 32
+
+
+def rotated(number: int, cohorts: int, partition: str = PARTITION, **changes: Any) -> DatedRelease:
+    rotation = Rotation(1 + number % cohorts, cohorts, partition)
+    return a_night(number, rotation=rotation, **{"epsilon": 1.0, "warm_start": None} | changes)
+
+
+def brute_force(nights: list[DatedRelease], seed: int) -> tuple[int, float]:
+    """How often the user who is asked most is asked, and what that costs: users drawn one by one, in every division."""
+    divisions = {night.rotation.partition: night.rotation.cohorts for night in nights if night.rotation}
+    rng = default_rng(seed)
+    cohort_of = {division: rng.integers(1, cohorts + 1, 4000) for division, cohorts in divisions.items()}
+    asked, cost = np.zeros(4000, np.int64), np.zeros(4000)
+    for night in nights:
+        is_asked: Any = np.ones(4000, bool)
+        if night.rotation is not None:
+            is_asked = cohort_of[night.rotation.partition] == night.rotation.cohort
+        asked += is_asked
+        cost += is_asked * night.epsilon
+    return int(asked.max()), float(cost.max())
+
+
+@pytest.mark.parametrize(
+    "nights",
+    [
+        [rotated(i, 30) for i in range(30)],
+        [rotated(i, 30) for i in range(31)],
+        [rotated(i, 4, epsilon=0.25) for i in range(0, 29, 3)],
+        [rotated(i, 5) for i in range(9)] + [rotated(i, 3, OTHER, epsilon=0.5) for i in range(9, 20)],
+        [rotated(i, 5) for i in range(9)] + [a_night(i, epsilon=0.2) for i in range(9, 12)],
+        [rotated(i, 4, epsilon=0.1 * (1 + i % 3)) for i in range(20)],
+    ],
+)
+def test_the_page_states_the_sums_of_the_user_who_was_asked_most(nights: list[DatedRelease]) -> None:
+    # 4,000 users are in every combination of at most 15 cohorts, but for a probability of 15 (1 - 1/15)^4000 < 1e-100;
+    # with 30 cohorts, 30 (1 - 1/30)^4000 < 1e-50.
+    asked, cost = brute_force(nights, 5)
+    made = view(nights)
+    words = {1: "once", 2: "twice"}.get(asked, f"{asked} times")
+    text = next(one for one in made.sections if one.title == "What has been spent").paragraphs[0]
+    assert f"asked any one user {words} at most" in text
+    assert f"loses at most ε {cost:.6g}." in text
+    assert made.chips[0].text == f"ε {cost:.4g}"
+    assert f"any one user adds up to ε {cost:.4g} at most." in made.guarantee
+
+
+def test_divisions_that_are_not_known_count_as_several() -> None:
+    """Without a partition two nights may have divided the users differently, so that a user was asked on both."""
+    made = view([rotated(i, 30, "") for i in range(30)])
+    assert made.chips[0].text == "ε 30"
+
+
+def test_what_the_ledger_says_of_the_worst_user_is_the_guarantee_of_several_nights() -> None:
+    nights = [rotated(i, 30) for i in range(30)]
+    made = view(nights, (Spending(1.0, 0.0, 30, [(day(i), 1.0) for i in range(30)]),))
+    assert "any one user adds up to ε 1 at most in 30 days" in made.guarantee
+    assert made.chips[-1].text == "ε 1 of 1, 0 left"
+    text = " ".join(next(one for one in made.sections if one.title == "What has been spent").paragraphs)
+    assert "asked most: once at most by the releases of these days" in text
+    assert "ε 30" not in text
+    alone = view(nights[:1], (Spending(1.0, 0.0, 30, [(day(0), 1.0)]),))
+    assert "adds up" not in alone.guarantee
+
+
+def test_a_night_says_who_was_asked_what_it_rests_on_and_what_changed() -> None:
+    gap = (f"{day(0)}:{day(12)}", f"{day(14)}:{day(29)}")
+    event = PlaceChange("r0213", 2100.0, 1500.0, 2700.0, 150.0)
+    nights = [
+        rotated(0, 30, rests_on=(day(0),), started_anew="The depth changed from 8 to 7.", changes=()),
+        rotated(29, 30, rests_on=gap, changes=(event,)),
+    ]
+    made = view(nights)
+    first, last = made.body.nights
+    assert first.notes[1:] == [
+        "The estimate rests on the answers of this night alone, 22 October 2026.",
+        "It was started anew. The depth changed from 8 to 7.",
+    ]
+    assert last.notes[0].startswith("Cohort 30 of 30 was asked.")
+    assert "29 nights, 22 October to 20 November 2026, without 4 November." in last.notes[1]
+    assert last.rests_on == [(day(0), day(12)), (day(14), day(29))]
+    assert [one.model_dump() for one in last.changes] == [asdict(event)]
+    table = next(one for one in made.sections if one.folded).table
+    assert table.rows == [
+        [day(29), "30/30", f"29 nights since {day(0)}, 1 missing", "1"],
+        [day(0), "1/30", "this night. Started anew. The depth changed from 8 to 7.", "0"],
+    ]
+
+
+def test_pages_of_nights_without_cohorts_are_as_before() -> None:
+    made = view([a_night(i) for i in range(3)])
+    assert [one.title for one in made.sections] == ["How to read the change", "What has been spent", "All releases"]
+    assert all(night.notes == [] == night.rests_on == night.changes for night in made.body.nights)
+
+
+def test_the_file_of_an_earlier_version_is_read() -> None:
+    content = json.loads(timeline_bytes("bay", [a_night(0)], []))
+    for night in content["nights"]:
+        for name in ("rotation", "rests_on", "started_anew", "changes"):
+            del night[name]
+    assert timeline_view({TIMELINE_FILE: json.dumps(content).encode()}) == view([a_night(0)])
+
+
+def test_a_year_of_rotated_nights_is_small() -> None:
+    nights = [rotated(i, 30, rests_on=(f"{day(0)}:{day(i)}" if i else day(0),), changes=()) for i in range(365)]
+    assert len(gzip.compress(view(nights, (a_limit(365),)).model_dump_json().encode())) < 60_000

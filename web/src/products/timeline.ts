@@ -8,7 +8,7 @@ import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
 import { NightMaps } from "../timeline/nights";
-import type { Layer, MapBody, Night, NightMap, PageView, Scale, TimelineBody } from "../views";
+import type { Layer, MapBody, Night, NightMap, PageView, PlaceChange, Scale, TimelineBody } from "../views";
 import { cellWords, layerCsv } from "./map";
 
 const DAY = 86_400_000;
@@ -28,15 +28,30 @@ export function earlier(nights: Night[], night: Night, days: number): Night | nu
   return nights.filter((one) => one.map !== null && time(one.date) <= time(night.date) - days * DAY).at(-1) ?? null;
 }
 
+/** Whether a night's answers are among those on which the estimate of `shown` rests. */
+const restsOn = (shown: Night | null, { date }: Night): boolean => (shown?.rests_on ?? []).some(([first, last]) => first <= date && date <= last);
+
+/** The row of a layer that shows a cell: itself, the smallest cell around it, or the first inside it; null without any. */
+export function rowOf(ids: string[], id: string): number | null {
+  for (let length = id.length; length > 0; length--) {
+    const row = ids.indexOf(id.slice(0, length));
+    if (row >= 0) return row;
+  }
+  const inside = ids.findIndex((one) => one.startsWith(id));
+  return inside < 0 ? null : inside;
+}
+
 /** The bars of users by night. A chart of few nights is narrow. */
 export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOptions {
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
-  const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, night.users ?? 0, night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : "s5"] as const);
+  const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : restsOn(chosen[B], night) ? "s2" : "s5");
+  const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, night.users ?? 0, style(night)] as const);
+  const rests = bars.some(([, , , one]) => one === "s2");
   return {
     title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
     x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
     marks: [{ kind: "bars", bars }], height: () => 130,
-    keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ["s5", "other nights"]],
+    keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ...(rests ? [["s2", "nights on which B rests too"] as const] : []), ["s5", "other nights"]],
   };
 }
 
@@ -49,7 +64,7 @@ function spendingChart(body: TimelineBody): ChartOptions | null {
   return {
     title: "Spending against the ledger's limits", description: names.join("; "), height: () => 220,
     x: { label: "", domain: [days[0] - DAY / 2, days[days.length - 1] + DAY / 2], kind: "time", format: dayOf, ticks: days },
-    y: { label: "Share of the limit that is spent", domain: [0, Math.max(1, ...rows.flatMap((row) => row.spent.map(([, spent]) => spent / row.epsilon)))], format: (share) => `${Math.round(100 * share)}%` },
+    y: { label: "Share of the limit that is spent on any one user at most", domain: [0, Math.max(1, ...rows.flatMap((row) => row.spent.map(([, spent]) => spent / row.epsilon)))], format: (share) => `${Math.round(100 * share)}%` },
     marks: [...rows.map((row, i) => ({ kind: "line" as const, style: `s${i % 6}`, points: row.spent.map(([date, spent]) => [time(date), spent / row.epsilon] as const) })), { kind: "rule", y: 1, text: "limit" }],
     keys: names.map((name, i) => [`s${i % 6}`, name] as const),
   };
@@ -211,8 +226,10 @@ class Timeline {
 
   private nightWords(night: Night): HTMLElement[] {
     const users = night.users === null ? "" : `About ${significant(night.users)} users. `;
+    const start = night.warm_start && !night.rests_on.length ? `, started from ${night.warm_start}` : "";
     return [h("p", {}, `${users}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
-      h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "The night's manifest") : h("a", { href: `${night.folder}/index.html` }, "The night's own page"), night.warm_start ? `, started from ${night.warm_start}` : "")];
+      ...night.notes.map((note) => h("p", { class: "quiet" }, note)),
+      h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "The night's manifest") : h("a", { href: `${night.folder}/index.html` }, "The night's own page"), start)];
   }
 
   private refuse(message: string): void {
@@ -252,10 +269,14 @@ class Timeline {
     };
   }
 
-  /** The places that surely changed most. */
+  /** Places that changed: between the two nights, or on the shown one against what the nights before lead to expect. */
   private list(layer: Layer, figure: MapFigure): void {
     const { listed } = layer.measures[0];
-    if (this.shown !== CHANGE || !listed.length) {
+    if (this.shown !== CHANGE) {
+      this.listUnexpected((this.shown === A ? this.other() : this.night)?.changes ?? [], layer, figure);
+      return;
+    }
+    if (!listed.length) {
       this.listed.replaceChildren();
       return;
     }
@@ -273,6 +294,32 @@ class Timeline {
     this.listed.replaceChildren(h("h2", {}, "Surely changed most"), h("p", { class: "quiet" }, "Percentage points of all users, by the end of the interval that is nearer to none."), h("ol", { class: "places" }, items));
   }
 
+  private listUnexpected(changes: PlaceChange[], layer: Layer, figure: MapFigure): void {
+    if (!changes.length) {
+      this.listed.replaceChildren();
+      return;
+    }
+    const gain = ({ users, expected }: PlaceChange): number => users - expected;
+    const sorted = [...changes].sort((one, two) => Math.abs(gain(two)) - Math.abs(gain(one)));
+    const items = sorted.slice(0, LISTED).map((change) => {
+      const row = rowOf(layer.cell_id, change.cell_id);
+      const cell = row === null ? null : figure.cells?.bounds(row);
+      const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
+      const margin = (change.high - change.low) / 2;
+      const mark = h("i");
+      mark.style.width = `${(100 * Math.abs(gain(change))) / Math.max(Math.abs(gain(sorted[0])), 1e-12)}%`;
+      mark.style.background = "var(--hot)";
+      const item = button("", () => row !== null && figure.goTo(row), { title: "Show on the map" });
+      item.append(h("span", {}, cell ? (figure.nearest(longitude, latitude) ?? place(longitude, latitude, 400)) : change.cell_id),
+        h("b", {}, `${gain(change) > 0 ? "+" : ""}${known(gain(change), margin)} users`),
+        h("span", { class: "wide-line" }, `${interval(change.low, change.high)} users; ${known(change.expected, margin / 20)} expected`),
+        h("span", { class: "bar", "aria-hidden": "true" }, mark));
+      return h("li", {}, item);
+    });
+    const more = sorted.length > LISTED ? ` ${whole(sorted.length)} places in all; the night's own page lists them.` : "";
+    this.listed.replaceChildren(h("h2", {}, "Unlike the nights before"), h("p", { class: "quiet" }, `Users of a place, and how many the nights before lead to expect. The 95% intervals hold for all places at once.${more}`), h("ol", { class: "places" }, items));
+  }
+
   private changesCsv(): string {
     const { layer, changes } = this.current ?? { layer: null, changes: [] };
     return csv(["cell_id", "level", "x", "y", "share_a", "share_b", "difference", "stddev", "z", "q", "changed"],
@@ -286,7 +333,7 @@ class Timeline {
     const rows = body.spending.filter(({ spent }) => spent.length > 0);
     chart.setTip(rows[0].spent.map(([date]) => time(date)), (at) => {
       const date = rows[0].spent[at][0];
-      const facts = rows.map(({ epsilon, days, spent }) => [days === 1 ? "That day" : `${days} days`, `ε ${significant(spent[at][1], 4)} of ${significant(epsilon, 4)}`] as const);
+      const facts = rows.map(({ epsilon, days, spent }) => [days === 1 ? "That day" : `${days} days`, `ε ${significant(spent[at][1], 4)} of ${significant(epsilon, 4)}, ${significant(Math.max(Math.round(1e9 * (epsilon - spent[at][1])) / 1e9, 0), 4)} left`] as const);
       return { x: time(date), y: Math.max(...rows.map(({ epsilon, spent }) => spent[at][1] / epsilon)), value: longDate(date), facts };
     });
   }
