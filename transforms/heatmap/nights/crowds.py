@@ -85,7 +85,7 @@ def add_crowds(
         row = change.row
         level, path = place_of(int(errors.node[row]))
         node = descendants(full, level, path, level)
-        before = users[level][node]
+        before = users[level][node].copy()
         after = np.maximum(before + change.excess, 0.0)
         variance[level][node] = errors.noise[row] + errors.cohort * np.maximum(after, errors.expected[row])
         users[level][node] = after
