@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cached_property
 
 import numpy as np
 import scipy
@@ -68,11 +69,14 @@ class Crowd:
         cells = np.clip(km * (_GRID.side / SIZE_KM), 0, _GRID.side - 1).astype(np.uint32)
         return interleave(cells[:, 0], cells[:, 1]).astype(np.uint32)
 
-    def holds(self, level: int, x: int, y: int) -> bool:
-        """Whether the cell (x, y) of a level, from the west and north, is at most two radii from the centre."""
+    def is_near(self, level: int, x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether cells (x, y) of a level, from the west and north, are at most two radii from the centre: bool[n]."""
         size = SIZE_KM / (1 << level)
-        away = [max(at * size - km, km - (at + 1) * size, 0.0) for at, km in zip((x, y), self.centre, strict=True)]
-        return bool(np.hypot(*away) <= 2 * CROWD_RADIUS_KM)
+        east, south = (
+            np.maximum(np.maximum(at * size - km, km - (at + 1) * size), 0)
+            for at, km in zip((x, y), self.centre, strict=True)
+        )
+        return np.asarray(np.hypot(east, south) <= 2 * CROWD_RADIUS_KM)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class Night:
         codes: of their cells, uint32[n], depth DEPTH.
         expected: the density that they are drawn from, float64[SIDE, SIDE], sum 1, row 0 in the north.
         crowd: that was added; None without one.
+        cohorts_draw: numbers the division into cohorts. The same every night, but for a night that is published again.
     """
 
     day: date
@@ -94,6 +99,7 @@ class Night:
     codes: NDArray[np.uint32]
     expected: Array
     crowd: Crowd | None = None
+    cohorts_draw: int = 0
 
     @property
     def users(self) -> int:
@@ -102,7 +108,15 @@ class Night:
 
     def exact(self) -> Array:
         """The density of the exact counts: float64[SIDE, SIDE]."""
+        return self._exact
+
+    @cached_property
+    def _exact(self) -> Array:
         return coarsen(density_raster(np.bincount(self.codes, minlength=_GRID.side**2)), SIDE)
+
+    @cached_property
+    def _sorted(self) -> NDArray[np.uint32]:
+        return np.sort(self.codes)
 
     def with_crowd(self, crowd: Crowd, draw: int = 0) -> Night:
         """The same night with a crowd: users chosen at random are there. draw: numbers the draw."""
@@ -115,12 +129,13 @@ class Night:
     def asked(self, cohorts: int) -> NDArray[np.bool_]:
         """Whether tonight's cohort of so many holds each user: bool[n]. A user's cohort is the same every night."""
         cohort = Rotation.of_night(self.day, cohorts).cohort
-        bits = random_bits(stream_key(self.seed, _COHORTS), self.people) >> np.uint64(32)
+        bits = random_bits(stream_key(self.seed, _COHORTS, self.cohorts_draw), self.people) >> np.uint64(32)
         return np.asarray(1 + bits % np.uint64(cohorts) == cohort)
 
     def entry_counts(self, tree: Tree) -> NDArray[np.int64]:
         """The exact users of a tree's entries: int64[T]."""
-        return np.bincount(tree.index.owners(self.codes.astype(np.uint64)), minlength=len(tree.entries))
+        below = np.searchsorted(self._sorted, tree.index.boundaries.astype(np.uint32))
+        return np.asarray(tree.index.sum_intervals(np.diff(below)[None, :])[0])
 
     def run(self, cohorts: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None) -> HeatmapState:
         """The run that asks tonight's cohort of so many."""
@@ -130,7 +145,7 @@ class Night:
     def rows(self, cohorts: int = 1) -> Rows:
         """The users of tonight's cohort, in the order of new hashes."""
         codes, places = self.codes[self.asked(cohorts)].astype(np.uint64), Places(DEPTH)
-        rng = np.random.default_rng([self.seed, self.day.toordinal(), cohorts, 1])
+        rng = np.random.default_rng([self.seed, self.day.toordinal(), cohorts, self.cohorts_draw, 1])
         hashes = rng.integers(0, 1 << (64 - places.bits), len(codes), dtype=np.uint64)
         return Rows(places, np.sort(hashes) << np.uint64(places.bits), codes)
 

@@ -29,7 +29,7 @@ from matplotlib.dates import DateFormatter, WeekdayLocator
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, make_nights
+from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, exact_counts, make_nights
 from benchmarks.month_counts import PaperVariances, draw_nights
 from benchmarks.month_ways import (
     CLASSES,
@@ -237,31 +237,33 @@ class Trial:
         seen: whether a change near it, of a cell of level 3 or finer, has more users than expected.
         held: of the changes found, whether the exact users are in the interval, bool[n].
         shown, left: the users that the map has about the crowd's place beyond those of the map without it, tonight and
-            on the next night, as a share of the users that are there because of the crowd tonight.
+            on the next night, as a share of the users that are there because of the crowd tonight. The next night is
+            None but for crowds of CROWD_USERS.
     """
 
     users: int
     seen: bool
     held: NDArray[np.bool_]
     shown: float
-    left: float
+    left: float | None
 
 
 def near(crowd: Crowd) -> NDArray[np.bool_]:
     """The cells of a SIDE x SIDE map that are at most two radii from a crowd: bool[SIDE, SIDE]."""
-    return np.array([[crowd.holds(LEVEL, x, y) for x in range(SIDE)] for y in range(SIDE)])
+    y, x = np.mgrid[:SIDE, :SIDE]
+    return crowd.is_near(LEVEL, x, y)
 
 
 def trials(nights: Sequence[Night], kept: dict[int, list[Publisher]], which: int, size: Size) -> Iterator[Trial | bool]:
     """Yields crowds on nights that are published again, and for nights without one whether there was a false alarm.
 
-    Places are those of random users of the night, so crowds gather where people are.
+    The users who are asked are drawn anew. Places are those of random users of the night, so crowds gather where people
+    are.
     """
     for number, publishers in kept.items():
-        tonight, tomorrow = nights[number], nights[number + 1]
-        for draw in range(size.draws):
-            rng = np.random.default_rng([number, draw])
-            quiet = replace(publishers[which], number=1_000 + draw)
+        for draw in range(1, size.draws + 1):
+            tonight, tomorrow = (replace(nights[at], cohorts_draw=draw) for at in (number, number + 1))
+            quiet, rng = replace(publishers[which], number=1_000 + draw), np.random.default_rng([number, draw])
             without = quiet.publish(tonight)
             yield bool(without.changes)
             after = quiet.publish(tomorrow)
@@ -269,41 +271,46 @@ def trials(nights: Sequence[Night], kept: dict[int, list[Publisher]], which: int
                 x, y = (int(one[0]) for one in deinterleave(rng.choice(tonight.codes, 1).astype(np.uint64)))
                 cell = SIZE_KM / (1 << DEPTH)
                 crowd = Crowd(((x + 0.5) * cell, (y + 0.5) * cell), users)
-                publisher, with_crowd = replace(publishers[which], number=1_000 + draw), tonight.with_crowd(crowd, draw)
-                found, place = publisher.publish(with_crowd), near(crowd)
-                then = publisher.publish(tomorrow)
+                with_crowd, place = tonight.with_crowd(crowd, draw), near(crowd)
+                publisher = replace(publishers[which], number=1_000 + draw)
+                found = publisher.publish(with_crowd)
                 there = float((with_crowd.exact() - tonight.exact())[place].sum()) * tonight.users
-                shown = float((found.density - without.density)[place].sum()) * tonight.users
-                left = float((then.density - after.density)[place].sum()) * tomorrow.users
-                yield Trial(users, *_found(found, with_crowd, crowd), shown / there, left / there)
+                shown, left = float((found.density - without.density)[place].sum()) * tonight.users / there, None
+                if users == CROWD_USERS:
+                    then = publisher.publish(tomorrow)
+                    left = float((then.density - after.density)[place].sum()) * tomorrow.users / there
+                yield Trial(users, *_found(found, with_crowd, crowd), shown, left)
 
 
 def _found(published: Published, night: Night, crowd: Crowd) -> tuple[bool, NDArray[np.bool_]]:
     """Whether a crowd is seen, and which of the changes' intervals hold the exact users."""
-    nodes = np.array([one.node for one in published.changes], dtype=np.uint64)
-    level, x, y = node_positions(nodes)
     seen, held = False, []
-    for change, at, east, south in zip(published.changes, level.tolist(), x.tolist(), y.tolist(), strict=True):
-        codes = night.codes >> np.uint32(2 * (DEPTH - at))
-        users = int((codes == np.uint32(change.node - (1 << 2 * at))).sum())
+    for change in published.changes:
+        (at,), x, y = node_positions(np.array([change.node], dtype=np.uint64))
+        users = exact_counts(night, int(at))[change.node - (1 << 2 * int(at))]
         held.append(change.low <= users <= change.high)
-        seen |= at >= _MIN_CHANGE_LEVEL and change.users > change.expected and crowd.holds(at, east, south)
+        is_place = at >= _MIN_CHANGE_LEVEL and crowd.is_near(int(at), x, y).all()
+        seen |= is_place and change.users > change.expected
     return bool(seen), np.array(held, dtype=bool)
 
 
 def event_table(found: Sequence[Trial | bool]) -> str:
     """Power by size of the crowd, false alarms, and what is left of a crowd on the next night."""
-    rows = [["crowd", "nights", "seen, %", "shown, %", "left on the next night, %", "intervals that hold, %"]]
+    rows = [
+        ["crowd", "nights", "seen, %", "shown, % ± s.e.", "left on the next night, % ± s.e.", "intervals that hold, %"]
+    ]
     rows.append([f"*goal, {CROWD_USERS:,} users*", "", "at least 90", "", "0", "at least 95"])
     trials_ = [one for one in found if isinstance(one, Trial)]
     for users in SIZES:
         of = [one for one in trials_ if one.users == users]
-        shown, left = (np.array([getattr(one, name) for one in of]) for name in ("shown", "left"))
+        shares = [np.array([one.shown for one in of]), np.array([one.left for one in of if one.left is not None])]
+        means = [
+            f"{100 * one.mean():.0f} ± {100 * one.std() / len(one) ** 0.5:.0f}" if len(one) else "" for one in shares
+        ]
         held = np.concatenate([one.held for one in of])
-        shares = [f"{100 * one.mean():.0f} ± {100 * one.std() / len(one) ** 0.5:.0f}" for one in (shown, left)]
         seen = 100 * np.mean([one.seen for one in of])
         held_share = f"{100 * held.mean():.1f} of {len(held)}" if len(held) else "-"
-        rows.append([f"{users:,} users", f"{len(of)}", f"{seen:.0f}", *shares, held_share])
+        rows.append([f"{users:,} users", f"{len(of)}", f"{seen:.0f}", *means, held_share])
     alarms = [one for one in found if isinstance(one, bool)]
     return (
         f"{markdown_table(rows)}\nWithout a crowd, {sum(alarms)} of {len(alarms)} nights report a change (goal: 5%).\n"

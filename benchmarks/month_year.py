@@ -28,7 +28,7 @@ from sfumato.transforms.heatmap.nights.nights_update import update
 from sfumato.transforms.synth.people import DEFAULT_REGION
 from sfumato.transforms.text_tables import markdown_table
 
-FIRST = date(2026, 1, 1)
+FIRST = date(2026, 1, 5)
 WAY = next(way for way in WAYS if way.cohorts == WINDOW and way.memory == "posterior")
 
 

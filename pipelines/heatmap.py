@@ -53,11 +53,20 @@ class HeatmapJob(ReleaseJob):
         return None if self.warm_start is None else self.warm_start.estimate
 
     def plan_text(self) -> str:
-        return heatmap_plan_text(self.request.parameters, self.prior)
+        parameters = self.request.parameters
+        text = heatmap_plan_text(replace(parameters, rotation=1), self.prior)
+        if parameters.rotation == 1:
+            return text
+        return (
+            f"for the users of the cohort that is asked; scaled to all users, counts and noise are {parameters.rotation} "
+            f"times as many:\n\n{text}"
+        )
 
     def accuracy(self) -> str:
-        users = self.request.parameters.population or self.request.parameters.users or TYPICAL_USERS
-        noise = make_plan(replace(self.request.parameters, users=users), self.prior).noise_stddev
+        parameters = self.request.parameters
+        users = parameters.population or parameters.users or TYPICAL_USERS
+        asked = replace(parameters, rotation=1, users=max(users // parameters.rotation, 1))
+        noise = parameters.rotation * make_plan(asked, self.prior).noise_stddev
         return f"noise of ±{significant(1.96 * noise)} users (95%) on a count, if {users:,} take part"
 
     @cached_property

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -23,9 +23,10 @@ from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
 from sfumato.schemas.requests.refresh_days import RefreshRequest
-from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
+from sfumato.transforms.heatmap.rotation_plan import make_rotation_plan
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
@@ -223,6 +224,22 @@ class Refresh:
         if start := self._earlier(day, releases, reservation):
             values["warm_start"] = start
         run_job(request_of(config.job, values), self.settings)
+        if self.dry_run and (advice := self._advice(day, releases)) is not None:
+            sys.stdout.write(f"\nadvice     {advice}\n")
+
+    def _advice(self, day: date, releases: Mapping[str, Release]) -> str | None:
+        """A sentence if another number of cohorts has a much smaller error, by the last release's number of users."""
+        limit, request = self.config.budget[-1], example_request(self.config)
+        earlier = [release for name, release in sorted(releases.items()) if name < str(day)]
+        users = float(((earlier[-1].manifest.get("results") or {}) if earlier else {}).get("users", 0))
+        if not isinstance(request, HeatmapOptions) or users < 1 or not 1 < limit.days <= MAX_COHORTS:
+            return None
+        amounts = {"epsilon": float(limit.epsilon), "delta": float(limit.delta)}
+        try:
+            parameters = replace(request.parameters, **amounts, noise="auto", users=round(users), population=None)
+            return make_rotation_plan(parameters, limit.days).advice(self.config.rotation)
+        except RequestError:  # such as a map with slots
+            return None
 
     def _epsilon(self, reservation: Reservation | None, history: History) -> str | None:
         """The epsilon that the charge of an earlier attempt leaves; None for the configured epsilon."""

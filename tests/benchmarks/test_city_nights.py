@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, exact_counts, make_nights
 from sfumato.schemas.region import deinterleave
+from sfumato.schemas.tree import Tree
 from sfumato.transforms.synth.city import SIZE_KM
 
 DAY = date(2026, 10, 20)
@@ -32,6 +33,10 @@ def test_exact_counts_by_level_add_up(nights: list[Night]) -> None:
     fine, coarse = exact_counts(nights[0], DEPTH), exact_counts(nights[0], DEPTH - 2)
     assert fine.sum() == nights[0].users == len(nights[0].people)
     assert np.array_equal(fine.reshape(-1, 16).sum(axis=1), coarse)
+    tree = Tree.uniform(DEPTH, 3)
+    tree = tree.refine(tree.nodes[-5:], tree.nodes[:0])
+    owners = tree.index.owners(np.arange(4**DEPTH, dtype=np.uint64))
+    assert np.array_equal(nights[0].entry_counts(tree), np.bincount(owners, fine, len(tree.entries)))
 
 
 def test_crowd_moves_users_to_its_place(nights: list[Night]) -> None:
@@ -50,8 +55,8 @@ def test_crowd_moves_users_to_its_place(nights: list[Night]) -> None:
     assert crowd.density().sum() == pytest.approx(1)
     row, column = np.unravel_index(crowd.density().argmax(), (SIDE, SIDE))
     assert (int(column), int(row)) == (int(10.0 * SIDE / SIZE_KM), int(6.45 * SIDE / SIZE_KM))
-    assert crowd.holds(4, int(10.0 * 16 / SIZE_KM), int(6.45 * 16 / SIZE_KM))
-    assert not crowd.holds(4, 0, 0)
+    at = np.array([int(10.0 * 16 / SIZE_KM), 0]), np.array([int(6.45 * 16 / SIZE_KM), 0])
+    assert crowd.is_near(4, *at).tolist() == [True, False]
 
 
 def test_cohorts_are_fixed_and_share_the_users(nights: list[Night]) -> None:

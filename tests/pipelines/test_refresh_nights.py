@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
+from sfumato.pipelines import cli
+from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
@@ -150,6 +153,19 @@ def test_maps_by_hour_are_of_one_night_each(tmp_path: Path, nights: Path) -> Non
     assert place.refresh("--backfill", f"{NIGHTS[0]}:{NIGHTS[1]}") == 0
     assert "nights" not in manifest(place, NIGHTS[1])
     assert not (place.folder / "published" / "releases" / str(NIGHTS[1]) / "nights.parquet").exists()
+
+
+def test_a_dry_run_says_that_another_number_of_cohorts_is_far_better(
+    month: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rotation, advised in ((3, False), (1, True)):
+        changes = {**ROTATING, "rotation": rotation, "budget": [{"epsilon": 4, "days": 30}]}
+        elsewhere = month.folder / "refresh30.yaml"
+        elsewhere.write_text(yaml.safe_dump({**CONFIG, **changes, "ledger": "ledger30.db"}))
+        shutil.copy(month.folder / "ledger.db", month.folder / "ledger30.db")
+        open_ledger(str(month.folder / "ledger30.db")).set_limits("city", [Limit.parse("4/30d")])
+        assert cli.main(["refresh", "--config", str(elsewhere), "--date", str(NIGHTS[4]), "--dry_run"]) == 0
+        assert ("squared error of rotation: 3," in capsys.readouterr().out) == advised
 
 
 class Yesterday:

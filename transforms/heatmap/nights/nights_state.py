@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
+from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
 from sfumato.transforms.heatmap.nights.week_model import WEEK
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of
 from sfumato.transforms.heatmap.state import Estimate
 
 MAX_NODES = 1 << 17
-MEMORY_NIGHTS = 8.0  # see `Estimate.memory`
+MEMORY_NIGHTS = 2.0  # see `Estimate.memory`
 _FORMAT = 1
 _METADATA = b"sfumato.nights"
 _DRIFT = 0.001  # growth a day of the variance of a family's shares, over its roughness
@@ -42,12 +43,14 @@ class NightsState:
         rests_on: the nights that were taken in, as periods without gaps.
         full: the tree of all nodes that are known.
         known: the accumulators of the nodes of `full`, rounded to float32, as the table has them.
+        events: sudden changes of the last nights, which may last.
     """
 
     night: date
     rests_on: tuple[Period, ...]
     full: FullTree
     known: Accumulated
+    events: tuple[Event, ...] = ()
 
     @property
     def depth(self) -> int:
@@ -105,7 +108,12 @@ class NightsState:
         for name in ("night", "roughness"):
             rows = np.concatenate([np.zeros(1), *(np.repeat(one, 4) for one in getattr(self.known, name)[1:])])
             columns[name] = rows.astype(np.float32)
-        about = {"format": _FORMAT, "night": str(self.night), "rests_on": [str(one) for one in self.rests_on]}
+        about: dict[str, Any] = {
+            "format": _FORMAT,
+            "night": str(self.night),
+            "rests_on": [str(one) for one in self.rests_on],
+        }
+        about["events"] = [[one.node, str(one.night), one.excess, one.stddev] for one in self.events]
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about).encode()})
 
     @classmethod
@@ -152,7 +160,7 @@ class NightsState:
                 if not ((one >= least) & (one <= most)).all():  # comparisons with NaN are false
                     raise ValueError("values that are no numbers, or out of range")
         wide = ([one.astype(np.float64) for one in values] for values in (mean, precision, night_, roughness))
-        return cls(night, rests_on, full, Accumulated(*wide))
+        return cls(night, rests_on, full, Accumulated(*wide), _read_events(about["events"], night, depth))
 
 
 def rounded(known: Accumulated) -> Accumulated:
@@ -171,6 +179,22 @@ def joined(periods: tuple[Period, ...], night: date) -> tuple[Period, ...]:
     if periods and periods[-1].last + timedelta(days=1) == night:
         return (*periods[:-1], Period(periods[-1].first, night))
     return (*periods, Period(night, night))
+
+
+def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
+    """The events of the table's metadata. Raises ValueError, TypeError or RequestError for what is none."""
+    if len(rows) > MAX_EVENTS:
+        raise ValueError(f"{len(rows)} events")
+    events = []
+    for node, day, excess, stddev in rows:
+        event = Event(int(node), parse_day("night", day), float(excess), float(stddev))
+        levels = event.node.bit_length() - 1
+        if event.night > night or levels % 2 or not 0 < levels <= 2 * depth:
+            raise ValueError("an event of a later night, or of no node")
+        if not (abs(event.excess) < 1e6 and 0 <= event.stddev < 1e6):
+            raise ValueError("an event of no size")
+        events.append(event)
+    return tuple(events)
 
 
 def _column(table: pa.Table, name: str, kind: Any) -> NDArray[Any]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.ledger import Period
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, infer_night
+from sfumato.transforms.heatmap.nights.crowds import add_crowds, sums_without
+from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
+from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
 from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, rounded
+from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
@@ -46,31 +49,48 @@ class NightMap:
     """Tonight's map.
 
     Attributes:
-        estimate: of tonight's users.
-        low, high: float64[leaves], ends of 95% intervals of the users that are there tonight, queried or not.
+        full: the tree of all nodes that are known, tonight's queried ones among them.
+        users: float64[n] by level and node of `full`, the users that are there tonight, queried or not.
+        variance: of their errors, by level and node.
+        slope: see `Estimate`.
         changes: the places that differ from what the nights before lead to expect.
         parameters: learned from the noisy counts, for the manifest.
-        full: the tree of all nodes that are known.
-        users: float64[n] by level and node of `full`.
-        variance: of these, by level and node.
     """
 
-    estimate: Estimate
-    low: Floats
-    high: Floats
+    full: FullTree
+    users: Sequence[Floats]
+    variance: Sequence[Floats]
+    slope: float
     changes: list[Change] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
-    full: FullTree | None = None
-    users: Sequence[Floats] = ()
-    variance: Sequence[Floats] = ()
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The map on the leaves of `full`."""
+        counts, variance = self.full.leaf_values(self.users), self.full.leaf_values(self.variance)
+        return Estimate(self.full.tree, counts, np.sqrt(variance), slope=self.slope)
+
+    @cached_property
+    def intervals(self) -> tuple[Floats, Floats]:
+        """The ends of the 95% intervals of the users of each leaf, float64[leaves] each."""
+        return user_intervals(self.estimate.counts, self.estimate.stddev)
+
+    @property
+    def low(self) -> Floats:
+        """The lower ends of the leaves' 95% intervals."""
+        return self.intervals[0]
+
+    @property
+    def high(self) -> Floats:
+        """The upper ends of the leaves' 95% intervals."""
+        return self.intervals[1]
 
     def on(self, tree: Tree) -> tuple[Estimate, Floats, Floats]:
-        """The map on a coarser tree, whose entries are nodes of `full`: tonight's queried tree, say.
+        """The map on a coarser tree, whose entries are nodes of `full`: that of tonight's queries, say.
 
         Returns:
             The estimate, and the ends of the 95% intervals of its entries, float64[T] each.
         """
-        assert self.full is not None
         levels, paths = node_levels(tree.entries), node_paths(tree.entries)
         counts, variance = np.zeros(len(paths)), np.zeros(len(paths))
         for level, codes in enumerate(self.full.codes):
@@ -78,7 +98,7 @@ class NightMap:
             place = np.searchsorted(codes, paths[here])
             counts[here], variance[here] = self.users[level][place], self.variance[level][place]
         stddev = np.sqrt(variance)
-        return Estimate(tree, counts, stddev, slope=self.estimate.slope), *user_intervals(counts, stddev)
+        return Estimate(tree, counts, stddev, slope=self.slope), *user_intervals(counts, stddev)
 
 
 def update(
@@ -106,22 +126,85 @@ def update(
     own = FullTree.from_trees(*(one.tree for one in measured))
     variance = users_stddev**2
     if state is None:
-        full, known, rests_on = own, Accumulated.empty(own), tuple[Period, ...]()
-        expected = [np.full(len(codes), users / 4.0**level) for level, codes in enumerate(own.codes)]
-    else:
-        before = state.expect(night, users, variance)
-        full = FullTree.from_trees(state.full.tree, own.tree)
-        known, rests_on = state.moved_to(full, state.drifted(night)), state.rests_on
-        expected = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(own.codes)]
-    for _ in range(1 if state else 2):  # the first night's variance of sampling depends on its own users
+        return _first_night(own, night, measured, users, variance)
+    known = state.drifted(night)
+    before = infer_night(state.full, known, night.weekday(), users, variance)
+    full = FullTree.from_trees(state.full.tree, own.tree)
+    known = state.moved_to(full, known)
+    expected = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(own.codes)]
+    likely = [np.maximum(one, _LEAST_EXPECTED) for one in expected]
+    nodes = measure(own, measured, likely)
+    sums = add_up(own, nodes)
+    errors = _errors(own, before, measured, sums, likely)
+    found = find_sudden_changes(errors)
+
+    def infer(without: list[FoundChange]) -> NightPosterior:
+        base = max(users - sum(one.excess for one in without), users / 5)
+        part = sums_without(own, nodes, expected, errors, without) if without else sums
+        return infer_night(full, known, night.weekday(), base, variance, _on(full, own, part))
+
+    posterior = infer(found)
+    after = posterior.accumulated
+    counts, spread = posterior.users, posterior.variance
+    if found:
+        counts, spread = add_crowds(full, counts, spread, _on(full, own, sums), errors, found)
+    lasting = [(event, repeated(event, errors, night, users)) for event in state.events]
+    places = [event.node for event, weekdays in lasting if weekdays is not None]
+    new = [one for one in found if not any(_overlap(int(errors.node[one.row]), place) for place in places)]
+    if places:
+        likely = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
+        for event, weekdays in lasting:
+            if weekdays is not None:
+                forget(full, known, likely, event, users, weekdays)
+        after = infer(new).accumulated
+    events = remembered(state.events, found, errors, night, users)
+    changes = [_change(errors, one) for one in found]
+    state = NightsState(night, joined(state.rests_on, night), full, rounded(after), events)
+    return state, NightMap(full, counts, spread, posterior.slope, changes)
+
+
+def _first_night(
+    own: FullTree, night: date, measured: Sequence[TreeMeasurement], users: float, variance: float
+) -> tuple[NightsState, NightMap]:
+    """The night without any before it. Nothing is expected, so nothing can differ from it."""
+    expected = [np.full(len(codes), users / 4.0**level) for level, codes in enumerate(own.codes)]
+    for _ in range(2):  # the variance of sampling depends on the users, and so on the first pass
         sums = add_up(own, measure(own, measured, [np.maximum(one, _LEAST_EXPECTED) for one in expected]))
-        posterior = infer_night(full, known, night.weekday(), users, variance, _on(full, own, sums))
-        expected = [posterior.full.values_at(level, codes, posterior.users) for level, codes in enumerate(own.codes)]
-    counts, spread = full.leaf_values(posterior.users), np.sqrt(full.leaf_values(posterior.variance))
-    low, high = user_intervals(counts, spread)
-    after = NightsState(night, joined(rests_on, night), full, rounded(posterior.accumulated))
-    estimate = Estimate(full.tree, counts, spread, slope=posterior.slope)
-    return after, NightMap(estimate, low, high, [], {}, full, posterior.users, posterior.variance)
+        posterior = infer_night(own, Accumulated.empty(own), night.weekday(), users, variance, sums)
+        expected = posterior.users
+    state = NightsState(night, joined((), night), own, rounded(posterior.accumulated), ())
+    return state, NightMap(own, posterior.users, posterior.variance, posterior.slope)
+
+
+def _errors(
+    own: FullTree, before: NightPosterior, measured: Sequence[TreeMeasurement], sums: SubtreeSums, likely: list[Floats]
+) -> NodeErrors:
+    """What is known of tonight's measured nodes. Those that the nights before know as well are tested."""
+    cohort = max(one.sampling for one in measured)
+    entries = own.sums([np.ones(len(codes)) for codes in own.codes])
+    columns: list[list[NDArray[Any]]] = []
+    for level, codes in enumerate(own.codes):
+        there = before.full.codes[level] if level < len(before.full.codes) else codes[:0]
+        place = np.minimum(np.searchsorted(there, codes), max(len(there) - 1, 0))
+        tested = there[place] == codes if level and len(there) else np.zeros(len(codes), dtype=bool)
+        spread = before.full.values_at(level, codes, before.variance)
+        noise = np.maximum(sums.variance[level] - cohort * likely[level], 0.0)
+        node = codes | np.uint64(1 << (2 * level))
+        columns.append([node, sums.users[level], likely[level], spread, noise, entries[level], tested])
+    joint = [np.concatenate(column) for column in zip(*columns, strict=True)]
+    return NodeErrors(*joint[:-1], cohort, joint[-1])
+
+
+def _change(errors: NodeErrors, found: FoundChange) -> Change:
+    users, expected = float(errors.measured[found.row]), float(errors.expected[found.row])
+    low, high = max(users - found.margin, 0.0), max(users + found.margin, 0.0)
+    return Change(int(errors.node[found.row]), max(users, 0.0), low, high, expected)
+
+
+def _overlap(one: int, other: int) -> bool:
+    """Whether one of two nodes is within the other."""
+    shift = one.bit_length() - other.bit_length()
+    return one >> shift == other if shift >= 0 else other >> -shift == one
 
 
 def _on(full: FullTree, own: FullTree, sums: SubtreeSums) -> SubtreeSums:

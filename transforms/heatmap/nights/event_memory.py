@@ -1,0 +1,118 @@
+"""Sudden changes of the nights before, and whether they last. Pure.
+
+The first night of a change does not enter the accumulators. The change is remembered instead, with its size. If a
+night soon after is more likely with the change than without it, the change lasts. The accumulators below and above its
+place then forget what they know, by the variance of a jump of that size, and take in the new night. A change that comes
+back on the same weekday is forgotten and learned for that weekday alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+
+from sfumato.transforms.heatmap.nights.night_posterior import Accumulated
+from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors
+from sfumato.transforms.heatmap.nights.week_model import WEEK
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+
+MAX_EVENTS = 512
+_SOON = 3  # days in which a lasting change shows again
+_WEEKS = 2  # in which a weekly change shows again
+_MIN_LOG_ODDS = 3.0  # 20 to 1: a change lasts
+_DIFFERENCE = 0.3  # standard deviation of a lasting change's size, from one night to another, over its size
+_INSIDE = 0.1  # roughness of a jump inside the node that changed
+
+
+@dataclass(frozen=True)
+class Event:
+    """A sudden change of an earlier night.
+
+    Attributes:
+        node: a leading 1 and the path.
+        night: when it was found.
+        excess: measured less expected users, over all users.
+        stddev: of the error of `excess`.
+    """
+
+    node: int
+    night: date
+    excess: float
+    stddev: float
+
+
+def repeated(event: Event, errors: NodeErrors, night: date, users: float) -> slice | None:
+    """The weekdays on which an event lasts, as a slice of the week; None if it does not, or nothing tells."""
+    days = (night - event.night).days
+    if days <= _SOON:
+        weekdays = slice(0, WEEK)
+    elif days % WEEK == 0 and days <= _WEEKS * WEEK:
+        weekdays = slice(night.weekday(), night.weekday() + 1)
+    else:
+        return None
+    row = int(np.searchsorted(errors.node, np.uint64(event.node)))
+    if row == len(errors.node) or errors.node[row] != event.node:
+        return None
+    difference = float(errors.measured[row] - errors.expected[row])
+    size, error = event.excess * users, event.stddev * users
+    noise = float(errors.expected_variance[row] + errors.noise[row])
+    before = noise + errors.cohort * max(float(errors.expected[row]), 0.5)
+    after = noise + errors.cohort * max(float(errors.expected[row]) + size, 0.5)
+    after += error**2 + (_DIFFERENCE * size) ** 2
+    log_odds = difference**2 / before - (difference - size) ** 2 / after + np.log(before / after)
+    return weekdays if log_odds / 2 > _MIN_LOG_ODDS else None
+
+
+def forget(
+    full: FullTree, known: Accumulated, expected: Sequence[np.ndarray], event: Event, users: float, weekdays: slice
+) -> None:
+    """Adds the variance of a jump to the shares that an event moves, in place.
+
+    Args:
+        full: the tree of `known`.
+        known: the accumulators.
+        expected: users by level and node of `full`, without the event.
+        event: one that lasts.
+        users: of the whole map.
+        weekdays: to forget.
+    """
+    depth = (event.node.bit_length() - 1) // 2
+    path, size = event.node ^ (1 << (2 * depth)), event.excess * users
+    for level in range(1, len(full.codes)):
+        if level <= depth:  # the families of the node and of its ancestors
+            first = (path >> (2 * (depth - level))) & ~3
+            begin, end = np.searchsorted(full.codes[level], np.array([first, first + 4], dtype=np.uint64)).tolist()
+            relative = 1.0
+        else:
+            down = 2 * (level - depth)
+            ends = np.array([path << down, (path + 1) << down], dtype=np.uint64)
+            begin, end = np.searchsorted(full.codes[level], ends).tolist()
+            relative = _INSIDE
+        if begin == end:
+            continue
+        parents = full.parents[level][begin // 4 : end // 4]
+        total = expected[level - 1][parents]
+        if level > depth:
+            inside = abs(size) * total / max(float(total.sum()), 1.0)
+            jump = inside / (inside + total + 1)
+        else:
+            jump = size / np.maximum(total, abs(size))
+        variance = np.repeat(relative * jump**2, 4)[:, None]
+        precision = known.precision[level][begin:end, weekdays]
+        known.precision[level][begin:end, weekdays] = precision / (1 + variance * precision)
+
+
+def remembered(
+    events: Sequence[Event], found: Sequence[FoundChange], errors: NodeErrors, night: date, users: float
+) -> tuple[Event, ...]:
+    """The events that later nights may repeat, the oldest first."""
+    kept = [event for event in events if (night - event.night).days < _WEEKS * WEEK]
+    for one in found:
+        row = one.row
+        noise = errors.noise[row] + errors.cohort * max(errors.measured[row], errors.expected[row], 0.5)
+        stddev = float(np.sqrt(noise + errors.expected_variance[row]))
+        kept.append(Event(int(errors.node[row]), night, one.excess / users, stddev / users))
+    return tuple(kept[-MAX_EVENTS:])
