@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sfumato.pipelines import cli
@@ -65,3 +67,13 @@ def test_the_short_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkey
     lines = planned(capsys, "--help").splitlines()
     assert len(lines) < 70
     assert any("--nights" in line for line in lines)
+
+
+@pytest.mark.parametrize("options", [[], ["--trust", "central"], ["--users", "54600000"]])
+def test_the_tables_of_the_guide_are_what_the_command_prints(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = [] if "--users" in options else ["--users", "300000"]
+    text = planned(capsys, "--nights", "30", "--epsilon", "1", *users, *options)
+    table = "\n".join(f"    {line}" for line in text.splitlines() if line.startswith("|"))
+    assert table in (Path(__file__).parents[2] / "docs" / "how_to" / "production.md").read_text(encoding="utf-8")
