@@ -8,6 +8,8 @@ Prints Markdown tables; nothing here depends on data.
 from __future__ import annotations
 
 import time
+import timeit
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
@@ -15,11 +17,12 @@ from decimal import Decimal
 from dp_accounting.pld import privacy_loss_distribution
 
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount
+from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.bisection import bisect
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
-from sfumato.transforms.privacy.ledger.windows import daily_epsilon, find_overrun
+from sfumato.transforms.privacy.ledger.windows import daily_epsilon, find_overrun, first_fit, spent_by_day
 from sfumato.transforms.privacy.mechanism import rho_for_delta
 
 LIMITS = ("1:1e-6/30d", "10:1e-6/365d", "10:1e-9/365d", "3:1e-6/365d")
@@ -107,12 +110,50 @@ def seconds() -> str:
     return table(["charges", "seconds", "again in the same process", ""], rows)
 
 
+def cohort_milliseconds(name: str, limit_delta: str = "", **amounts: Decimal) -> list[str]:
+    """A row of times with 365 nights of 30 cohorts and five limits. limit_delta: of the limits, as text."""
+    first = date(2026, 1, 1)
+    days = [first + timedelta(days=number) for number in range(365)]
+    one = Charge("r", "heatmap", "city", Period(first, first), Decimal("0.9999"), Decimal(0), "", "")
+    nights = [
+        replace(
+            one,
+            release_id=f"r{day}",
+            period=Period(day, day),
+            rotation=replace(Rotation.of_night(day, 30), partition="0" * 32),
+            **amounts,
+        )
+        for day in days
+    ]
+    windows = ((1, 1), (1, 30), (4, 90), (7, 180), (13, 365))
+    limits = Limit.parse_all(",".join(f"{epsilon}{limit_delta}/{length}d" for epsilon, length in windows))
+    again, others = replace(nights[182], release_id="again"), [*nights[:182], *nights[183:]]
+    actions: list[Callable[[], object]] = [
+        lambda: find_overrun(nights[:-1], nights[-1], limits),
+        lambda: find_overrun(others, nights[182], limits),
+        lambda: (find_overrun(nights, again, limits), first_fit(nights, again, limits)),
+        lambda: [spent_by_day(nights, "city", days, limit) for limit in limits],
+    ]
+    return [name, *(f"{1000 * min(timeit.repeat(action, number=1, repeat=5)):.1f}" for action in actions)]
+
+
+def cohorts() -> str:
+    """Times of decisions for the worst user of rotating cohorts."""
+    rho = Decimal(repr(rho_for_delta(0.9999, 1e-6)))
+    rows = [
+        cohort_milliseconds("Laplace"),
+        cohort_milliseconds("Gaussian", ":1e-6", delta=Decimal("1e-6"), rho=rho),
+    ]
+    return table(["charges", "last night", "a night of July", "a refusal and its day", "spent by day"], rows)
+
+
 def main() -> None:
     for title, made in (
         ("noise of a count, in users (standard deviation), of one release a day", counts),
         (f"noise in the last sub-query of one night's map, {USERS:,} users, trust central, 10:1e-6/365d", heatmaps),
         ("one release, epsilon 1: noise of a count by the number of equal sub-queries", one_release),
         ("time to check the 365th charge", seconds),
+        ("365 nights of 30 cohorts, five limits: milliseconds", cohorts),
     ):
         print(f"{title}\n\n{made()}\n")
 

@@ -201,7 +201,7 @@ def _text(location: str, history: History, dataset: str | None) -> str:
     limits = [["dataset", *LIMIT_HEADS], *([one.dataset, *one.text()] for one in limit_accounts(history, dataset))]
     number = f"{len(reservations)} charge{'s'[: len(reservations) != 1]}"
     left = [index for index, head in enumerate(charges[0]) if head not in AMOUNTS]
-    worst = "\nSpent and left: by the user who has spent the most. Each user has one cohort.\n" if rotated else ""
+    worst = "\nSpent and left are those of the user who has spent the most.\n" if rotated else ""
     return (
         f"{location}: {_entries(history.entries)}, {number}\n\n"
         f"{markdown_table(charges, left)}\n{markdown_table(limits, (0, 1, 2))}{worst}"

@@ -265,12 +265,12 @@ json_values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
     max_leaves=6,
 )
-fields = [*charge_content(charge("one")), "manifest", "reason", "limits"]
+fields = [*charge_content(charge("one")), "manifest", "reason", "limits", "rotation"]
 WHOLE = {**charge_content(charge("one")), "manifest": "m", "reason": "r", "limits": ["1/1d"]}
 
 
 @given(
-    st.sampled_from(["reserve", "settle", "commit", "limits", "other"]),
+    st.sampled_from(["reserve", "settle", "commit", "limits", "prune", "other"]),
     st.dictionaries(
         st.sampled_from(fields), st.one_of(json_values, numbers.filter(lambda one: one == one)), max_size=3
     ),

@@ -146,7 +146,7 @@ def test_show_has_cohorts_where_there_are_any(place: Path, tmp_path: Path, capsy
     first = Rotation.of_night(FIRST, 30)
     assert f"| n{FIRST} | heatmap | central | {first}" in said
     assert "| cohort |" in said
-    assert "by the user who has spent the most" in said
+    assert "those of the user who has spent the most" in said
     assert run(place, "show", "--format", "json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["charges"][0]["rotation"] == {"cohort": first.cohort, "cohorts": 30}
