@@ -58,8 +58,8 @@ class HeatmapJob(ReleaseJob):
         if parameters.rotation == 1:
             return text
         return (
-            f"for the users of the cohort that is asked; scaled to all users, counts and noise are {parameters.rotation} "
-            f"times as many:\n\n{text}"
+            f"for the users of the cohort that is asked; scaled to all users, counts and noise are "
+            f"{parameters.rotation} times as many:\n\n{text}"
         )
 
     def accuracy(self) -> str:

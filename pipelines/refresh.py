@@ -234,9 +234,10 @@ class Refresh:
         users = float(((earlier[-1].manifest.get("results") or {}) if earlier else {}).get("users", 0))
         if not isinstance(request, HeatmapOptions) or users < 1 or not 1 < limit.days <= MAX_COHORTS:
             return None
-        amounts = {"epsilon": float(limit.epsilon), "delta": float(limit.delta)}
+        epsilon, delta = float(limit.epsilon), float(limit.delta)
         try:
-            parameters = replace(request.parameters, **amounts, noise="auto", users=round(users), population=None)
+            month = replace(request.parameters, epsilon=epsilon, delta=delta, noise="auto", population=None)
+            parameters = replace(month, users=round(users))
             return make_rotation_plan(parameters, limit.days).advice(self.config.rotation)
         except RequestError:  # such as a map with slots
             return None

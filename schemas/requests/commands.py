@@ -15,7 +15,7 @@ from sfumato.schemas.requests.request_base import INPUT, KEY, OUTPUT, PRIVACY, o
 
 def is_integer_id(text: str) -> bool:
     """Whether a user's id may be an integer of a log: one of 64 bits, with or without a sign."""
-    return re.fullmatch(r"-?(0|[1-9][0-9]{0,19})", text) is not None and -(2**63) <= int(text) < 2**64
+    return re.fullmatch(r"0|-?[1-9][0-9]{0,19}", text) is not None and -(2**63) <= int(text) < 2**64
 
 
 class KeyRequest(LogOptions):

@@ -12,6 +12,7 @@ import pytest
 
 from sfumato.schemas.ledger import Limit, Reservation
 from sfumato.schemas.region import Grid
+from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release import release_index
 from sfumato.transforms.release.catalog import disagreement, published_dates, published_releases
@@ -77,11 +78,24 @@ def test_a_manifest_may_have_no_grid(changes: dict[str, Any]) -> None:
         ({"ledger": "h"}, "names another entry than the ledger's"),
         ({"privacy": {"epsilon": 0.5}}, "states another cost than it was charged"),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-9}}, "states another cost than it was charged"),
+        ({"privacy": {"epsilon": 1.0, "rotation": {"cohort": 7, "cohorts": 30}}}, "states another cohort of users"),
     ],
 )
 def test_what_a_release_and_the_ledger_disagree_on(changes: dict[str, Any], words: str) -> None:
     assert disagreement(release(), HISTORY) is None
     assert words in str(disagreement(release(**changes), HISTORY))
+
+
+@pytest.mark.parametrize(
+    "stated", [None, {"cohort": 8, "cohorts": 30}, {"cohort": 7, "cohorts": 31}, {"cohort": 7}, "7/30"]
+)
+def test_a_release_states_the_cohort_that_it_was_charged_for(stated: Any) -> None:
+    """A release that asked other users than its charge says would be missing from their accounts."""
+    asked = replace(STANDING, charge=replace(STANDING.charge, rotation=Rotation(7, 30, "a" * 32)))
+    history = replace(HISTORY, reservations={"monday": asked})
+    true = {"epsilon": 1.0, "delta": 0.0, "rotation": {"cohort": 7, "cohorts": 30}}
+    assert disagreement(release(privacy=true), history) is None
+    assert "states another cohort of users" in str(disagreement(release(privacy={**true, "rotation": stated}), history))
 
 
 def test_a_release_that_was_changed() -> None:

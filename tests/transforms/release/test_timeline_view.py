@@ -215,6 +215,14 @@ def test_nights_come_in_the_order_of_their_dates() -> None:
     assert (table.rows[0][0], table.links[0]) == (day(8), f"releases/{day(8)}/index.html")
 
 
+def test_a_pruned_night_is_listed_without_a_map_and_leads_to_its_manifest() -> None:
+    made = view([a_night(0, map=None, pruned=True), a_night(1)])
+    table = made.sections[-1].table
+    assert [row[1] for row in table.rows] == ["heatmap", "heatmap (pruned)"]
+    assert table.links == [f"releases/{day(1)}/index.html", f"releases/{day(0)}/manifest.json"]
+    assert [night.pruned for night in made.body.nights] == [True, False]
+
+
 def test_pages_without_a_night_or_with_one_twice_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         timeline_bytes("bay", [], [])

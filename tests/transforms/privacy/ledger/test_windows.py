@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import REPLACE, Charge, Limit, Period, format_amount
+from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.windows import (
     check_rho,
     composed_delta,
@@ -273,6 +274,30 @@ def test_a_day_of_each_noise_fits_exactly_as_often_as_it_should(text: str) -> No
             assert fits([one] * limit.days, limit) is fitting
     assert daily_epsilon(Limit.parse("10/365d"), 0.0) == 10 / 365
     assert daily_epsilon(Limit.parse("10/365d"), 1e-6) == 0  # without a delta nothing of it fits
+
+
+@pytest.mark.parametrize("text", ["1/30d", "10:1e-6/365d", "1:1e-9/7d", "3:1e-4/30d", "1:0.5/30d"])
+@pytest.mark.parametrize("cohorts", [1, 3, 7, 30, 366])
+def test_a_cohort_a_day_fits_exactly_as_often_as_it_should(text: str, cohorts: int) -> None:
+    """With c cohorts a user is asked on ceil(n / c) of n days, and each day may cost as much more."""
+    limit = Limit.parse(text)
+    for delta in (0.0, *([float(limit.delta)] if 0 < limit.delta < Decimal("0.1") else [])):
+        most = daily_epsilon(limit, delta, cohorts)
+        assert most == daily_epsilon(replace(limit, days=-(-limit.days // cohorts)), delta)
+        for factor, fitting in ((0.999, True), (1.01, False)):
+            epsilon = f"{factor * most:.9f}"
+            one = gaussian("one", epsilon, format_amount(limit.delta)) if delta else charge("one", epsilon=epsilon)
+            days = [ORIGIN + timedelta(days=number) for number in range(limit.days)]
+            asked = [replace(Rotation.of_night(day, cohorts), partition="a" * 32) for day in days]
+            both = zip(days, asked, strict=True)
+            nights = [replace(one, period=Period(day, day), rotation=cohort) for day, cohort in both]
+            # The last night on which the cohort that is asked most often is asked.
+            last = max(number for number in range(limit.days) if number % cohorts == 0)
+            beside = [*nights[:last], *nights[last + 1 :]]
+            assert (find_overrun(beside, nights[last], [limit]) is None) is fitting
+    if not limit.delta:
+        assert daily_epsilon(Limit.parse("1/30d"), 0.0, 30) == 1
+        assert daily_epsilon(Limit.parse("1/30d"), 0.0, 29) == 0.5
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.999, 1.001, 2.0])
