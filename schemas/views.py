@@ -444,7 +444,6 @@ class Night(_Model):
     Attributes:
         notes: sentences on who was asked and on what its estimate rests.
         rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
-        changes: places that differ from what the nights before lead to expect.
     """
 
     date: str

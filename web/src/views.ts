@@ -513,7 +513,6 @@ export interface TimelineBody {
  * Attributes:
  *     notes: sentences on who was asked and on what its estimate rests.
  *     rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
- *     changes: places that differ from what the nights before lead to expect.
  */
 export interface Night {
   date: string;

@@ -92,6 +92,7 @@ describe("nights", () => {
     expect(colours([null, shown[2]])).toEqual(["s5", "s5", "s0", "s5"]);
     expect(nightsChart(shown, [null, last]).keys?.map(([style]) => style)).toEqual(["s0", "s2", "s5"]);
     expect(nightsChart(shown, [null, shown[2]]).keys?.map(([style]) => style)).toEqual(["s0", "s5"]);
+    expect(nightsChart([last], [null, last]).keys?.map(([style]) => style)).toEqual(["s0"]);
   });
 });
 

@@ -46,12 +46,12 @@ export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOpt
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
   const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : restsOn(chosen[B], night) ? "s2" : "s5");
   const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, night.users ?? 0, style(night)] as const);
-  const rests = bars.some(([, , , one]) => one === "s2");
+  const has = (key: string): boolean => bars.some(([, , , one]) => one === key);
   return {
     title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
     x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
     marks: [{ kind: "bars", bars }], height: () => 130,
-    keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ...(rests ? [["s2", "nights on which B rests too"] as const] : []), ["s5", "other nights"]],
+    keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ...(has("s2") ? [["s2", "nights on which B rests too"] as const] : []), ...(has("s5") ? [["s5", "other nights"] as const] : [])],
   };
 }
 
