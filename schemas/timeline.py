@@ -24,7 +24,7 @@ class PlaceChange:
     """A place whose users differ on a night from what the nights before lead to expect.
 
     Attributes:
-        cell_id: of the quadtree, such as r0213.
+        cell_ids: of the quadtree, such as r0213: neighbours that make the place.
         users: estimated on the night.
         low, high: ends of the 95% interval of `users`, which holds for all places at once.
         expected: users, from the nights before.
@@ -33,22 +33,23 @@ class PlaceChange:
         ValueError: a value is out of range.
     """
 
-    cell_id: str
+    cell_ids: Sequence[str]
     users: float
     low: float
     high: float
     expected: float
 
     def __post_init__(self) -> None:
-        if not _CELL.fullmatch(self.cell_id):
-            raise ValueError(f"cell_id: must be r and at most 32 digits 0..3, got {self.cell_id!r}")
+        if not self.cell_ids or not all(map(_CELL.fullmatch, self.cell_ids)):
+            raise ValueError(f"cell_ids: must be r and at most 32 digits 0..3, got {self.cell_ids!r}")
         if not all(map(math.isfinite, (self.users, self.low, self.high, self.expected))) or self.low > self.high:
             raise ValueError(f"changes: must be finite numbers with low <= high, got {self}")
 
     @classmethod
     def from_manifest(cls, entry: Mapping[str, Any]) -> PlaceChange:
         """From an entry of the manifest's `nights.changes`. Raises KeyError, TypeError or ValueError."""
-        return cls(str(entry["cell_id"]), *(float(entry[name]) for name in ("users", "low", "high", "expected")))
+        cells = tuple(map(str, entry["cell_ids"]))
+        return cls(cells, *(float(entry[name]) for name in ("users", "low", "high", "expected")))
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class DatedRelease:
         read = {
             "rotation": None if rotation is None else Rotation(**rotation),
             "rests_on": None if rests_on is None else tuple(rests_on),
-            "changes": None if changes is None else tuple(PlaceChange(**one) for one in changes),
+            "changes": None if changes is None else tuple(map(PlaceChange.from_manifest, changes)),
         }
         return cls(**{**values, **read})
 

@@ -431,7 +431,7 @@ class ComparisonBody(_Model):
 class PlaceChange(_Model):
     """A place that differs from what the nights before lead to expect; see `schemas.timeline.PlaceChange`."""
 
-    cell_id: str
+    cell_ids: list[str]
     users: float
     low: float
     high: float

@@ -56,7 +56,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     spent = [(day, 0.5 * (i + 1)) for i, day in enumerate([*DAYS, "2026-11-22"])]
     told = {TIMELINE_FILE: timeline_bytes("the city", nights, [Spending(4.0, 0.0, 7, spent)])}
     (root / "index.html").write_text(render_page(timeline_view(told)), encoding="utf-8")
-    event = PlaceChange("r0213", 2100.0, 1500.0, 2700.0, 150.0)
+    event = PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)
     rotated = [
         replace(
             night,

@@ -119,7 +119,7 @@ NIGHTS: dict[str, Any] = {
     "rests_on": ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"],
     "started_from": "bay-2026-11-19",
     "started_anew": None,
-    "changes": [{"cell_id": "r0213", "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}],
+    "changes": [{"cell_ids": ["r0213"], "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}],
     "parameters": {"drift": 0.02},
 }
 
@@ -135,7 +135,7 @@ def test_a_night_among_others_says_its_cohort_what_it_rests_on_and_what_changed(
     assert found.rotation == Rotation(7, 30)
     assert found.rests_on == ("2026-10-01:2026-11-03", "2026-11-05:2026-11-20")
     assert found.started_anew == "The depth changed from 8 to 7."
-    assert found.changes == (PlaceChange("r0213", 2100.0, 1500.0, 2700.0, 150.0),)
+    assert found.changes == (PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0),)
     assert (night().rotation, night().rests_on, night().started_anew, night().changes) == (None, None, None, None)
 
 
@@ -151,9 +151,9 @@ def test_a_night_is_read_from_json_as_it_was_written(one: DatedRelease) -> None:
         {"rests_on": ["2026-11-05:2026-11-20", "2026-10-01:2026-11-03"]},
         {"rests_on": ["2026-11-01:2026-11-05", "2026-11-05:2026-11-20"]},
         {"rests_on": 7},
-        {"changes": [{"cell_id": "r0213"}]},
-        {"changes": [NIGHTS["changes"][0] | {"cell_id": "r4"}]},
-        {"changes": [NIGHTS["changes"][0] | {"cell_id": 'r"onclick="x'}]},
+        {"changes": [{"cell_ids": ["r0213"]}]},
+        {"changes": [NIGHTS["changes"][0] | {"cell_ids": ["r4"]}]},
+        {"changes": [NIGHTS["changes"][0] | {"cell_ids": ['r"onclick="x']}]},
         {"changes": [NIGHTS["changes"][0] | {"users": float("nan")}]},
         {"changes": [NIGHTS["changes"][0] | {"low": 3000.0}]},
         {"changes": None},

@@ -246,8 +246,8 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
     if any(night.rests_on for night in nights):
         texts.append(
             "A night's map is estimated from its own noisy answers and those of the nights before it. The noise of an "
-            "earlier night is in the maps of the nights after it, so their errors are not independent: the change map, "
-            f"which takes them as independent, finds fewer changes than there are. {CHANGES}"
+            "earlier night is in the maps of the nights after it. So the change map compares what two nights answered "
+            f"by themselves. {CHANGES}"
         )
     table = Table(title="Nights and what they rest on", heads=heads, rows=rows, numeric=[False] * 3 + [True])
     return [

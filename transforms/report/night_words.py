@@ -83,6 +83,6 @@ def changes_table(changes: Sequence[PlaceChange]) -> Table:
     rows = []
     for one in sorted(changes, key=lambda change: -abs(change.users - change.expected)):
         users, low, high = with_interval(one.users, one.low, one.high)
-        rows.append([one.cell_id, users, low, high, figures(one.expected, (one.high - one.low) / 3.92)])
-    heads = ["Cell", "Users", "At least", "At most", "Expected"]
+        rows.append([" ".join(one.cell_ids), users, low, high, figures(one.expected, (one.high - one.low) / 3.92)])
+    heads = ["Cells", "Users", "At least", "At most", "Expected"]
     return Table(title="Places that changed", heads=heads, rows=rows, numeric=[False, True, True, True, True])

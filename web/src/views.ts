@@ -534,7 +534,7 @@ export interface Night {
  * A place that differs from what the nights before lead to expect; see `schemas.timeline.PlaceChange`.
  */
 export interface PlaceChange {
-  cell_id: string;
+  cell_ids: string[];
   users: number;
   low: number;
   high: number;

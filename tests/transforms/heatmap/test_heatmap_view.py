@@ -182,7 +182,7 @@ def test_what_the_report_says_of_noise_warm_starts_and_cohorts() -> None:
 
 
 def test_the_page_says_which_cohort_was_asked_on_which_nights_it_rests_and_what_changed() -> None:
-    event = {"cell_id": "r0213", "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}
+    event = {"cell_ids": ["r0213"], "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}
     nights = {"rests_on": ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"], "started_anew": None, "changes": [event]}
     rotation = {"cohort": 7, "cohorts": 30}
     view = view_of("adaptive", {"privacy.rotation": rotation, "nights": nights})

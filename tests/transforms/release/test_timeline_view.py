@@ -352,7 +352,7 @@ def test_what_the_ledger_says_of_the_worst_user_is_the_guarantee_of_several_nigh
 
 def test_a_night_says_who_was_asked_what_it_rests_on_and_what_changed() -> None:
     gap = (f"{day(0)}:{day(12)}", f"{day(14)}:{day(29)}")
-    event = PlaceChange("r0213", 2100.0, 1500.0, 2700.0, 150.0)
+    event = PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)
     nights = [
         rotated(0, 30, rests_on=(day(0),), started_anew="The depth changed from 8 to 7.", changes=()),
         rotated(29, 30, rests_on=gap, changes=(event,)),

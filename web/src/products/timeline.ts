@@ -302,7 +302,7 @@ class Timeline {
     const gain = ({ users, expected }: PlaceChange): number => users - expected;
     const sorted = [...changes].sort((one, two) => Math.abs(gain(two)) - Math.abs(gain(one)));
     const items = sorted.slice(0, LISTED).map((change) => {
-      const row = rowOf(layer.cell_id, change.cell_id);
+      const row = rowOf(layer.cell_id, change.cell_ids[0]);
       const cell = row === null ? null : figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
       const margin = (change.high - change.low) / 2;
@@ -310,7 +310,7 @@ class Timeline {
       mark.style.width = `${(100 * Math.abs(gain(change))) / Math.max(Math.abs(gain(sorted[0])), 1e-12)}%`;
       mark.style.background = "var(--hot)";
       const item = button("", () => row !== null && figure.goTo(row), { title: "Show on the map" });
-      item.append(h("span", {}, cell ? (figure.nearest(longitude, latitude) ?? place(longitude, latitude, 400)) : change.cell_id),
+      item.append(h("span", {}, cell ? (figure.nearest(longitude, latitude) ?? place(longitude, latitude, 400)) : change.cell_ids.join(" ")),
         h("b", {}, `${gain(change) > 0 ? "+" : ""}${known(gain(change), margin)} users`),
         h("span", { class: "wide-line" }, `${interval(change.low, change.high)} users; ${known(change.expected, margin / 20)} expected`),
         h("span", { class: "bar", "aria-hidden": "true" }, mark));
