@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import parse_day
 from sfumato.schemas.release import ANSWERS_FILE, NIGHTS_FILE
-from sfumato.schemas.tree import Tree, node_names, nodes_from_names
+from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
 from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
 from sfumato.transforms.heatmap.posterior.estimator import measurement_of
@@ -128,7 +128,8 @@ def nights_content(after: NightsState, tonight: NightMap, night: Night) -> dict[
 
 def _change(change: Change) -> dict[str, Any]:
     fields = asdict(change)
-    return {"cell_id": node_names(np.array([fields.pop("node")], dtype=np.uint64))[0], **fields}
+    del fields["nodes"]
+    return {"cell_ids": change.cell_ids, **fields}
 
 
 def _cohorts(manifest: Any) -> int:

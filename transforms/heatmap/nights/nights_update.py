@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.nights.crowds import add_crowds, sums_without
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
+from sfumato.transforms.heatmap.nights.crowds import add_crowds, changed_nodes, sums_without
 from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
-from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
-from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, rounded
+from sfumato.transforms.heatmap.nights.night_posterior import (
+    Accumulated,
+    NightPosterior,
+    infer_night,
+    measured_shares,
+    per_coordinate,
+)
+from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned, rounded
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales
+from sfumato.transforms.heatmap.nights.week_model import has_weekday_like
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from sfumato.transforms.heatmap.state import Estimate
@@ -31,17 +38,22 @@ class Change:
     """A place that differs tonight from what the nights before lead to expect.
 
     Attributes:
-        node: a leading 1 and the node's path.
-        users: tonight.
+        nodes: one to nine nodes of one size that make the place, each a leading 1 and the node's path.
+        users: in all of them tonight.
         low, high: simultaneous 95% interval of `users`.
-        expected: users.
+        expected: users, from the nights before.
     """
 
-    node: int
+    nodes: tuple[int, ...]
     users: float
     low: float
     high: float
     expected: float
+
+    @property
+    def cell_ids(self) -> list[str]:
+        """The names of the nodes."""
+        return node_names(np.array(self.nodes, dtype=np.uint64))
 
 
 @dataclass(frozen=True)
@@ -50,40 +62,27 @@ class NightMap:
 
     Attributes:
         full: the tree of all nodes that are known, tonight's queried ones among them.
-        users: float64[n] by level and node of `full`, the users that are there tonight, queried or not.
-        variance: of their errors, by level and node.
-        slope: see `Estimate`.
+        estimate: of the users that are there tonight, queried or not, on the leaves of `full`.
+        variance: of the errors of users, by level and node of `full`.
         changes: the places that differ from what the nights before lead to expect.
         parameters: learned from the noisy counts, for the manifest.
     """
 
     full: FullTree
-    users: Sequence[Floats]
+    estimate: Estimate
     variance: Sequence[Floats]
-    slope: float
     changes: list[Change] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
 
-    @cached_property
-    def estimate(self) -> Estimate:
-        """The map on the leaves of `full`."""
-        counts, variance = self.full.leaf_values(self.users), self.full.leaf_values(self.variance)
-        return Estimate(self.full.tree, counts, np.sqrt(variance), slope=self.slope)
-
-    @cached_property
-    def intervals(self) -> tuple[Floats, Floats]:
-        """The ends of the 95% intervals of the users of each leaf, float64[leaves] each."""
-        return user_intervals(self.estimate.counts, self.estimate.stddev)
-
     @property
     def low(self) -> Floats:
-        """The lower ends of the leaves' 95% intervals."""
-        return self.intervals[0]
+        """The lower ends of 95% intervals of the users of the leaves, float64[leaves]."""
+        return user_intervals(self.estimate.counts, self.estimate.stddev)[0]
 
     @property
     def high(self) -> Floats:
-        """The upper ends of the leaves' 95% intervals."""
-        return self.intervals[1]
+        """The upper ends."""
+        return user_intervals(self.estimate.counts, self.estimate.stddev)[1]
 
     def on(self, tree: Tree) -> tuple[Estimate, Floats, Floats]:
         """The map on a coarser tree, whose entries are nodes of `full`: that of tonight's queries, say.
@@ -91,14 +90,15 @@ class NightMap:
         Returns:
             The estimate, and the ends of the 95% intervals of its entries, float64[T] each.
         """
+        users = self.full.sums(self.full.by_level(self.estimate.counts))
         levels, paths = node_levels(tree.entries), node_paths(tree.entries)
         counts, variance = np.zeros(len(paths)), np.zeros(len(paths))
         for level, codes in enumerate(self.full.codes):
             here = levels == level
             place = np.searchsorted(codes, paths[here])
-            counts[here], variance[here] = self.users[level][place], self.variance[level][place]
+            counts[here], variance[here] = users[level][place], self.variance[level][place]
         stddev = np.sqrt(variance)
-        return Estimate(tree, counts, stddev, slope=self.slope), *user_intervals(counts, stddev)
+        return Estimate(tree, counts, stddev, slope=self.estimate.slope), *user_intervals(counts, stddev)
 
 
 def update(
@@ -127,8 +127,7 @@ def update(
     variance = users_stddev**2
     if state is None:
         return _first_night(own, night, measured, users, variance)
-    known = state.drifted(night)
-    before = infer_night(state.full, known, night.weekday(), users, variance)
+    known, before, scale = state.drifted(night), state.expect(night, users, variance), state.scales.night
     full = FullTree.from_trees(state.full.tree, own.tree)
     known = state.moved_to(full, known)
     expected = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(own.codes)]
@@ -136,12 +135,13 @@ def update(
     nodes = measure(own, measured, likely)
     sums = add_up(own, nodes)
     errors = _errors(own, before, measured, sums, likely)
-    found = find_sudden_changes(errors)
+    # A first weekend differs from working days, which is no sudden change.
+    found = find_sudden_changes(errors) if has_weekday_like(state.known.precision[1], night.weekday()) else []
 
     def infer(without: list[FoundChange]) -> NightPosterior:
-        base = max(users - sum(one.excess for one in without), users / 5)
+        base = max(users - sum(excess for _, excess in changed_nodes(without)), users / 5)
         part = sums_without(own, nodes, expected, errors, without) if without else sums
-        return infer_night(full, known, night.weekday(), base, variance, _on(full, own, part))
+        return infer_night(full, known, night.weekday(), base, variance, _on(full, own, part), scale)
 
     posterior = infer(found)
     after = posterior.accumulated
@@ -150,17 +150,24 @@ def update(
         counts, spread = add_crowds(full, counts, spread, _on(full, own, sums), errors, found)
     lasting = [(event, repeated(event, errors, night, users)) for event in state.events]
     places = [event.node for event, weekdays in lasting if weekdays is not None]
-    new = [one for one in found if not any(_overlap(int(errors.node[one.row]), place) for place in places)]
+    new = [
+        one for one in found if not any(_overlap(int(errors.node[row]), there) for row in one.rows for there in places)
+    ]
     if places:
         likely = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
         for event, weekdays in lasting:
             if weekdays is not None:
                 forget(full, known, likely, event, users, weekdays)
         after = infer(new).accumulated
+    clean = sums_without(own, nodes, expected, errors, found) if found else sums
+    scales = _scales(state.scales, before, own, clean)
     events = remembered(state.events, found, errors, night, users)
+    cells = full.leaf_values(counts)
+    cells *= users / max(float(cells.sum()), 1e-9)  # a place cannot lose more users than it has
+    estimate = Estimate(full.tree, cells, np.sqrt(full.leaf_values(spread)), slope=posterior.slope)
     changes = [_change(errors, one) for one in found]
-    state = NightsState(night, joined(state.rests_on, night), full, rounded(after), events)
-    return state, NightMap(full, counts, spread, posterior.slope, changes)
+    state = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events, scales)
+    return state, NightMap(full, estimate, spread, changes, _parameters(after, scales))
 
 
 def _first_night(
@@ -172,8 +179,48 @@ def _first_night(
         sums = add_up(own, measure(own, measured, [np.maximum(one, _LEAST_EXPECTED) for one in expected]))
         posterior = infer_night(own, Accumulated.empty(own), night.weekday(), users, variance, sums)
         expected = posterior.users
-    state = NightsState(night, joined((), night), own, rounded(posterior.accumulated), ())
-    return state, NightMap(own, posterior.users, posterior.variance, posterior.slope)
+    counts, spread = own.leaf_values(posterior.users), np.sqrt(own.leaf_values(posterior.variance))
+    state = NightsState(night, joined((), night), *_kept(own, posterior.accumulated))
+    estimate = Estimate(own.tree, counts, spread, slope=posterior.slope)
+    parameters = _parameters(posterior.accumulated, state.scales)
+    return state, NightMap(own, estimate, posterior.variance, [], parameters)
+
+
+def _kept(full: FullTree, known: Accumulated) -> tuple[FullTree, Accumulated]:
+    full, known = pruned(full, known)
+    return full, rounded(known)
+
+
+def _scales(scales: VarianceScales, before: NightPosterior, own: FullTree, sums: SubtreeSums) -> VarianceScales:
+    """The scales after a night's innovations, in all families that tonight's tree and the nights before share."""
+    columns: list[tuple[Floats, Floats, Floats, Floats]] = []
+    for level in range(1, min(len(own.codes), len(before.full.codes))):
+        families, there = own.codes[level][::4], before.full.codes[level][::4]
+        _, mine, earlier = np.intersect1d(families, there, assume_unique=True, return_indices=True)
+        users, variance = by_family(sums.users[level])[mine], by_family(sums.variance[level])[mine]
+        expected = by_family(before.users[level])[earlier]
+        total = expected.sum(axis=1)
+        use = np.isfinite(variance).all(axis=1) & (total >= 1)
+        users, variance, expected, total = users[use], variance[use], expected[use], total[use]
+        share, variance = measured_shares(users, variance, total)
+        forecast = before.share_variance[level][earlier][use]
+        night = before.accumulated.night[level][earlier][use]
+        drift = np.maximum(forecast - night - 1 / (4 * total), 0) / 2  # near the balance of drift and measurements
+        square = ((share - expected / total[:, None]) ** 2).sum(axis=1)
+        columns.append((square, per_coordinate(variance) + forecast, drift, night))
+    return scales.learned(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def _parameters(known: Accumulated, scales: VarianceScales) -> dict[str, Any]:
+    """What was learned of the shares of the families of each level, from level 1 on: averages over families."""
+    return {
+        "drift_scale": float(f"{scales.drift:.4g}"),
+        "night_scale": float(f"{scales.night:.4g}"),
+        **{
+            name: [float(f"{values.mean():.4g}") for values in getattr(known, name)[1:]]
+            for name in ("roughness", "night")
+        },
+    }
 
 
 def _errors(
@@ -181,24 +228,28 @@ def _errors(
 ) -> NodeErrors:
     """What is known of tonight's measured nodes. Those that the nights before know as well are tested."""
     cohort = max(one.sampling for one in measured)
-    entries = own.sums([np.ones(len(codes)) for codes in own.codes])
-    columns: list[list[NDArray[Any]]] = []
-    for level, codes in enumerate(own.codes):
-        there = before.full.codes[level] if level < len(before.full.codes) else codes[:0]
-        place = np.minimum(np.searchsorted(there, codes), max(len(there) - 1, 0))
-        tested = there[place] == codes if level and len(there) else np.zeros(len(codes), dtype=bool)
-        spread = before.full.values_at(level, codes, before.variance)
-        noise = np.maximum(sums.variance[level] - cohort * likely[level], 0.0)
-        node = codes | np.uint64(1 << (2 * level))
-        columns.append([node, sums.users[level], likely[level], spread, noise, entries[level], tested])
-    joint = [np.concatenate(column) for column in zip(*columns, strict=True)]
-    return NodeErrors(*joint[:-1], cohort, joint[-1])
+    spread = [before.full.values_at(level, codes, before.variance) for level, codes in enumerate(own.codes)]
+    return NodeErrors(
+        node=np.concatenate([codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(own.codes)]),
+        measured=np.concatenate(sums.users),
+        expected=np.concatenate(likely),
+        expected_variance=np.concatenate(spread),
+        noise=np.maximum(np.concatenate(sums.variance) - cohort * np.concatenate(likely), 0.0),
+        entries=np.concatenate(own.sums([np.ones(len(codes)) for codes in own.codes])),
+        cohort=cohort,
+        tested=np.concatenate([_is_known(before.full, level, codes) for level, codes in enumerate(own.codes)]),
+    )
+
+
+def _is_known(full: FullTree, level: int, codes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether nodes below the root are nodes of a tree: bool[n]."""
+    return np.isin(codes, full.codes[level]) if 0 < level < len(full.codes) else np.zeros(len(codes), dtype=bool)
 
 
 def _change(errors: NodeErrors, found: FoundChange) -> Change:
-    users, expected = float(errors.measured[found.row]), float(errors.expected[found.row])
+    users, expected = (float(values[found.rows].sum()) for values in (errors.measured, errors.expected))
     low, high = max(users - found.margin, 0.0), max(users + found.margin, 0.0)
-    return Change(int(errors.node[found.row]), max(users, 0.0), low, high, expected)
+    return Change(tuple(errors.node[found.rows].tolist()), max(users, 0.0), low, high, expected)
 
 
 def _overlap(one: int, other: int) -> bool:

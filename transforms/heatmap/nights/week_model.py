@@ -31,7 +31,7 @@ _RHYTHMS = np.array([
     [0.3, 0.01, 0.01, 0.2],
     [0.1, 0.1, 0.1, 0.1],
 ])  # fmt: skip
-_LEVEL = np.repeat(ROUGHNESS, len(_RHYTHMS))
+_LEVEL = np.repeat(ROUGHNESS, len(_RHYTHMS)) / 3  # of each coordinate: rho is the sum over three
 _GROUP, _DAY, _NIGHT = (np.tile(one, len(ROUGHNESS)) * _LEVEL for one in _RHYTHMS[:, :3].T)
 PRIOR = np.tile(_RHYTHMS[:, 3], len(ROUGHNESS)) / len(ROUGHNESS)
 _BLOCK = 512  # families at a time, whose values for all kinds fit a processor's cache
@@ -48,6 +48,7 @@ class WeekData:
         tonight: float64[n, 4], tonight's measured contrasts, which are part of `mean` already; 0 where there are none.
         noise: float64[n], variance of tonight's measurement; infinite where there is none.
         chance: float64[n], variance of a night's numbers of users about their expectation.
+        night_scale: multiplies the variance of the night's effect.
     """
 
     mean: Floats
@@ -56,6 +57,7 @@ class WeekData:
     tonight: Floats
     noise: Floats
     chance: Floats
+    night_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,18 @@ class WeekPosterior:
         mean: float64[n, 4].
         variance: float64[n], of each of three coordinates.
         night: float64[n], expected variance of the night's effect, without chance.
-        level: float64[n], expected rho.
+        roughness: float64[n], expected rho.
     """
 
     mean: Floats
     variance: Floats
     night: Floats
-    level: Floats
+    roughness: Floats
+
+
+def has_weekday_like(precision: Floats, weekday: int) -> bool:
+    """Whether accumulators, float64[n, 7], know a night of a weekday's group."""
+    return bool((precision[:, _WEEKEND[weekday] == _WEEKEND] > 0).any())
 
 
 def infer_week(data: WeekData, learner: Learner, strong: NDArray[np.bool_]) -> WeekPosterior:
@@ -87,7 +94,7 @@ def infer_week(data: WeekData, learner: Learner, strong: NDArray[np.bool_]) -> W
         _tonight(data, block, posterior[block], part[1], part[2]) for block, part in zip(blocks, parts, strict=True)
     ]
     mean, variance = (np.concatenate([one[i] for one in found]) for i in range(2))
-    return WeekPosterior(mean, variance, (posterior * _NIGHT).sum(axis=1), (posterior * _LEVEL).sum(axis=1))
+    return WeekPosterior(mean, variance, (posterior * _NIGHT).sum(axis=1), (posterior * 3 * _LEVEL).sum(axis=1))
 
 
 def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:
@@ -127,7 +134,7 @@ def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:
 def _tonight(data: WeekData, block: slice, posterior: Floats, centre: Floats, spread: Floats) -> tuple[Floats, Floats]:
     """Mean float64[n, 4] and variance of x, over all kinds. Tonight's measurement enters the night's effect alone."""
     noise = data.noise[block, None]
-    night = _NIGHT + data.chance[block, None]
+    night = data.night_scale * _NIGHT + data.chance[block, None]
     taken = night / (night + noise)
     by_kind = centre + taken[:, :, None] * (data.tonight[block, None, :] - centre)
     left = 1 - taken
