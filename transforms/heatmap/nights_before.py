@@ -149,7 +149,7 @@ def night_map(state: HeatmapState, night: Night) -> tuple[NightsState, NightMap]
         replace(
             one,
             counts=cohorts * one.counts,
-            variance=cohorts**2 * one.variance,
+            variance=(cohorts * np.sqrt(one.variance)) ** 2,  # in the order of `_published_measurements`
             sampling=cohorts * (one.sampling + 1) - 1,
         )
         for one in measured
