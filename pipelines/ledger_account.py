@@ -22,7 +22,7 @@ from sfumato.pipelines.ledger import (
 )
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Charge, Reservation
-from sfumato.schemas.requests.commands import LedgerRequest, is_integer_id
+from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import Secret
 from sfumato.transforms.privacy.ledger.history import History
@@ -43,14 +43,12 @@ class UserAccount:
     """The charges of one user.
 
     Attributes:
-        id_type: of the user's id, `integer` or `text`; None where all charges are of all users.
         charges: that asked the user, each with its reservation, in the order of the ledger.
         total: number of charges of the dataset.
         unknown: those of them under another key than the one given.
         limits: what the user has spent of each.
     """
 
-    id_type: str | None
     charges: list[tuple[Reservation, Charge]]
     total: int
     unknown: list[tuple[Reservation, Charge]]
@@ -58,14 +56,13 @@ class UserAccount:
 
     def text(self, request: LedgerRequest) -> str:
         """The account as two tables for a terminal."""
-        kind = {None: "", "integer": ", an integer", "text": ", a text"}[self.id_type]
         charges = [list(_CHARGE_HEADS)]
         for entry, charge in self.charges:
             names = [str(charge.period), charge.release_id, charge.job, cohort_text(charge)]
             charges.append([*names, *amounts_text(charge), entry.time, state_of(entry)])
         limits = [list(LIMIT_HEADS), *(limit.text() for limit in self.limits)]
         number = f"{self.total} charge{'s'[: self.total != 1]}"
-        lines = [f"user {request.user_id}{kind}: asked by {len(self.charges)} of {number} of dataset {request.dataset}"]
+        lines = [f"user {request.user_id}: asked by {len(self.charges)} of {number} of dataset {request.dataset}"]
         if self.unknown:
             names = [charge.release_id for _, charge in self.unknown]
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -76,7 +73,6 @@ class UserAccount:
     def json(self) -> dict[str, Any]:
         """The account in JSON's types."""
         return {
-            "user_id_type": self.id_type,
             "charges": [charge_json(*one) for one in self.charges],
             "charges_under_another_key": [charge_json(*one) for one in self.unknown],
             "limits": [limit.json() for limit in self.limits],
@@ -89,20 +85,14 @@ def run(request: LedgerRequest) -> int:
     assert dataset is not None  # a request for an account has both
     assert request.user_id is not None
     charges = _charges_of(history, dataset)
-    if all(charge.rotation is None for _, charge in charges):
-        accounts = [_account(history, dataset, charges, None, {})]
-    else:
-        secret, found = _secret_of(request), []
-        for id_type in _id_types(request):
-            ids = pa.array([int(request.user_id)], _integers(request.user_id)) if id_type == "integer" else None
-            cohorts = _cohorts_of(pa.array([request.user_id]) if ids is None else ids, secret, history)
-            found.append(_account(history, dataset, charges, id_type, cohorts))
-        accounts = found
+    is_rotated = any(charge.rotation is not None for _, charge in charges)
+    cohorts = _cohorts_of(request.user_id, _secret_of(request), history) if is_rotated else {}
+    account = _account(history, dataset, charges, cohorts)
     if request.format == "json":
-        content = {"user_id": request.user_id, "dataset": dataset, "accounts": [one.json() for one in accounts]}
+        content = {"user_id": request.user_id, "dataset": dataset, **account.json()}
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
-        sys.stdout.write("\n".join(one.text(request) for one in accounts))
+        sys.stdout.write(account.text(request))
     return 0
 
 
@@ -116,7 +106,6 @@ def _account(
     history: History,
     dataset: str,
     charges: list[tuple[Reservation, Charge]],
-    id_type: str | None,
     cohorts: dict[str, int],
 ) -> UserAccount:
     """The account of a user of these cohorts, by partition."""
@@ -127,7 +116,7 @@ def _account(
     ]
     indices = {entry.index for entry, _ in unknown}
     own = [one for one in charges if one[0].index not in indices and charges_of_users([one[1]], cohorts)]
-    return UserAccount(id_type, own, len(charges), unknown, limit_accounts(history, dataset, cohorts))
+    return UserAccount(own, len(charges), unknown, limit_accounts(history, dataset, cohorts))
 
 
 def _secret_of(request: LedgerRequest) -> Secret:
@@ -143,19 +132,8 @@ def _secret_of(request: LedgerRequest) -> Secret:
     return secret
 
 
-def _id_types(request: LedgerRequest) -> list[str]:
-    """The types that the user's id may have in the logs. The text "7" and the integer 7 are two users."""
-    if request.user_id_type is not None:
-        return [request.user_id_type]
-    return ["integer", "text"] if is_integer_id(str(request.user_id)) else ["text"]
-
-
-def _integers(text: str) -> pa.DataType:
-    return pa.uint64() if int(text) >= 2**63 else pa.int64()
-
-
-def _cohorts_of(ids: pa.Array, secret: Secret, history: History) -> dict[str, int]:
-    """The user's cohort in each partition that the key makes of the ledger's datasets. ids: the user's alone."""
+def _cohorts_of(user_id: str, secret: Secret, history: History) -> dict[str, int]:
+    """The user's cohort in each partition that the key makes of the ledger's datasets."""
     entries = (*history.refusals, *history.reservations.values())
     divisions = {
         (entry.charge.dataset, entry.charge.rotation.cohorts) for entry in entries if entry.charge.rotation is not None
@@ -163,5 +141,7 @@ def _cohorts_of(ids: pa.Array, secret: Secret, history: History) -> dict[str, in
     cohorts = {}
     for dataset, number in sorted(divisions):
         key = rotation_key(secret, dataset, number)
-        cohorts[with_partition(Rotation(1, number), key).partition] = int(cohort_of(ids, key, number)[0])
+        cohorts[with_partition(Rotation(1, number), key).partition] = int(
+            cohort_of(pa.array([user_id]), key, number)[0]
+        )
     return cohorts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,11 +10,6 @@ from pydantic import PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions
 from sfumato.schemas.requests.request_base import INPUT, KEY, OUTPUT, PRIVACY, option
-
-
-def is_integer_id(text: str) -> bool:
-    """Whether a user's id may be an integer of a log: one of 64 bits, with or without a sign."""
-    return re.fullmatch(r"0|-?[1-9][0-9]{0,19}", text) is not None and -(2**63) <= int(text) < 2**64
 
 
 class KeyRequest(LogOptions):
@@ -121,11 +115,6 @@ class LedgerRequest(LogOptions):
     )
     format: Literal["text", "json"] = option("text", "format of what `show` and `account` print", OUTPUT, common=True)
     user_id: str | None = option(None, "the user's id, as the logs have it (account)", INPUT, common=True, metavar="ID")
-    user_id_type: Literal["integer", "text"] | None = option(
-        None,
-        "type of the ids in the logs (account); by default an id of digits is taken as either, and both are shown",
-        INPUT,
-    )
     key_file: str | None = option(
         None, "the releases' key, which decides whom a rotation asks (account)", KEY, common=True, metavar="FILE"
     )
@@ -163,8 +152,6 @@ class LedgerRequest(LogOptions):
                 raise RequestError("user_id, dataset: give both, as --user_id 4711 --dataset taxis")
             if self.key_file is not None and self.key_secret is not None:
                 raise RequestError("key_file and key_secret: give one of them, not both")
-            if self.user_id_type == "integer" and not is_integer_id(self.user_id):
-                raise RequestError(f"user_id: must be an integer of 64 bits, got {self.user_id[:40]!r}")
-        elif given := self.given(("user_id", "user_id_type", "key_file", "key_secret")):
+        elif given := self.given(("user_id", "key_file", "key_secret")):
             raise RequestError(f"{next(iter(given))}: only `sfumato ledger account` takes it")
         return self

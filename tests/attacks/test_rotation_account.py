@@ -296,9 +296,9 @@ def test_the_command_shows_the_account_that_the_brute_force_keeps(
     ends = [ORIGIN + timedelta(days=number) for number in range(15)]
     for user, dataset in itertools.product(range(12), ("city", "town")):
         arguments = ["--ledger", str(tmp_path / "ledger.db"), "--dataset", dataset, "--user_id", str(user)]
-        arguments += ["--user_id_type", "integer", "--key_file", key_file, "--format", "json"]
+        arguments += ["--key_file", key_file, "--format", "json"]
         assert cli.main(["ledger", "account", *arguments]) == 0
-        (account,) = json.loads(capsys.readouterr().out)["accounts"]
+        account = json.loads(capsys.readouterr().out)
         counted = [one for one in charges if one.dataset == dataset]
         own = [
             one for one in counted if one.rotation is None or asked[one.rotation.partition][user] == one.rotation.cohort

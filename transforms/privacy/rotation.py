@@ -17,7 +17,7 @@ from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.user_hashes import hash_users
 
 _PARTITION_DIGITS = 32
-_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
+_INTEGER = r"^(0|[1-9][0-9]{0,19}|-[1-9][0-9]{0,18})$"
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -64,12 +64,16 @@ def _hashes(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
         return hashes
     text = ids.cast(pa.large_binary())
     digits = pc.match_substring_regex(text, _INTEGER)
-    # Of two integers with equally many digits, the text of the smaller is the smaller one.
-    too_large = pc.or_(_above(text, b"9223372036854775807"), _above(text, b"-9223372036854775808"))
-    numbers = pc.and_not(digits, too_large)
-    integers = text.filter(numbers).cast(pa.large_string()).cast(pa.int64())
+    signed = pc.starts_with(text, b"-")
     hashes = hashes.copy()
-    hashes[numbers.to_numpy(zero_copy_only=False)] = hash_users(integers, user_key)
+    for limit, kind, of_kind in (
+        (b"18446744073709551615", pa.uint64(), pc.invert(signed)),
+        (b"-9223372036854775808", pa.int64(), signed),
+    ):
+        # Of two integers with equally many digits, the text of the smaller is the smaller one.
+        numbers = pc.and_not(pc.and_(digits, of_kind), _above(text, limit))
+        integers = text.filter(numbers).cast(pa.large_string()).cast(kind)
+        hashes[numbers.to_numpy(zero_copy_only=False)] = hash_users(integers, user_key)
     return hashes
 
 

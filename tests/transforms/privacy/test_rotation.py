@@ -48,7 +48,10 @@ def test_text_is_an_integer_where_it_is_written_as_one() -> None:
     integers = [0, 7, -7, 10**18, 10**18 - 1, 2**63 - 1, -(2**63)]
     of_integers = cohort_of(pa.array(integers), key, cohorts).tolist()
     assert cohort_of(pa.array([str(one) for one in integers]), key, cohorts).tolist() == of_integers
-    others = ["", "-", "-0", "007", "+7", "7 ", "7\n", "7.0", "u7", str(2**63), str(-(2**63) - 1), "9" * 30]
+    unsigned = [2**63, 2**64 - 1]
+    of_unsigned = cohort_of(pa.array(unsigned, pa.uint64()), key, cohorts).tolist()
+    assert cohort_of(pa.array([str(one) for one in unsigned]), key, cohorts).tolist() == of_unsigned
+    others = ["", "-", "-0", "007", "+7", "7 ", "7\n", "7.0", "u7", str(2**64), str(-(2**63) - 1), "9" * 30]
     of_others = cohort_of(pa.array(others), key, cohorts).tolist()
     assert len({*of_integers, *of_others}) == len(integers) + len(others)  # but with probability 1e-7
 
