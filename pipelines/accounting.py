@@ -108,8 +108,8 @@ class Accounting:
         asked = "" if cost.rotation is None else f", for the users of cohort {cost.rotation}"
         lines = [f"{text} to dataset {self.dataset} for {self.period}{asked}, in the ledger {self.ledger}"]
         for limit in limits:
-            asked = None if cost.rotation is None else {cost.rotation.partition: cost.rotation.cohort}
-            spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit, asked)
+            cohorts = None if cost.rotation is None else {cost.rotation.partition: cost.rotation.cohort}
+            spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit, cohorts)
             lines.append(f"limit: {limit.describe()}; epsilon {format_amount(spent)} is spent up to {self.period.last}")
             is_known = charge.rho is not None or not delta  # how releases of every day compose
             if is_known and limit.days > 1 and limit.adjacency == charge.adjacency:

@@ -133,7 +133,8 @@ class Refresh:
             self._log_late_files(day, reservation)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
-        sys.stdout.write(f"{FileSystems.join(release.path, 'index.html')}\n")
+        shown = self.config.output if is_pruned(release, history) else release.path
+        sys.stdout.write(f"{FileSystems.join(shown, 'index.html')}\n")
 
     def _log_late_files(self, day: date, reservation: Reservation) -> None:
         """Logs a warning about files that came after a published release was charged."""
