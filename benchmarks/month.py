@@ -61,6 +61,7 @@ CROWDS = {
     date(2026, 11, 22): Crowd((4.2, 9.4), CROWD_USERS),
 }
 """On a Wednesday at the stadium, a Saturday at the university, a Sunday between houses."""
+_COVERAGE_TITLE = "Cells whose 95% interval holds the exact users, in per cent of so many a night:"
 _ACTIVE_USERS = 225_000  # of the city of 300,000 people on a working day, about
 SIZES = (500, 1_000, 2_000, 4_000)
 GOALS = {"secagg": 2.5, "central": 1.5}
@@ -144,19 +145,18 @@ class Month:
 
 
 def publish_months(
-    trust: CentralOrSecagg, seeds: Iterable[Iterable[SimulatedNight]], size: Size
-) -> tuple[list[Month], list[dict[int, list[Publisher]]]]:
-    """Every way's months, and by seed the publishers before the nights that are published again."""
-    ways, kept = (REFERENCE, *ways_of(trust)), []
+    trust: CentralOrSecagg, ways: Sequence[Way], seeds: Iterable[Iterable[SimulatedNight]], size: Size
+) -> list[Month]:
+    """The reference's months and those of some ways, the nights of all seeds one after the other."""
+    ways = (REFERENCE, *ways)
     found: list[list[Published]] = [[] for _ in ways]
     for number, nights in enumerate(seeds):
-        maps, copies = publish_all(nights, [Publisher(way, trust, number) for way in ways], nights_again(size))
-        kept.append(copies)
+        maps, _ = publish_all(nights, [Publisher(way, trust, number) for way in ways])
         for all_maps, new in zip(found, maps, strict=True):
             all_maps.extend(new)
     learned = np.arange(len(found[0])) % size.nights >= size.learned
-    days = size.days * len(kept)
-    return [Month(way, days, learned, maps, found[0]) for way, maps in zip(ways, found, strict=True)], kept
+    days = size.days * (len(found[0]) // size.nights)
+    return [Month(way, days, learned, maps, found[0]) for way, maps in zip(ways, found, strict=True)]
 
 
 def nights_again(size: Size) -> list[int]:
@@ -204,27 +204,25 @@ def error_table(months: Sequence[Month], goal: float) -> str:
 
 
 def coverage_table(months: Sequence[Month]) -> str:
-    """Shares of cells whose 95% interval holds the exact users, by size, of the later nights."""
-    ends = [*(str(one - 1) for one in CLASSES[1:]), ""]
-    heads = [
-        f"{least:,} to {end} users" if end else f"{least:,} and more" for least, end in zip(CLASSES, ends, strict=True)
-    ]
-    rows = [["way", "cells a night", "all with users", "worst night", *heads], ["*goal*", "", "93-97", "", *[""] * 4]]
+    """Shares of cells whose 95% interval holds the exact users, of the later nights, all and by size."""
+    ends = [*(f"{one - 1:,}" for one in CLASSES[1:]), "more"]
+    sizes = [f"{least:,} to {end} users" for least, end in zip(CLASSES, ends, strict=True)]
+    rows = [["way", "cells with users", "worst night", "by user", *(f"of {size}" for size in sizes)]]
+    rows.append(["*goal*", "93-97", "", "", *("" for _ in sizes)])
     for month in months:
         if month.way.memory == "mean":  # the mean of maps has no intervals
             continue
         chosen = [one.covered for one, later in zip(month.maps, month.learned, strict=True) if later]
         cells, held = (np.stack([getattr(one, name) for one in chosen]) for name in ("cells", "held"))
         by_night = held.sum(axis=1) / cells.sum(axis=1)
-        of_size = [
-            f"{100 * at / of:.1f}" if of >= 200 else "-"
-            for at, of in zip(held.sum(axis=0), cells.sum(axis=0), strict=True)
-        ]
         worst = by_night[np.argmax(np.abs(by_night - 0.95))]
-        total = held.sum() / cells.sum()
-        rows.append(
-            [month.way.name, f"{cells.sum(axis=1).mean():,.0f}", f"{100 * total:.1f}", f"{100 * worst:.1f}", *of_size]
-        )
+        by_user = sum(one.users_held for one in chosen) / sum(one.users for one in chosen)
+        shares = [f"{100 * one:.1f}" for one in (held.sum() / cells.sum(), worst, by_user)]
+        shares[0] += f" of {cells.sum(axis=1).mean():,.0f}"
+        for at, of in zip(held.sum(axis=0), cells.sum(axis=0), strict=True):
+            each = of / len(chosen)
+            shares.append(f"{100 * at / of:.1f} of {each:,.0f}" if each >= 1 else "-")
+        rows.append([month.way.name, *shares])
     return markdown_table(rows)
 
 
@@ -348,9 +346,9 @@ def print_city(size: Size, seeds: int, plot_to: Path | None) -> None:
     """The tables of the city by trust model."""
     people = [make_nights(size.days, size.people, seed, CROWDS) for seed in range(seeds)]
     for trust in TRUSTS:
-        months, _ = publish_months(trust, people, size)
+        months = publish_months(trust, ways_of(trust), people, size)
         print(f"### {size.people:,} people, {trust}\n\n{error_table(months, GOALS[trust])}")
-        print(f"Cells whose 95% interval holds the exact users, in per cent:\n\n{coverage_table(months)}")
+        print(f"{_COVERAGE_TITLE}\n\n{coverage_table(months)}")
         print(alarm_text(months))
         if plot_to and trust == Trust.SECAGG:
             plot(months, size, plot_to / "month.png")
@@ -370,16 +368,17 @@ def print_events(size: Size, seeds: int) -> None:
         print(f"### Crowds, {trust}: {way.name}\n\n{event_table(found)}")
 
 
-def print_large(size: Size, seeds: int) -> None:
-    """The tables of many users."""
+def print_large(size: Size) -> None:
+    """The tables of many users, of one seed."""
     print(f"### {size.users:,} users, on paper\n\n{paper_table(size.users)}")
     share = size.users / _ACTIVE_USERS
     crowds = {day: replace(crowd, users=round(crowd.users * share)) for day, crowd in CROWDS.items()}
     for trust in TRUSTS:
-        drawn = (draw_nights(size.days, size.users, seed, crowds) for seed in range(seeds))
-        months, _ = publish_months(trust, drawn, size)
+        ways = [way for way in ways_of(trust) if way.memory not in ("warm", "mean")]
+        nights = draw_nights(size.days, size.users, crowds=crowds)
+        months = publish_months(trust, ways, [nights], size)
         print(f"### {size.users:,} users, counts drawn, {trust}\n\n{error_table(months, GOALS[trust])}")
-        print(f"Cells whose 95% interval holds the exact users, in per cent:\n\n{coverage_table(months)}")
+        print(f"{_COVERAGE_TITLE}\n\n{coverage_table(months)}")
 
 
 def plot(months: Sequence[Month], size: Size, path: Path) -> None:
@@ -431,7 +430,7 @@ def main() -> None:
     parts: dict[str, Callable[[], None]] = {
         "city": lambda: print_city(size, options.seeds, options.plot),
         "events": lambda: print_events(size, options.seeds),
-        "large": lambda: print_large(size, options.seeds),
+        "large": lambda: print_large(size),
         "year": lambda: print(year_table(size.people * 3 // 4, size.year)),
     }
     for name in options.only.split(","):
