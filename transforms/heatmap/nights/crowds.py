@@ -22,6 +22,11 @@ def place_of(node: int) -> tuple[int, int]:
     return level, node ^ (1 << (2 * level))
 
 
+def changed_nodes(found: Sequence[FoundChange]) -> list[tuple[int, float]]:
+    """The row and the excess of every node of some changes."""
+    return [pair for one in found for pair in zip(one.rows, one.excess, strict=True)]
+
+
 def descendants(full: FullTree, level: int, path: int, below: int) -> slice:
     """The nodes of level `below` within a node, as a slice of that level's nodes."""
     down = 2 * (below - level)
@@ -39,16 +44,16 @@ def sums_without(
     """
     weighted, weights = ([one.copy() for one in values] for values in (nodes.weighted, nodes.weights))
     inside: list[tuple[int, slice]] = []
-    for change in found:
-        level, path = place_of(int(errors.node[change.row]))
+    for row, excess in changed_nodes(found):
+        level, path = place_of(int(errors.node[row]))
         for above in range(level):
             place = np.searchsorted(own.codes[above], np.uint64(path >> (2 * (level - above))))
-            weighted[above][place] -= change.excess * weights[above][place]
+            weighted[above][place] -= excess * weights[above][place]
         for below in range(level, len(own.codes)):
             rows = descendants(own, level, path, below)
             leaf = own.leaves[below][rows]
             area = 4.0 ** (level - below)
-            variance = area * (change.excess**2 + change.margin**2)
+            variance = area * (excess**2 + errors.deviations()[row] ** 2)
             weighted[below][rows] = np.where(leaf, expected[below][rows] / variance, 0.0)
             weights[below][rows] = np.where(leaf, 1 / variance, 0.0)
             if below > level:
@@ -81,12 +86,11 @@ def add_crowds(
         found: the changes.
     """
     users, variance = [one.copy() for one in users], [one.copy() for one in variance]
-    for change in found:
-        row = change.row
+    for row, excess in changed_nodes(found):
         level, path = place_of(int(errors.node[row]))
         node = descendants(full, level, path, level)
         before = users[level][node].copy()
-        after = np.maximum(before + change.excess, 0.0)
+        after = np.maximum(before + excess, 0.0)
         variance[level][node] = errors.noise[row] + errors.cohort * np.maximum(after, errors.expected[row])
         users[level][node] = after
         for above in range(level):

@@ -14,6 +14,7 @@ from datetime import date
 
 import numpy as np
 
+from sfumato.transforms.heatmap.nights.crowds import changed_nodes
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors
 from sfumato.transforms.heatmap.nights.week_model import WEEK
@@ -110,9 +111,8 @@ def remembered(
 ) -> tuple[Event, ...]:
     """The events that later nights may repeat, the oldest first."""
     kept = [event for event in events if (night - event.night).days < _WEEKS * WEEK]
-    for one in found:
-        row = one.row
+    for row, excess in changed_nodes(found):
         noise = errors.noise[row] + errors.cohort * max(errors.measured[row], errors.expected[row], 0.5)
         stddev = float(np.sqrt(noise + errors.expected_variance[row]))
-        kept.append(Event(int(errors.node[row]), night, one.excess / users, stddev / users))
+        kept.append(Event(int(errors.node[row]), night, excess / users, stddev / users))
     return tuple(kept[-MAX_EVENTS:])

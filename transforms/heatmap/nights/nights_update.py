@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.heatmap.nights.crowds import add_crowds, sums_without
+from sfumato.schemas.tree import node_names
+from sfumato.transforms.heatmap.nights.crowds import add_crowds, changed_nodes, sums_without
 from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
 from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, rounded
@@ -29,17 +30,22 @@ class Change:
     """A place that differs tonight from what the nights before lead to expect.
 
     Attributes:
-        node: a leading 1 and the node's path.
-        users: tonight.
+        nodes: one to nine nodes of one size that make the place, each a leading 1 and the node's path.
+        users: in all of them tonight.
         low, high: simultaneous 95% interval of `users`.
-        expected: users.
+        expected: users, from the nights before.
     """
 
-    node: int
+    nodes: tuple[int, ...]
     users: float
     low: float
     high: float
     expected: float
+
+    @property
+    def cell_ids(self) -> list[str]:
+        """The names of the nodes."""
+        return node_names(np.array(self.nodes, dtype=np.uint64))
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ def update(
     found = find_sudden_changes(errors)
 
     def infer(without: list[FoundChange]) -> NightPosterior:
-        base = max(users - sum(one.excess for one in without), users / 5)
+        base = max(users - sum(excess for _, excess in changed_nodes(without)), users / 5)
         part = sums_without(own, nodes, expected, errors, without) if without else sums
         return infer_night(full, known, night.weekday(), base, variance, _on(full, own, part))
 
@@ -109,7 +115,9 @@ def update(
         counts, spread = add_crowds(full, counts, spread, _on(full, own, sums), errors, found)
     lasting = [(event, repeated(event, errors, night, users)) for event in state.events]
     places = [event.node for event, weekdays in lasting if weekdays is not None]
-    new = [one for one in found if not any(_overlap(int(errors.node[one.row]), place) for place in places)]
+    new = [
+        one for one in found if not any(_overlap(int(errors.node[row]), there) for row in one.rows for there in places)
+    ]
     if places:
         likely = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
         for event, weekdays in lasting:
@@ -158,9 +166,9 @@ def _errors(
 
 
 def _change(errors: NodeErrors, found: FoundChange) -> Change:
-    users, expected = float(errors.measured[found.row]), float(errors.expected[found.row])
+    users, expected = (float(values[found.rows].sum()) for values in (errors.measured, errors.expected))
     low, high = max(users - found.margin, 0.0), max(users + found.margin, 0.0)
-    return Change(int(errors.node[found.row]), max(users, 0.0), low, high, expected)
+    return Change(tuple(errors.node[found.rows].tolist()), max(users, 0.0), low, high, expected)
 
 
 def _overlap(one: int, other: int) -> bool:

@@ -1,25 +1,30 @@
 """Places whose users differ tonight from what the nights before lead to expect. Pure.
 
-Every node that tonight's tree measured is tested at once. Under the null hypothesis the difference D of the measured
-and the expected users is the sum of independent errors: of the expectation (normal), of the cohort (c times a Poisson
-number, less its mean), and of the noise (as many Laplace variables as the node has entries). With K the sum of their
-cumulant functions, Chernoff's bound is P(|D| >= x) <= 2 exp(K(t) - t x) for every t > 0. So D is beyond
+A place is a node that tonight's tree measured, or a square of 2 x 2 or 3 x 3 nodes of one size, most of which it
+measured, because a crowd rarely fits a node. All places are tested at once. Under the null hypothesis the difference D
+of the measured and the expected users is the sum of independent errors: of the expectation (normal), of the cohort (c
+times a Poisson number, less its mean), and of the noise (as many Laplace variables as the place has entries). With K
+the sum of their cumulant functions, the probability that D is at least x = K'(t) is about
 
-    x = min over t of (K(t) + log(2 m / alpha)) / t
+    exp(K(t) - t x) / (t sqrt(2 pi K''(t))).
 
-with a probability of at most alpha / m. A level with m nodes has an equal share of the family-wise error rate.
+The family-wise error rate is divided evenly among the sizes of places, and among the places of a size (Bonferroni).
 
-Changed nodes lie within each other. The node whose D is largest against its x comes first. Its D is then taken from
-that of its ancestors, its descendants are explained, and so on. A crowd rarely fits a node, so the neighbours of the
-nodes that were found are tested again, at a family-wise rate of their own.
+Changed places overlap. The place whose D is largest against its bound comes first, then what it explains is taken from
+all others: its D from that of its ancestors, and all of its descendants. When a place was found, the nodes around it
+are tested again, at a family-wise rate of their own.
+
+Source: Daniels (1954), Saddlepoint approximations in statistics; Lugannani and Rice (1980) for tails.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
@@ -28,7 +33,10 @@ from sfumato.schemas.tree import node_levels, node_paths
 Floats = NDArray[np.float64]
 FAMILY_WISE_ERROR = 0.05
 _MAX_CHANGES = 64  # of one night
-_STEPS = np.geomspace(0.3, 12.0, 40)  # values of t, over 1 / standard deviation
+_SQUARE_LEVELS = (3, 7)  # of the nodes of squares
+_SQUARE_SIDES = (2, 3)
+MAX_PLACE = 9  # nodes
+_STEPS = np.geomspace(0.3, 60.0, 64)  # values of t, over 1 / standard deviation, before its limit by the noise
 
 
 @dataclass(frozen=True)
@@ -59,105 +67,156 @@ class NodeErrors:
         columns = (self.node, self.measured, self.expected, self.expected_variance, self.noise, self.entries)
         return NodeErrors(*(column[rows] for column in columns), self.cohort, self.tested[rows])
 
+    def sums(self, places: NDArray[np.int64]) -> NodeErrors:
+        """The errors of places of some nodes: int64[m, 9], rows of nodes, or -1."""
+
+        def summed(values: Floats) -> Floats:
+            return np.asarray(np.append(values, 0.0)[places].sum(axis=1))
+
+        tested = np.append(self.tested, True)[places].all(axis=1)
+        columns = (self.measured, self.expected, self.expected_variance, self.noise, self.entries)
+        return NodeErrors(self.node[places[:, 0]], *map(summed, columns), self.cohort, tested)
+
+    def deviations(self) -> Floats:
+        """Standard deviations of measured - expected: float64[n]."""
+        return np.sqrt(self.expected_variance + self.cohort * self._users + np.maximum(self.noise, 1e-9))
+
     def margins(self, log_inverse: Floats) -> Floats:
-        """Bounds of |measured - expected| that hold with a probability of 1 - exp(-log_inverse) each: float64[n]."""
-        users = np.maximum(self.expected, 0.5)
-        sampled = self.cohort * users
-        noise = np.maximum(self.noise, 1e-12)
-        total = self.expected_variance + sampled + noise
+        """The x that measured - expected exceeds with a probability of exp(-log_inverse): float64[n], for x > 0."""
         jump = self.cohort + 1  # a queried user counts as so many
-        best = np.full(len(total), np.inf)
+        rate = self.cohort * self._users / jump**2
+        noise = np.maximum(self.noise, 1e-9) / (2 * self.entries)
+        below, before = np.zeros(len(noise)), np.zeros(len(noise))
+        margin = np.full(len(noise), np.inf)
         for step in _STEPS:
-            t = step / np.sqrt(total)
-            inside = t**2 * noise / (2 * self.entries)
-            cumulant = self.expected_variance * t**2 / 2
-            cumulant += sampled / jump**2 * (np.expm1(np.minimum(jump * t, 50.0)) - jump * t)
-            cumulant -= self.entries * np.log1p(-np.minimum(inside, 0.999999))
-            bound = (cumulant + log_inverse) / t
-            best = np.where((inside < 0.999) & (jump * t < 50), np.minimum(best, bound), best)
-        return best
+            t = 1 / (self.deviations() / step + np.sqrt(noise))  # noise t^2 stays below 1
+            grown = np.exp(np.minimum(jump * t, 100.0))
+            left = 1 - noise * t**2
+            cumulant = self.expected_variance * t**2 / 2 + rate * (grown - 1 - jump * t) - self.entries * np.log(left)
+            slope = self.expected_variance * t + rate * jump * (grown - 1) + 2 * self.entries * noise * t / left
+            bend = self.expected_variance + rate * jump**2 * grown
+            bend += 2 * self.entries * noise * (1 + noise * t**2) / left**2
+            inverse = t * slope - cumulant + np.log(t) + np.log(2 * np.pi * bend) / 2
+            here = np.isinf(margin) & (inverse >= log_inverse)
+            part = (log_inverse[here] - below[here]) / np.maximum(inverse[here] - below[here], 1e-12)
+            margin[here] = before[here] + part * (slope[here] - before[here])
+            below, before = inverse, slope
+        return margin
+
+    @property
+    def _users(self) -> Floats:
+        return np.maximum(self.expected, 0.5)
 
 
 @dataclass(frozen=True)
 class FoundChange:
-    """A changed node.
+    """A changed place.
 
     Attributes:
-        row: of the node.
-        excess: measured less expected users.
-        margin: half the width of the simultaneous 95% interval of tonight's users.
+        rows: of its nodes.
+        excess: measured less expected users of each node.
+        margin: half the width of the simultaneous 95% interval of the users of all of its nodes together.
     """
 
-    row: int
-    excess: float
+    rows: list[int]
+    excess: list[float]
     margin: float
 
 
 def find_sudden_changes(errors: NodeErrors) -> list[FoundChange]:
-    """Finds the changed nodes, none of which lies within another, the clearest first."""
-    level = node_levels(errors.node)
-    tests = np.bincount(level[errors.tested], minlength=int(level.max()) + 1)
-    rate = FAMILY_WISE_ERROR / max(int((tests > 0).sum()), 1)
-    rows = np.flatnonzero(errors.tested)
-    difference = errors.measured - errors.expected
-    deviation = np.sqrt(errors.expected_variance + errors.cohort * np.maximum(errors.expected, 0.5) + errors.noise)
-    rows = rows[np.abs(difference[rows]) > 2 * deviation[rows]]  # the others cannot be found
-    log_inverse = np.log(2 * tests[level] / rate + 1)
-    margin = np.full(len(level), np.inf)
-    margin[rows] = errors.only(rows).margins(log_inverse[rows])
-    found = _greedy(errors.node, level, difference, margin, [])
-    if found:
-        near = np.setdiff1d(_neighbours(errors.node, level, found), found)
-        near = near[errors.tested[near]]
-        if len(near):
-            again = np.full(len(level), np.inf)
-            again[near] = errors.only(near).margins(np.full(len(near), math.log(2 * len(near) / FAMILY_WISE_ERROR)))
-            found = _greedy(errors.node, level, difference, again, found)
-    if not found:
+    """Finds the changed places, the clearest first. No node of one lies within a node of another."""
+    places, size = _places(errors)
+    joint = errors.sums(places)
+    tests = np.bincount(size[joint.tested], minlength=int(size.max()) + 1)
+    log_inverse = np.log(2 * tests * max(int((tests > 0).sum()), 1) / FAMILY_WISE_ERROR + 1)
+    likely = joint.tested & (np.abs(joint.measured - joint.expected) > 2 * joint.deviations())
+    rows = np.flatnonzero(likely)  # the others cannot be found
+    if not len(rows):
         return []
-    chosen = errors.only(np.array(found))
+    search = _Search(errors)
+    search.take(places[rows], joint.only(rows).margins(log_inverse[size[rows]]))
+    if not search.found:
+        return []
+    near = _neighbours(errors.node, search)
+    if len(near):
+        again = errors.only(near).margins(np.full(len(near), math.log(2 * len(near) / FAMILY_WISE_ERROR)))
+        search.take(_padded(near[:, None]), again)
+    chosen = errors.sums(np.concatenate([_padded(np.array([rows])) for rows in search.found]))
     users = np.maximum(chosen.measured, chosen.expected)
-    alone = NodeErrors(
-        chosen.node, chosen.measured, users, 0 * users, chosen.noise, chosen.entries, chosen.cohort, chosen.tested
-    )
-    half = alone.margins(log_inverse[found])
-    return [FoundChange(row, float(difference[row]), float(one)) for row, one in zip(found, half, strict=True)]
+    alone = replace(chosen, expected=users, expected_variance=np.zeros(len(users)))
+    half = alone.margins(np.full(len(users), float(log_inverse.max())))
+    difference = errors.measured - errors.expected
+    return [
+        FoundChange(rows, difference[rows].tolist(), float(one)) for rows, one in zip(search.found, half, strict=True)
+    ]
 
 
-def _greedy(
-    node: NDArray[np.uint64], level: NDArray[np.int64], difference: Floats, margin: Floats, found: list[int]
-) -> list[int]:
-    """Adds nodes to those that were found, while one's difference is beyond its margin, the clearest first."""
-    found, left, open_ = list(found), difference.copy(), np.ones(len(node), dtype=bool)
-    for row in found:
-        _explain(node, level, left, open_, row)
-    while len(found) < _MAX_CHANGES:
-        score = np.where(open_, np.abs(left) / margin, 0.0)
-        row = int(score.argmax())
-        if score[row] <= 1:
-            break
-        found.append(row)
-        _explain(node, level, left, open_, row)
-    return found
+def _places(errors: NodeErrors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All places, int64[m, 9], and a number for the size of each, int64[m]."""
+    level = node_levels(errors.node)
+    places, sizes = [_padded(np.arange(len(level))[:, None])], [3 * level]
+    x, y = (axis.astype(np.int64) for axis in deinterleave(node_paths(errors.node)))
+    for at in range(_SQUARE_LEVELS[0], min(_SQUARE_LEVELS[1], int(level[-1])) + 1):
+        here = np.flatnonzero(level == at)
+        grid = np.full((1 << at, 1 << at), -1)
+        grid[y[here], x[here]] = here
+        for side in _SQUARE_SIDES:
+            square = sliding_window_view(np.pad(grid, side - 1, constant_values=-1), (side, side)).reshape(-1, side**2)
+            square = square[(square >= 0).sum(axis=1) > side**2 / 2]
+            places.append(_padded(-np.sort(-square, axis=1)))
+            sizes.append(np.full(len(square), 3 * at + side - 1))
+    return np.concatenate(places), np.concatenate(sizes)
 
 
-def _explain(
-    node: NDArray[np.uint64], level: NDArray[np.int64], left: Floats, open_: NDArray[np.bool_], row: int
-) -> None:
-    """Takes a node's difference from that of its ancestors, and closes them, the node and its descendants."""
-    value = left[row]
-    for above in range(int(level[row])):
-        place = int(np.searchsorted(node, node[row] >> np.uint64(2 * (int(level[row]) - above))))
-        left[place] -= value
-        open_[place] = False
-    below = np.maximum(level - level[row], 0).astype(np.uint64)
-    open_[(level >= level[row]) & (node >> (np.uint64(2) * below) == node[row])] = False
+def _padded(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.pad(rows, ((0, 0), (0, MAX_PLACE - rows.shape[1])), constant_values=-1)
 
 
-def _neighbours(node: NDArray[np.uint64], level: NDArray[np.int64], found: list[int]) -> NDArray[np.int64]:
-    """The rows of the nodes of the same size around some nodes."""
+class _Search:
+    """Takes places, the clearest first."""
+
+    def __init__(self, errors: NodeErrors) -> None:
+        self.found: list[list[int]] = []  # rows of nodes, by place
+        self._node, self.level = errors.node, node_levels(errors.node)
+        self._left = np.append(errors.measured - errors.expected, 0.0)  # what no found place explains
+        self._closed = np.append(~errors.tested, False)
+        self._deviation = errors.deviations()
+
+    def take(self, places: NDArray[np.int64], margin: Floats) -> None:
+        """Takes places, int64[m, 9], while the difference of one is beyond its margin."""
+        while len(self.found) < _MAX_CHANGES:
+            differences = self._left[places].sum(axis=1)
+            score = np.where(self._closed[places].any(axis=1), 0.0, np.abs(differences) / margin)
+            best = int(score.argmax())
+            if score[best] <= 1:
+                return
+            # The nodes of a place without a difference of their own are no part of the change.
+            sign = np.sign(differences[best])
+            rows = [row for row in places[best].tolist() if row >= 0 and self._left[row] != 0]
+            clear = [row for row in rows if sign * self._left[row] > self._deviation[row]] or rows
+            self.found.append(clear)
+            for row in clear:
+                self._explain(row)
+
+    def open(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some nodes that may be taken."""
+        return rows[~self._closed[rows] & (self._left[rows] != 0)]
+
+    def _explain(self, row: int) -> None:
+        """Takes a node's difference from that of its ancestors, and closes them, the node and its descendants."""
+        value, level, node = self._left[row], self.level, self._node
+        for above in range(int(level[row])):
+            place = int(np.searchsorted(node, node[row] >> np.uint64(2 * (int(level[row]) - above))))
+            self._left[place] -= value
+            self._closed[place] = True
+        down = np.maximum(level - level[row], 0).astype(np.uint64)
+        self._left[:-1][(level >= level[row]) & (node >> (np.uint64(2) * down) == node[row])] = 0.0
+
+
+def _neighbours(node: NDArray[np.uint64], search: _Search) -> NDArray[np.int64]:
+    """The rows of the nodes of the same size around those that were found, which may still be taken."""
     x, y = (axis.astype(np.int64) for axis in deinterleave(node_paths(node)))
     near = np.zeros(len(node), dtype=bool)
-    for row in found:
-        near |= (level == level[row]) & (abs(x - x[row]) <= 1) & (abs(y - y[row]) <= 1)
-    return np.flatnonzero(near)
+    for row in itertools.chain.from_iterable(search.found):
+        near |= (search.level == search.level[row]) & (abs(x - x[row]) <= 1) & (abs(y - y[row]) <= 1)
+    return search.open(np.flatnonzero(near))
