@@ -22,11 +22,11 @@ from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
 from sfumato.transforms.heatmap.nights.week_model import WEEK
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family, children_of
 from sfumato.transforms.heatmap.state import Estimate
 
 MAX_NODES = 1 << 17
-MEMORY_NIGHTS = 2.0  # see `Estimate.memory`
+MEMORY_NIGHTS = 1.5  # see `Estimate.memory`
 _FORMAT = 1
 _METADATA = b"sfumato.nights"
 _DRIFT = 0.001  # growth a day of the variance of a family's shares, over its roughness
@@ -161,6 +161,33 @@ class NightsState:
                     raise ValueError("values that are no numbers, or out of range")
         wide = ([one.astype(np.float64) for one in values] for values in (mean, precision, night_, roughness))
         return cls(night, rests_on, full, Accumulated(*wide), _read_events(about["events"], night, depth))
+
+
+def pruned(full: FullTree, known: Accumulated, max_nodes: int = MAX_NODES) -> tuple[FullTree, Accumulated]:
+    """Returns the tree without the families of which least is known, if it has more nodes than `max_nodes`.
+
+    A family counts as known by the sum of its weekdays' precision times its roughness, or as its best descendant. The
+    root's family stays.
+    """
+    if sum(len(codes) for codes in full.codes) <= max_nodes:
+        return full, known
+    worth = [known.roughness[level] * by_family(known.precision[level].sum(axis=1)).mean(axis=1)
+             for level in range(1, len(full.codes))]  # fmt: skip
+    for level in range(len(full.codes) - 1, 1, -1):
+        np.maximum.at(worth[level - 2], full.parents[level] // 4, worth[level - 1])
+    ranked = np.sort(np.concatenate(worth))
+    least = ranked[-(max_nodes // 4)] if len(ranked) > max_nodes // 4 else -1.0
+    kept = [np.ones(1, dtype=bool)]
+    for level, one in enumerate(worth, 1):
+        kept.append(np.repeat((one > least) | (level == 1), 4))
+    codes = tuple(one[rows] for one, rows in zip(full.codes, kept, strict=True) if rows.any())
+    rows = kept[: len(codes)]
+    nodes = ([one[here] for one, here in zip(values, rows, strict=False)] for values in (known.mean, known.precision))
+    families = (
+        [one[here[::4][: len(one)]] for one, here in zip(values, rows, strict=False)]
+        for values in (known.night, known.roughness)
+    )
+    return FullTree(full.depth, codes), Accumulated(*nodes, *families)
 
 
 def rounded(known: Accumulated) -> Accumulated:

@@ -14,7 +14,7 @@ from sfumato.schemas.tree import node_names
 from sfumato.transforms.heatmap.nights.crowds import add_crowds, changed_nodes, sums_without
 from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
-from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, rounded
+from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned, rounded
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
@@ -128,8 +128,8 @@ def update(
     estimate = Estimate(full.tree, full.leaf_values(counts), np.sqrt(full.leaf_values(spread)), slope=posterior.slope)
     low, high = user_intervals(estimate.counts, estimate.stddev)
     changes = [_change(errors, one) for one in found]
-    state = NightsState(night, joined(state.rests_on, night), full, rounded(after), events)
-    return state, NightMap(estimate, low, high, changes)
+    state = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events)
+    return state, NightMap(estimate, low, high, changes, _parameters(after))
 
 
 def _first_night(
@@ -142,8 +142,21 @@ def _first_night(
         posterior = infer_night(own, Accumulated.empty(own), night.weekday(), users, variance, sums)
         expected = posterior.users
     counts, spread = own.leaf_values(posterior.users), np.sqrt(own.leaf_values(posterior.variance))
-    state = NightsState(night, joined((), night), own, rounded(posterior.accumulated), ())
-    return state, NightMap(Estimate(own.tree, counts, spread, slope=posterior.slope), *user_intervals(counts, spread))
+    state = NightsState(night, joined((), night), *_kept(own, posterior.accumulated))
+    estimate = Estimate(own.tree, counts, spread, slope=posterior.slope)
+    return state, NightMap(estimate, *user_intervals(counts, spread), [], _parameters(posterior.accumulated))
+
+
+def _kept(full: FullTree, known: Accumulated) -> tuple[FullTree, Accumulated]:
+    full, known = pruned(full, known)
+    return full, rounded(known)
+
+
+def _parameters(known: Accumulated) -> dict[str, Any]:
+    """What was learned of the shares of the families of each level, from level 1 on: averages over families."""
+    return {
+        name: [float(f"{values.mean():.4g}") for values in getattr(known, name)[1:]] for name in ("roughness", "night")
+    }
 
 
 def _errors(
