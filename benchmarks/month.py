@@ -14,6 +14,7 @@ Any 30 nights spend epsilon 1 (Gaussian noise: epsilon 1 and delta 1e-6). Data: 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
 import sys
@@ -207,8 +208,8 @@ def error_table(months: Sequence[Month], goal: float) -> str:
 
 def coverage_table(months: Sequence[Month]) -> str:
     """Shares of cells whose 95% interval holds the exact users, of the later nights, all and by size."""
-    ends = [*(f"{one - 1:,}" for one in CLASSES[1:]), "more"]
-    sizes = [f"{least:,} to {end} users" for least, end in zip(CLASSES, ends, strict=True)]
+    sizes = [f"{least:,} to {end - 1:,} users" for least, end in itertools.pairwise(CLASSES)]
+    sizes.append(f"{CLASSES[-1]:,} and more")
     rows = [["way", "cells with users", "worst night", "by user", *(f"of {size}" for size in sizes)]]
     rows.append(["*goal*", "93-97", "", "", *("" for _ in sizes)])
     for month in months:
