@@ -14,6 +14,7 @@ from sfumato.transforms.heatmap.posterior.inference import predict_contrasts
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums
 
 Floats = NDArray[np.float64]
+_EVEN = 0.5  # the part of a family's variance that is even over its members; the rest is in proportion to their users
 _LEAST_USERS = 0.25  # of a parent whose children's shares are measured
 
 
@@ -53,6 +54,7 @@ class NightPosterior:
         full: the tree.
         users: float64[n] by level and node.
         variance: of these, for the numbers of users tonight (and not their expectation), by level and node.
+        share_variance: float64[n / 4] by level, of each coordinate of a family's shares.
         accumulated: with tonight's measurements.
         slope: see `Estimate`.
     """
@@ -60,6 +62,7 @@ class NightPosterior:
     full: FullTree
     users: list[Floats]
     variance: list[Floats]
+    share_variance: list[Floats]
     accumulated: Accumulated
     slope: float
 
@@ -71,6 +74,7 @@ def infer_night(
     users: float,
     users_variance: float,
     tonight: SubtreeSums | None = None,
+    night_scale: float = 1.0,
 ) -> NightPosterior:
     """Goes down from the root, one level at a time.
 
@@ -87,9 +91,10 @@ def infer_night(
         users_variance: of their error.
         tonight: measured users of the nodes of `full`, with an infinite variance where there is no measurement; None
             predicts from the nights before.
+        night_scale: multiplies the variance from night to night, see `variance_scales`.
     """
     counts, spread = [np.array([users])], [np.array([users_variance])]
-    night, roughness = [np.zeros(0)], [np.zeros(0)]
+    night, roughness, share_variance = ([np.zeros(0)] for _ in range(3))
     means, precisions = [before.mean[0]], [before.precision[0]]
     learner, slopes = Learner(PRIOR), [(0, 0.0)]
     for level in range(1, len(full.codes)):
@@ -98,44 +103,51 @@ def infer_night(
         mean, precision = before.mean[level], before.precision[level]
         share, noise = np.zeros((len(total), 4)), np.full(len(total), np.inf)
         if tonight is not None:
-            share, variance = _shares(by_family(tonight.users[level]), by_family(tonight.variance[level]), total)
-            noise = _per_coordinate(variance)
+            share, variance = measured_shares(
+                by_family(tonight.users[level]), by_family(tonight.variance[level]), total
+            )
+            noise = per_coordinate(variance)
             once = variance + 1 / (4 * total[:, None]) + before.night[level][:, None]
             mean, precision = _accumulate(mean, precision, weekday, share.ravel(), once.ravel())
         contrast, weight = _contrasts(mean, precision)
-        known = weight.sum(axis=1)
-        strong = known > 3 * SIGNAL**2
-        typical = (weight[:, :, None] * contrast).sum(axis=1) / np.maximum(known, 1e-300)[:, None]
+        weights = weight.sum(axis=1)
+        strong = weights > 3 * SIGNAL**2
+        typical = (weight[:, :, None] * contrast).sum(axis=1) / np.maximum(weights, 1e-300)[:, None]
         bases = [full.gradient(level - 1, parents, counts) / total[:, None]] if level >= 2 else []
-        fit = 1 / (1 / np.maximum(known, 1e-30) + 0.05**2)
+        fit = 1 / (1 / np.maximum(weights, 1e-30) + 0.05**2)
         predicted, slope = predict_contrasts(bases, typical, fit, strong, np.ones(len(total)))
         if slope is not None:
             slopes.append((len(total), slope))
-        measured = np.isfinite(noise)[:, None]
+        is_measured = np.isfinite(noise)[:, None]
         data = WeekData(
             mean=np.where(weight[:, :, None] > 0, contrast - predicted[:, None, :], 0.0),
             precision=weight,
             weekday=weekday,
-            tonight=np.where(measured, share - 0.25 - predicted, 0.0),
+            tonight=np.where(is_measured, share - 0.25 - predicted, 0.0),
             noise=noise,
             chance=1 / (4 * total),
+            night_scale=night_scale,
         )
         found = infer_week(data, learner, strong)
         parent_users = counts[level - 1][parents]
         children = project(parent_users[:, None] * (0.25 + predicted + found.mean), parent_users)
         shares = children / np.maximum(parent_users, 1e-12)[:, None]
         energy = 3 * found.variance * parent_users**2
-        spread.append((energy[:, None] / 4 + spread[level - 1][parents][:, None] * shares**2).ravel())
+        part = (1 - _EVEN) * shares + _EVEN / 4
+        spread.append((energy[:, None] * part + spread[level - 1][parents][:, None] * shares**2).ravel())
         counts.append(children.ravel())
-        night.append(found.night)
+        share_variance.append(found.variance)
+        night.append(night_scale * found.night)
         roughness.append(found.level)
         means.append(mean)
         precisions.append(precision)
     slope = sum(n * one for n, one in slopes) / max(sum(n for n, _ in slopes), 1)
-    return NightPosterior(full, counts, spread, Accumulated(means, precisions, night, roughness), min(slope, 1.0))
+    return NightPosterior(
+        full, counts, spread, share_variance, Accumulated(means, precisions, night, roughness), min(slope, 1.0)
+    )
 
 
-def _shares(users: Floats, variance: Floats, total: Floats) -> tuple[Floats, Floats]:
+def measured_shares(users: Floats, variance: Floats, total: Floats) -> tuple[Floats, Floats]:
     """Measured users float64[n, 4] as shares of the parents' users, which they then add up to, and their variances."""
     summed = variance.sum(axis=1, keepdims=True)
     part = np.where(np.isfinite(summed), variance / np.where(np.isfinite(summed), summed, 1), 0.25)
@@ -143,7 +155,7 @@ def _shares(users: Floats, variance: Floats, total: Floats) -> tuple[Floats, Flo
     return share, variance / total[:, None] ** 2
 
 
-def _per_coordinate(variance: Floats) -> Floats:
+def per_coordinate(variance: Floats) -> Floats:
     """The mean variance of three coordinates of four reconciled numbers: float64[..., 4] -> float64[...]."""
     finite = np.asarray(np.isfinite(variance).all(axis=-1, keepdims=True))
     variance = np.where(finite, variance, 1.0)
@@ -171,6 +183,6 @@ def _contrasts(mean: Floats, precision: Floats) -> tuple[Floats, Floats]:
     weight = np.swapaxes(precision.reshape(-1, 4, WEEK), 1, 2)
     known = np.asarray((weight > 0).all(axis=2))
     variance = np.where(known[:, :, None], 1 / np.where(known[:, :, None], weight, 1), np.inf)
-    reconciled, _ = _shares(shares.reshape(-1, 4), variance.reshape(-1, 4), np.ones(len(shares) * WEEK))
+    reconciled, _ = measured_shares(shares.reshape(-1, 4), variance.reshape(-1, 4), np.ones(len(shares) * WEEK))
     contrast = np.where(known[:, :, None], reconciled.reshape(shares.shape) - 0.25, 0.0)
-    return contrast, 1 / _per_coordinate(variance)
+    return contrast, 1 / per_coordinate(variance)

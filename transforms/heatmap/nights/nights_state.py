@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
+from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales
 from sfumato.transforms.heatmap.nights.week_model import WEEK
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family, children_of
 from sfumato.transforms.heatmap.state import Estimate
@@ -31,6 +32,7 @@ _FORMAT = 1
 _METADATA = b"sfumato.nights"
 _DRIFT = 0.001  # growth a day of the variance of a family's shares, over its roughness
 _MOST = 1e18  # precision of a share, that of a count of 2^30 users without noise
+_DAMAGE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 _FINEST_NODE = np.uint64(1 << 41)
 
 
@@ -44,6 +46,7 @@ class NightsState:
         full: the tree of all nodes that are known.
         known: the accumulators of the nodes of `full`, rounded to float32, as the table has them.
         events: sudden changes of the last nights, which may last.
+        scales: of drift and of differences from night to night.
     """
 
     night: date
@@ -51,6 +54,7 @@ class NightsState:
     full: FullTree
     known: Accumulated
     events: tuple[Event, ...] = ()
+    scales: VarianceScales = field(default_factory=VarianceScales)
 
     @property
     def depth(self) -> int:
@@ -74,7 +78,8 @@ class NightsState:
 
     def expect(self, night: date, users: float, users_variance: float = 0.0) -> NightPosterior:
         """Returns the expected users of all nodes on a later night. Raises RequestError, as `predict` does."""
-        return infer_night(self.full, self.drifted(night), night.weekday(), users, users_variance)
+        known, scale = self.drifted(night), self.scales.night
+        return infer_night(self.full, known, night.weekday(), users, users_variance, night_scale=scale)
 
     def drifted(self, night: date) -> Accumulated:
         """Returns the accumulators as they count on a later night. Raises RequestError, as `predict` does."""
@@ -83,7 +88,7 @@ class NightsState:
             raise RequestError(f"night: {night} is not after {self.night}, the last night of the earlier release")
         precision = []
         for one, rough in zip(self.known.precision, self.known.roughness, strict=True):
-            drift = np.repeat(_DRIFT * days * rough, 4)[:, None] if len(rough) else np.zeros((1, 1))
+            drift = np.repeat(self.scales.drift * _DRIFT * days * rough, 4)[:, None] if len(rough) else np.zeros((1, 1))
             precision.append(one / (1 + drift * one))
         return replace(self.known, precision=precision)
 
@@ -114,6 +119,7 @@ class NightsState:
             "rests_on": [str(one) for one in self.rests_on],
         }
         about["events"] = [[one.node, str(one.night), one.excess, one.stddev] for one in self.events]
+        about["scales"] = asdict(self.scales)
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about).encode()})
 
     @classmethod
@@ -129,7 +135,15 @@ class NightsState:
         """
         try:
             return cls._read(table, depth)
-        except (KeyError, TypeError, ValueError, RequestError, pa.ArrowException) as error:
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            RequestError,
+            pa.ArrowException,
+        ) as error:
             raise RequestError(f"warm_start: the release's nights.parquet is damaged ({error})") from None
 
     @classmethod
@@ -160,7 +174,14 @@ class NightsState:
                 if not ((one >= least) & (one <= most)).all():  # comparisons with NaN are false
                     raise ValueError("values that are no numbers, or out of range")
         wide = ([one.astype(np.float64) for one in values] for values in (mean, precision, night_, roughness))
-        return cls(night, rests_on, full, Accumulated(*wide), _read_events(about["events"], night, depth))
+        return cls(
+            night,
+            rests_on,
+            full,
+            Accumulated(*wide),
+            _read_events(about["events"], night, depth),
+            _read_scales(about["scales"]),
+        )
 
 
 def pruned(full: FullTree, known: Accumulated, max_nodes: int = MAX_NODES) -> tuple[FullTree, Accumulated]:
@@ -222,6 +243,13 @@ def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
             raise ValueError("an event of no size")
         events.append(event)
     return tuple(events)
+
+
+def _read_scales(values: Any) -> VarianceScales:
+    scales = VarianceScales(**{str(name): float(value) for name, value in values.items()})
+    if not all(1e-4 < one < 1e12 for one in astuple(scales)):
+        raise ValueError("scales out of range")
+    return scales
 
 
 def _column(table: pa.Table, name: str, kind: Any) -> NDArray[Any]:

@@ -13,15 +13,25 @@ from numpy.typing import NDArray
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.heatmap.nights.crowds import add_crowds, changed_nodes, sums_without
 from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
-from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
+from sfumato.transforms.heatmap.nights.night_posterior import (
+    Accumulated,
+    NightPosterior,
+    infer_night,
+    measured_shares,
+    per_coordinate,
+)
 from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned, rounded
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from sfumato.transforms.heatmap.state import Estimate
 
 Floats = NDArray[np.float64]
+# The posterior's variance takes the learned prior for known, and its families for alike. On maps that the model does not
+# describe well, such as Beijing's taxi trips, its 95% intervals hold 92%; wider ones hold 93%, and 96% on the city's map.
+_WIDER = 1.1
 _LEAST_EXPECTED = 0.5  # users of a node, for the variance of its sampling
 
 
@@ -92,8 +102,7 @@ def update(
     variance = users_stddev**2
     if state is None:
         return _first_night(own, night, measured, users, variance)
-    known = state.drifted(night)
-    before = infer_night(state.full, known, night.weekday(), users, variance)
+    known, before, scale = state.drifted(night), state.expect(night, users, variance), state.scales.night
     full = FullTree.from_trees(state.full.tree, own.tree)
     known = state.moved_to(full, known)
     expected = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(own.codes)]
@@ -106,7 +115,7 @@ def update(
     def infer(without: list[FoundChange]) -> NightPosterior:
         base = max(users - sum(excess for _, excess in changed_nodes(without)), users / 5)
         part = sums_without(own, nodes, expected, errors, without) if without else sums
-        return infer_night(full, known, night.weekday(), base, variance, _on(full, own, part))
+        return infer_night(full, known, night.weekday(), base, variance, _on(full, own, part), scale)
 
     posterior = infer(found)
     after = posterior.accumulated
@@ -124,12 +133,14 @@ def update(
             if weekdays is not None:
                 forget(full, known, likely, event, users, weekdays)
         after = infer(new).accumulated
+    clean = sums_without(own, nodes, expected, errors, found) if found else sums
+    scales = _scales(state.scales, before, own, clean)
     events = remembered(state.events, found, errors, night, users)
     estimate = Estimate(full.tree, full.leaf_values(counts), np.sqrt(full.leaf_values(spread)), slope=posterior.slope)
-    low, high = user_intervals(estimate.counts, estimate.stddev)
+    low, high = _intervals(estimate)
     changes = [_change(errors, one) for one in found]
-    state = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events)
-    return state, NightMap(estimate, low, high, changes, _parameters(after))
+    state = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events, scales)
+    return state, NightMap(estimate, low, high, changes, _parameters(after, scales))
 
 
 def _first_night(
@@ -144,7 +155,9 @@ def _first_night(
     counts, spread = own.leaf_values(posterior.users), np.sqrt(own.leaf_values(posterior.variance))
     state = NightsState(night, joined((), night), *_kept(own, posterior.accumulated))
     estimate = Estimate(own.tree, counts, spread, slope=posterior.slope)
-    return state, NightMap(estimate, *user_intervals(counts, spread), [], _parameters(posterior.accumulated))
+    return state, NightMap(
+        estimate, *user_intervals(counts, spread), [], _parameters(posterior.accumulated, state.scales)
+    )
 
 
 def _kept(full: FullTree, known: Accumulated) -> tuple[FullTree, Accumulated]:
@@ -152,10 +165,35 @@ def _kept(full: FullTree, known: Accumulated) -> tuple[FullTree, Accumulated]:
     return full, rounded(known)
 
 
-def _parameters(known: Accumulated) -> dict[str, Any]:
+def _scales(scales: VarianceScales, before: NightPosterior, own: FullTree, sums: SubtreeSums) -> VarianceScales:
+    """The scales after a night's innovations, in all families that tonight's tree and the nights before share."""
+    columns: list[tuple[Floats, Floats, Floats, Floats]] = []
+    for level in range(1, min(len(own.codes), len(before.full.codes))):
+        families, there = own.codes[level][::4], before.full.codes[level][::4]
+        _, mine, earlier = np.intersect1d(families, there, assume_unique=True, return_indices=True)
+        users, variance = by_family(sums.users[level])[mine], by_family(sums.variance[level])[mine]
+        expected = by_family(before.users[level])[earlier]
+        total = expected.sum(axis=1)
+        use = np.isfinite(variance).all(axis=1) & (total >= 1)
+        users, variance, expected, total = users[use], variance[use], expected[use], total[use]
+        share, variance = measured_shares(users, variance, total)
+        forecast = before.share_variance[level][earlier][use]
+        night = before.accumulated.night[level][earlier][use]
+        drift = np.maximum(forecast - night - 1 / (4 * total), 0) / 2  # near the balance of drift and measurements
+        square = ((share - expected / total[:, None]) ** 2).sum(axis=1)
+        columns.append((square, per_coordinate(variance) + forecast, drift, night))
+    return scales.learned(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def _parameters(known: Accumulated, scales: VarianceScales) -> dict[str, Any]:
     """What was learned of the shares of the families of each level, from level 1 on: averages over families."""
     return {
-        name: [float(f"{values.mean():.4g}") for values in getattr(known, name)[1:]] for name in ("roughness", "night")
+        "drift_scale": float(f"{scales.drift:.4g}"),
+        "night_scale": float(f"{scales.night:.4g}"),
+        **{
+            name: [float(f"{values.mean():.4g}") for values in getattr(known, name)[1:]]
+            for name in ("roughness", "night")
+        },
     }
 
 
@@ -176,6 +214,11 @@ def _errors(
         columns.append([node, sums.users[level], likely[level], spread, noise, entries[level], tested])
     joint = [np.concatenate(column) for column in zip(*columns, strict=True)]
     return NodeErrors(*joint[:-1], cohort, joint[-1])
+
+
+def _intervals(estimate: Estimate) -> tuple[Floats, Floats]:
+    """The ends of 95% intervals of the numbers of users: float64[leaves] each."""
+    return user_intervals(estimate.counts, estimate.stddev * np.sqrt(_WIDER))
 
 
 def _change(errors: NodeErrors, found: FoundChange) -> Change:

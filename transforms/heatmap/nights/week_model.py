@@ -48,6 +48,7 @@ class WeekData:
         tonight: float64[n, 4], tonight's measured contrasts, which are part of `mean` already; 0 where there are none.
         noise: float64[n], variance of tonight's measurement; infinite where there is none.
         chance: float64[n], variance of a night's numbers of users about their expectation.
+        night_scale: multiplies the variance of the night's effect.
     """
 
     mean: Floats
@@ -56,6 +57,7 @@ class WeekData:
     tonight: Floats
     noise: Floats
     chance: Floats
+    night_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:
 def _tonight(data: WeekData, block: slice, posterior: Floats, centre: Floats, spread: Floats) -> tuple[Floats, Floats]:
     """Mean float64[n, 4] and variance of x, over all kinds. Tonight's measurement enters the night's effect alone."""
     noise = data.noise[block, None]
-    night = _NIGHT + data.chance[block, None]
+    night = data.night_scale * _NIGHT + data.chance[block, None]
     taken = night / (night + noise)
     by_kind = centre + taken[:, :, None] * (data.tonight[block, None, :] - centre)
     left = 1 - taken
