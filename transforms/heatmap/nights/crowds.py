@@ -121,7 +121,7 @@ def add_crowds(
 def _inside(children: Floats, surplus: Floats, measured: Floats, variance: Floats) -> tuple[Floats, Floats]:
     """How a surplus is spread over four children, float64[n, 4], and the energy that stays unknown, float64[n]."""
     quarter = surplus[:, None] / 4
-    known = np.isfinite(variance).all(axis=1)
+    known = np.asarray(np.isfinite(variance).all(axis=1))
     variance = np.where(known[:, None], variance, 1.0)
     summed = variance.sum(axis=1)
     more = np.where(known[:, None], measured - children, quarter)

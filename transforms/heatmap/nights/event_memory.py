@@ -64,7 +64,7 @@ def repeated(event: Event, errors: NodeErrors, night: date, users: float) -> sli
     after = noise + errors.cohort * max(float(errors.expected[row]) + size, 0.5)
     after += error**2 + (_DIFFERENCE * size) ** 2
     log_odds = difference**2 / before - (difference - size) ** 2 / after + np.log(before / after)
-    return weekdays if log_odds / 2 > _MIN_LOG_ODDS else None
+    return weekdays if difference * size > 0 and log_odds / 2 > _MIN_LOG_ODDS else None
 
 
 def forget(

@@ -138,7 +138,7 @@ def infer_night(
         counts.append(children.ravel())
         share_variance.append(found.variance)
         night.append(night_scale * found.night)
-        roughness.append(found.level)
+        roughness.append(found.roughness)
         means.append(mean)
         precisions.append(precision)
     slope = sum(n * one for n, one in slopes) / max(sum(n for n, _ in slopes), 1)

@@ -23,15 +23,13 @@ from sfumato.transforms.heatmap.nights.night_posterior import (
 from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned, rounded
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
 from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales
+from sfumato.transforms.heatmap.nights.week_model import has_weekday_like
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from sfumato.transforms.heatmap.state import Estimate
 
 Floats = NDArray[np.float64]
-# The posterior's variance takes the learned prior for known, and its families for alike. On maps that the model does not
-# describe well, such as Beijing's taxi trips, its 95% intervals hold 92%; wider ones hold 93%, and 96% on the city's map.
-_WIDER = 1.1
 _LEAST_EXPECTED = 0.5  # users of a node, for the variance of its sampling
 
 
@@ -110,7 +108,8 @@ def update(
     nodes = measure(own, measured, likely)
     sums = add_up(own, nodes)
     errors = _errors(own, before, measured, sums, likely)
-    found = find_sudden_changes(errors)
+    # A first weekend differs from working days, which is no sudden change.
+    found = find_sudden_changes(errors) if has_weekday_like(state.known.precision[1], night.weekday()) else []
 
     def infer(without: list[FoundChange]) -> NightPosterior:
         base = max(users - sum(excess for _, excess in changed_nodes(without)), users / 5)
@@ -136,8 +135,10 @@ def update(
     clean = sums_without(own, nodes, expected, errors, found) if found else sums
     scales = _scales(state.scales, before, own, clean)
     events = remembered(state.events, found, errors, night, users)
-    estimate = Estimate(full.tree, full.leaf_values(counts), np.sqrt(full.leaf_values(spread)), slope=posterior.slope)
-    low, high = _intervals(estimate)
+    cells = full.leaf_values(counts)
+    cells *= users / max(float(cells.sum()), 1e-9)  # a place cannot lose more users than it has
+    estimate = Estimate(full.tree, cells, np.sqrt(full.leaf_values(spread)), slope=posterior.slope)
+    low, high = user_intervals(estimate.counts, estimate.stddev)
     changes = [_change(errors, one) for one in found]
     state = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events, scales)
     return state, NightMap(estimate, low, high, changes, _parameters(after, scales))
@@ -202,23 +203,22 @@ def _errors(
 ) -> NodeErrors:
     """What is known of tonight's measured nodes. Those that the nights before know as well are tested."""
     cohort = max(one.sampling for one in measured)
-    entries = own.sums([np.ones(len(codes)) for codes in own.codes])
-    columns: list[list[NDArray[Any]]] = []
-    for level, codes in enumerate(own.codes):
-        there = before.full.codes[level] if level < len(before.full.codes) else codes[:0]
-        place = np.minimum(np.searchsorted(there, codes), max(len(there) - 1, 0))
-        tested = there[place] == codes if level and len(there) else np.zeros(len(codes), dtype=bool)
-        spread = before.full.values_at(level, codes, before.variance)
-        noise = np.maximum(sums.variance[level] - cohort * likely[level], 0.0)
-        node = codes | np.uint64(1 << (2 * level))
-        columns.append([node, sums.users[level], likely[level], spread, noise, entries[level], tested])
-    joint = [np.concatenate(column) for column in zip(*columns, strict=True)]
-    return NodeErrors(*joint[:-1], cohort, joint[-1])
+    spread = [before.full.values_at(level, codes, before.variance) for level, codes in enumerate(own.codes)]
+    return NodeErrors(
+        node=np.concatenate([codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(own.codes)]),
+        measured=np.concatenate(sums.users),
+        expected=np.concatenate(likely),
+        expected_variance=np.concatenate(spread),
+        noise=np.maximum(np.concatenate(sums.variance) - cohort * np.concatenate(likely), 0.0),
+        entries=np.concatenate(own.sums([np.ones(len(codes)) for codes in own.codes])),
+        cohort=cohort,
+        tested=np.concatenate([_is_known(before.full, level, codes) for level, codes in enumerate(own.codes)]),
+    )
 
 
-def _intervals(estimate: Estimate) -> tuple[Floats, Floats]:
-    """The ends of 95% intervals of the numbers of users: float64[leaves] each."""
-    return user_intervals(estimate.counts, estimate.stddev * np.sqrt(_WIDER))
+def _is_known(full: FullTree, level: int, codes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether nodes below the root are nodes of a tree: bool[n]."""
+    return np.isin(codes, full.codes[level]) if 0 < level < len(full.codes) else np.zeros(len(codes), dtype=bool)
 
 
 def _change(errors: NodeErrors, found: FoundChange) -> Change:

@@ -64,8 +64,16 @@ class NodeErrors:
 
     def only(self, rows: NDArray[np.int64]) -> NodeErrors:
         """The errors of some nodes."""
-        columns = (self.node, self.measured, self.expected, self.expected_variance, self.noise, self.entries)
-        return NodeErrors(*(column[rows] for column in columns), self.cohort, self.tested[rows])
+        return replace(
+            self,
+            node=self.node[rows],
+            measured=self.measured[rows],
+            expected=self.expected[rows],
+            expected_variance=self.expected_variance[rows],
+            noise=self.noise[rows],
+            entries=self.entries[rows],
+            tested=self.tested[rows],
+        )
 
     def sums(self, places: NDArray[np.int64]) -> NodeErrors:
         """The errors of places of some nodes: int64[m, 9], rows of nodes, or -1."""
@@ -73,9 +81,16 @@ class NodeErrors:
         def summed(values: Floats) -> Floats:
             return np.asarray(np.append(values, 0.0)[places].sum(axis=1))
 
-        tested = np.append(self.tested, True)[places].all(axis=1)
-        columns = (self.measured, self.expected, self.expected_variance, self.noise, self.entries)
-        return NodeErrors(self.node[places[:, 0]], *map(summed, columns), self.cohort, tested)
+        return replace(
+            self,
+            node=self.node[places[:, 0]],
+            measured=summed(self.measured),
+            expected=summed(self.expected),
+            expected_variance=summed(self.expected_variance),
+            noise=summed(self.noise),
+            entries=summed(self.entries),
+            tested=np.asarray(np.append(self.tested, True)[places].all(axis=1)),
+        )
 
     def deviations(self) -> Floats:
         """Standard deviations of measured - expected: float64[n]."""
@@ -200,7 +215,7 @@ class _Search:
 
     def open(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some nodes that may be taken."""
-        return rows[~self._closed[rows] & (self._left[rows] != 0)]
+        return np.asarray(rows[~self._closed[rows] & (self._left[rows] != 0)])
 
     def _explain(self, row: int) -> None:
         """Takes a node's difference from that of its ancestors, and closes them, the node and its descendants."""

@@ -31,7 +31,7 @@ _RHYTHMS = np.array([
     [0.3, 0.01, 0.01, 0.2],
     [0.1, 0.1, 0.1, 0.1],
 ])  # fmt: skip
-_LEVEL = np.repeat(ROUGHNESS, len(_RHYTHMS))
+_LEVEL = np.repeat(ROUGHNESS, len(_RHYTHMS)) / 3  # of each coordinate: rho is the sum over three
 _GROUP, _DAY, _NIGHT = (np.tile(one, len(ROUGHNESS)) * _LEVEL for one in _RHYTHMS[:, :3].T)
 PRIOR = np.tile(_RHYTHMS[:, 3], len(ROUGHNESS)) / len(ROUGHNESS)
 _BLOCK = 512  # families at a time, whose values for all kinds fit a processor's cache
@@ -68,13 +68,18 @@ class WeekPosterior:
         mean: float64[n, 4].
         variance: float64[n], of each of three coordinates.
         night: float64[n], expected variance of the night's effect, without chance.
-        level: float64[n], expected rho.
+        roughness: float64[n], expected rho.
     """
 
     mean: Floats
     variance: Floats
     night: Floats
-    level: Floats
+    roughness: Floats
+
+
+def has_weekday_like(precision: Floats, weekday: int) -> bool:
+    """Whether accumulators, float64[n, 7], know a night of a weekday's group."""
+    return bool((precision[:, _WEEKEND[weekday] == _WEEKEND] > 0).any())
 
 
 def infer_week(data: WeekData, learner: Learner, strong: NDArray[np.bool_]) -> WeekPosterior:
@@ -89,7 +94,7 @@ def infer_week(data: WeekData, learner: Learner, strong: NDArray[np.bool_]) -> W
         _tonight(data, block, posterior[block], part[1], part[2]) for block, part in zip(blocks, parts, strict=True)
     ]
     mean, variance = (np.concatenate([one[i] for one in found]) for i in range(2))
-    return WeekPosterior(mean, variance, (posterior * _NIGHT).sum(axis=1), (posterior * _LEVEL).sum(axis=1))
+    return WeekPosterior(mean, variance, (posterior * _NIGHT).sum(axis=1), (posterior * 3 * _LEVEL).sum(axis=1))
 
 
 def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:

@@ -1,0 +1,119 @@
+"""Tests of all places at once: tail probabilities, the family-wise error rate, and what is found."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sfumato.schemas.tree import node_levels
+from sfumato.transforms.heatmap.nights.sudden_changes import NodeErrors, find_sudden_changes
+
+DEPTH = 5
+_LEVELS = range(DEPTH + 1)
+NODES = np.concatenate([np.arange(1 << 2 * level, 2 << 2 * level, dtype=np.uint64) for level in _LEVELS])
+ENTRIES = 4.0 ** (DEPTH - node_levels(NODES))
+
+
+def _up(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums of the finest cells by node."""
+    return np.concatenate([cells.reshape(4**level, -1).sum(axis=1) for level in _LEVELS])
+
+
+def _night(seed: int, cohorts: int = 30, extra: NDArray[np.float64] | None = None) -> NodeErrors:
+    rng = np.random.default_rng(seed)
+    expected = rng.gamma(1.0, 100.0, 4**DEPTH)
+    users = expected if extra is None else expected + extra
+    asked = cohorts * rng.poisson(users / cohorts) if cohorts > 1 else users
+    cells = asked + rng.laplace(0, 42 / 2**0.5, 4**DEPTH)
+    tested = node_levels(NODES) > 0
+    return NodeErrors(
+        NODES, _up(cells), _up(expected), 0 * ENTRIES + _up(expected), 42**2 * ENTRIES, ENTRIES, cohorts - 1.0, tested
+    )
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "users", "entries", "state"), [(30, 200, 16, 1000.0), (30, 22, 1, 68.0), (1, 200, 4, 500.0)]
+)
+def test_margins_are_exceeded_with_their_probability(cohorts: int, users: int, entries: int, state: float) -> None:
+    """A million draws: the standard deviation of a share of 1e-3 is 3% of it, so 15% is 5 of them."""
+    rng = np.random.default_rng(1)
+    draws = rng.normal(0, math.sqrt(state), 1_000_000)
+    if cohorts > 1:
+        mean = (cohorts - 1) * users / cohorts**2
+        draws += cohorts * (rng.poisson(mean, len(draws)) - mean)
+    for _ in range(entries):
+        draws += rng.laplace(0, 30, len(draws))
+    errors = NodeErrors(
+        NODES[:1],
+        np.zeros(1),
+        np.array([float(users)]),
+        np.array([state]),
+        np.array([1800.0 * entries]),
+        np.array([float(entries)]),
+        cohorts - 1.0,
+        np.ones(1, dtype=bool),
+    )
+    for probability in (1e-2, 1e-3):
+        (margin,) = errors.margins(np.array([-math.log(probability)]))
+        assert 0.7 * probability < (draws > margin).mean() < 1.15 * probability
+
+
+@pytest.mark.parametrize("cohorts", [1, 30])
+def test_few_nights_without_a_change_report_one(cohorts: int) -> None:
+    """5% at most. Of 80 nights, 10 or more have a probability below 1%."""
+    nights = (_night(1000 + seed, cohorts) for seed in range(80))
+    assert sum(bool(find_sudden_changes(one)) for one in nights) < 10
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_node_of_a_change_is_found(sign: int) -> None:
+    extra = np.zeros(4**DEPTH)
+    extra[256:272] = 150.0
+    errors = _night(3, extra=extra)
+    if sign < 0:
+        errors = replace(errors, measured=2 * errors.expected - errors.measured)
+    found = find_sudden_changes(errors)
+    assert found
+    changed = {int(NODES[row]) for one in found for row in one.rows}
+    inside = [node for node in changed if _within(node, (1 << 6) + 16) or _within((1 << 6) + 16, node)]
+    assert inside
+    assert sign * sum(sum(one.excess) for one in found) > 1000
+
+
+def test_a_crowd_between_nodes_is_found_as_a_square() -> None:
+    """The four corners about the middle of the map have no common node but the root."""
+    extra = np.zeros(4**DEPTH)
+    for first in (0b00_11_11, 0b01_10_10, 0b10_01_01, 0b11_00_00):
+        extra[first << 4 : (first + 1) << 4] = 45.0
+    errors = _night(4, extra=extra)
+    found = find_sudden_changes(errors)
+    assert len(found) == 1
+    assert len(found[0].rows) >= 3
+    users = sum(float(errors.measured[row]) for row in found[0].rows)
+    exact = sum(float(_up(np.zeros(4**DEPTH) + extra)[row] + errors.expected[row]) for row in found[0].rows)
+    assert abs(users - exact) < found[0].margin
+
+
+def test_no_found_node_lies_within_another() -> None:
+    extra = np.zeros(4**DEPTH)
+    extra[100:164] = 400.0
+    extra[700] = 5000.0
+    rows = [row for one in find_sudden_changes(_night(5, extra=extra)) for row in one.rows]
+    nodes = NODES[rows].tolist()
+    assert len(set(nodes)) == len(nodes)
+    assert not any(_within(one, other) for one in nodes for other in nodes if one != other)
+
+
+def test_nodes_that_are_not_tested_are_not_found() -> None:
+    extra = np.zeros(4**DEPTH)
+    extra[700] = 5000.0
+    errors = _night(6, extra=extra)
+    assert find_sudden_changes(errors)
+    assert not find_sudden_changes(replace(errors, tested=np.zeros(len(NODES), dtype=bool)))
+
+
+def _within(node: int, other: int) -> bool:
+    shift = node.bit_length() - other.bit_length()
+    return shift >= 0 and node >> shift == other
