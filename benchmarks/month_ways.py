@@ -121,19 +121,25 @@ class SimulatedNight(Protocol):
 
 @dataclass(frozen=True)
 class Covered:
-    """How many of a map's cells there are, and how many intervals hold the exact count, by size: int64[classes]."""
+    """How many of a map's cells there are, and how many intervals hold the exact count, by size: int64[classes].
+
+    Attributes:
+        cells, held: with at least one user.
+        users, users_held: the users who are in them.
+    """
 
     cells: NDArray[np.int64]
     held: NDArray[np.int64]
+    users: int
+    users_held: int
 
     @classmethod
     def of(cls, low: Array, high: Array, truth: NDArray[np.int64]) -> Covered:
-        """Of the cells with at least one user."""
+        """Of the 95% intervals of cells and their exact users."""
         size = np.searchsorted(CLASSES, truth, side="right")
         held = (low <= truth) & (truth <= high)
-        return cls(
-            *(np.bincount(size[one], minlength=len(CLASSES) + 1)[1:] for one in (np.full(len(size), True), held))
-        )
+        by_size = (np.bincount(size[one], minlength=len(CLASSES) + 1)[1:] for one in (slice(None), held))
+        return cls(*by_size, int(truth.sum()), int(truth[held].sum()))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A year of nights: what each costs in time and memory, of the update alone and of whole runs of `sfumato refresh`.
 
-    python -m benchmarks.month_year [--users 2000] [--nights 365]
+    python -m benchmarks.month_year [--users 2000] [--nights 365] [--rotation 30]
 
 prints the seconds of the nights of one real `sfumato refresh --backfill`, and of one more night in a new process.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import subprocess
 import tempfile
 import time
@@ -63,12 +64,13 @@ def year_table(users: int, nights: int = 365) -> str:
     return f"### {nights} nights, {users:,} users a night\n\n{markdown_table(rows)}\n{text}\n"
 
 
-def refresh_table(users: int, nights: int, place: Path) -> str:
+def refresh_table(users: int, nights: int, cohorts: int | None, place: Path) -> str:
     """Seconds of whole nights of `sfumato refresh --backfill`, and of one more night in a process of its own.
 
     Args:
         users: people of the city.
         nights: to publish in one process.
+        cohorts: of the rotation; None for all users at a thirtieth of epsilon, from the map of the night before.
         place: an empty folder.
     """
     days = [FIRST + timedelta(days=number) for number in range(nights + 1)]
@@ -82,10 +84,12 @@ def refresh_table(users: int, nights: int, place: Path) -> str:
         "ledger": "ledger.db",
         "key_file": "key",
         "budget": [{"epsilon": 1, "days": WINDOW}],
-        "rotation": WINDOW,
-        "options": {"region": region, "depth": 10, "epsilon": 1},
+        "options": {"region": region, "depth": 10, "epsilon": 1 / math.ceil(WINDOW / (cohorts or 1))},
+        "warm_start": True,
     }
-    (place / "key").write_bytes(b"a key that anybody knows: no secret, since nobody lives in this city")
+    if cohorts is not None:
+        config["rotation"] = cohorts
+    subprocess.run(command("key", "new", str(place / "key")), check=True, stdout=subprocess.DEVNULL)
     (place / "refresh.yaml").write_text(yaml.safe_dump(config))
     whole, seconds = [], []
     for first, last in ((0, 0), (1, nights - 1), (nights, nights)):
@@ -113,9 +117,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=2_000)
     parser.add_argument("--nights", type=int, default=365)
+    parser.add_argument("--rotation", type=int, default=WINDOW, help="cohorts; 0: all users, each night from the last")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        print(refresh_table(options.users, options.nights, Path(place)))
+        print(refresh_table(options.users, options.nights, options.rotation or None, Path(place)))
 
 
 if __name__ == "__main__":

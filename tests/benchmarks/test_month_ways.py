@@ -76,6 +76,8 @@ def test_covered_counts_cells_with_users_by_size() -> None:
         end = CLASSES[at + 1] if at + 1 < len(CLASSES) else 10**9
         inside = [low[i] <= truth[i] <= high[i] for i in range(500) if least <= truth[i] < end]
         assert (found.cells[at], found.held[at]) == (len(inside), sum(inside))
+    held = [users for users, least, most in zip(truth, low, high, strict=True) if least <= users <= most]
+    assert (found.users, found.users_held) == (sum(truth), sum(held))
 
 
 def test_publishers_that_were_kept_publish_the_same_again(nights: list[CountNight]) -> None:
