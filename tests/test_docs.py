@@ -38,7 +38,18 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
     *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
-    *("--lists", "--rates", "--maps", "--seeds", "--choices", "--mean_only", "--tasks", "--repeats", "--runs"),
+    *(
+        "--lists",
+        "--rates",
+        "--maps",
+        "--only",
+        "--seeds",
+        "--choices",
+        "--mean_only",
+        "--tasks",
+        "--repeats",
+        "--runs",
+    ),
 }
 
 
