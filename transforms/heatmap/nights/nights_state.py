@@ -21,7 +21,7 @@ from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
-from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales
+from sfumato.transforms.heatmap.nights.variance_scales import MAX_SCALE, VarianceScales
 from sfumato.transforms.heatmap.nights.week_model import WEEK
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family, children_of
 from sfumato.transforms.heatmap.state import Estimate
@@ -32,7 +32,9 @@ _FORMAT = 1
 _METADATA = b"sfumato.nights"
 _DRIFT = 0.0002  # growth a day of the variance of a family's shares, over its roughness
 _MOST = 1e18  # precision of a share, that of a count of 2^30 users without noise
-_DAMAGE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+_DAMAGE = (
+    AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, RequestError, pa.ArrowException,
+)  # fmt: skip
 _FINEST_NODE = np.uint64(1 << 41)
 
 
@@ -135,15 +137,7 @@ class NightsState:
         """
         try:
             return cls._read(table, depth)
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-            OverflowError,
-            RequestError,
-            pa.ArrowException,
-        ) as error:
+        except _DAMAGE as error:
             raise RequestError(f"warm_start: the release's nights.parquet is damaged ({error})") from None
 
     @classmethod
@@ -237,7 +231,7 @@ def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
     for node, day, excess, stddev in rows:
         event = Event(int(node), parse_day("night", day), float(excess), float(stddev))
         levels = event.node.bit_length() - 1
-        if event.night > night or levels % 2 or not 0 < levels <= 2 * depth:
+        if event.night > night or event.node < 1 or levels % 2 or not 0 < levels <= 2 * depth:
             raise ValueError("an event of a later night, or of no node")
         if not (abs(event.excess) < 1e6 and 0 <= event.stddev < 1e6):
             raise ValueError("an event of no size")
@@ -247,7 +241,10 @@ def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
 
 def _read_scales(values: Any) -> VarianceScales:
     scales = VarianceScales(**{str(name): float(value) for name, value in values.items()})
-    if not all(1e-4 < one < 1e12 for one in astuple(scales)):
+    drift, night, *information = astuple(scales)
+    rounding = 1 + 1e-9
+    in_range = all(1 <= one * MAX_SCALE * rounding and one <= MAX_SCALE * rounding for one in (drift, night))
+    if not in_range or not all(1e-4 < one < 1e12 for one in information):
         raise ValueError("scales out of range")
     return scales
 

@@ -22,6 +22,8 @@ _FADING = 0.97  # of the information, a night
 _FIRST = 10.0  # information of the initial scales
 _MAX_STEP = 0.7  # of a logarithm in a night
 _RANGE = 7.0  # of a logarithm, to each side
+MAX_SCALE = math.exp(_RANGE)
+_LEAST_INFORMATION = 1e-3  # a year of nights that say nothing is no damage
 _MAX_SQUARE = 9.0  # of an innovation, over its expectation: a change that was not found moves no scale far
 
 
@@ -56,7 +58,7 @@ class VarianceScales:
             (self.night, self.night_information, night_part),
         ):
             slope = part / variance
-            known = _FADING * known + 1.5 * float((slope**2).sum())
+            known = max(_FADING * known + 1.5 * float((slope**2).sum()), _LEAST_INFORMATION)
             step = 1.5 * float((excess * slope).sum()) / known
             moved = math.log(scale) + min(max(step, -_MAX_STEP), _MAX_STEP)
             found.append((math.exp(min(max(moved, -_RANGE), _RANGE)), known))
