@@ -61,7 +61,8 @@ class UserAccount:
             names = [str(charge.period), charge.release_id, charge.job, cohort_text(charge)]
             charges.append([*names, *amounts_text(charge), entry.time, state_of(entry)])
         limits = [list(LIMIT_HEADS), *(limit.text() for limit in self.limits)]
-        number = f"{self.total} charge{'s'[: self.total != 1]}"
+        known = self.total - len(self.unknown)
+        number = f"{known} charge{'s'[: known != 1]}"
         lines = [f"user {request.user_id}: asked by {len(self.charges)} of {number} of dataset {request.dataset}"]
         if self.unknown:
             names = [charge.release_id for _, charge in self.unknown]

@@ -167,6 +167,7 @@ class Refresh:
         if reservation is None and not self._late_files(day, history.reservations[corrected]):
             return
         self._verify_against_ledger(str(day), existing, history)
+        identify(job="refresh", release_id=release_id)
         log_event("correction", f"{day}: release {release_id} corrects {corrected}", date=str(day))
         values = {"release_id": release_id, "corrects": corrected, "overwrite": True}
         self._run(day, releases, reservation, format_amount(parse_amount("late: epsilon", late.epsilon)), values)
@@ -346,7 +347,9 @@ def _correct(refresh: Refresh, days: Sequence[date]) -> None:
         try:
             refresh.correct(day)
         except BudgetError as error:
-            log_event("not_corrected", f"{day}: {error}", logging.WARNING, date=str(day))
+            identify(job="refresh")
+            text = f"{day}: late files are left out: {error}; give the nights less epsilon, so that corrections fit"
+            log_event("not_corrected", text, logging.WARNING, date=str(day))
 
 
 def read_config(path: str) -> RefreshConfig:

@@ -79,7 +79,7 @@ def test_every_night_rests_on_all_before_it(month: Place) -> None:
         assert stated["nights"]["rests_on"] == [f"{NIGHTS[0]}:{night}"]
         assert stated["nights"]["started_anew"] is None
         assert stated["parameters"]["warm_start"]["release_id"] == f"city-{before}"
-        assert stated["late_files"] == "Files that arrive after the charge are left out."
+        assert stated["late_files"] == "Files that arrive after the charge are left out of this release."
 
 
 def test_the_page_of_all_nights_says_what_rests_on_what_and_what_one_user_has_spent(month: Place) -> None:
@@ -212,7 +212,10 @@ def test_a_correction_that_the_budget_does_not_allow_is_said_and_left(
     yesterday = Yesterday(tmp_path, nights, late={"days": 3, "epsilon": 1.5})
     yesterday.arrive()
     assert yesterday.place.refresh() == 0
-    assert "may spend epsilon 4 in 3 days" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"sfumato refresh: {yesterday.night}: release city-{yesterday.night}-late corrects" in error
+    assert f"sfumato refresh: warning: {yesterday.night}: late files are left out: ledger: city may spend" in error
+    assert "may spend epsilon 4 in 3 days" in error
     assert manifest(yesterday.place, yesterday.night)["release_id"] == f"city-{yesterday.night}"
 
 

@@ -49,7 +49,8 @@ class NodeErrors:
         expected_variance: float64[n], of the error of `expected`.
         noise: float64[n], variance of the noise of `measured`.
         entries: float64[n], whose noises add up to that of the node.
-        cohort: variance that `measured` has for each user because a cohort was queried: c - 1.
+        cohort: c - 1 where one of c cohorts was queried. It is the variance that `measured` has for each user, as
+            `TreeMeasurement.sampling`.
         tested: bool[n], whether the node may be found.
     """
 

@@ -1,9 +1,9 @@
-"""Crowds are taken out of a night's sums and added to its map."""
+"""Changes are taken out of a night's sums and added to its map."""
 
 import numpy as np
 import pytest
 
-from sfumato.transforms.heatmap.nights.crowds import add_crowds, changed_nodes, sums_without
+from sfumato.transforms.heatmap.nights.changes_tonight import add_changes, changed_nodes, sums_without
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
@@ -29,7 +29,7 @@ def _setting(excess: float) -> tuple[NodeErrors, list[FoundChange], SubtreeSums]
 
 
 @pytest.mark.parametrize("excess", [2400.0, -1200.0])
-def test_sums_without_a_crowd_are_those_of_a_usual_night(excess: float) -> None:
+def test_sums_without_a_change_are_those_of_a_usual_night(excess: float) -> None:
     errors, found, _ = _setting(excess)
     counts = np.full(CELLS, 100.0)
     counts[INSIDE] += excess / 16
@@ -43,10 +43,10 @@ def test_sums_without_a_crowd_are_those_of_a_usual_night(excess: float) -> None:
 
 
 @pytest.mark.parametrize("excess", [2400.0, -1200.0])
-def test_a_crowd_is_added_where_it_is(excess: float) -> None:
+def test_a_change_is_added_where_it_is(excess: float) -> None:
     errors, found, sums = _setting(excess)
     spread = [np.full(len(codes), 10.0) for codes in FULL.codes]
-    users, variance = add_crowds(FULL, EXPECTED, spread, sums, errors, found)
+    users, variance = add_changes(FULL, EXPECTED, spread, sums, errors, found)
     cells = users[5]
     np.testing.assert_allclose(cells[INSIDE], 100 + excess / 16)
     np.testing.assert_allclose(np.delete(cells, np.arange(INSIDE.start, INSIDE.stop)), 100)
@@ -59,7 +59,7 @@ def test_a_crowd_is_added_where_it_is(excess: float) -> None:
 
 def test_no_cell_is_negative() -> None:
     errors, found, sums = _setting(-5000.0)
-    users, _ = add_crowds(FULL, EXPECTED, [0 * one for one in EXPECTED], sums, errors, found)
+    users, _ = add_changes(FULL, EXPECTED, [0 * one for one in EXPECTED], sums, errors, found)
     assert users[5].min() == 0
 
 
