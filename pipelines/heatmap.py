@@ -54,7 +54,7 @@ class HeatmapJob(ReleaseJob):
 
     def plan_text(self) -> str:
         parameters = self.request.parameters
-        text = heatmap_plan_text(replace(parameters, rotation=1), self.prior)
+        text = heatmap_plan_text(parameters, self.prior)
         if parameters.rotation == 1:
             return text
         return (
