@@ -457,6 +457,7 @@ class Night(_Model):
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
     pruned: bool  # its files were removed, all but the manifest
+    users_stddev: float | None = None
     notes: list[str] = []
     rests_on: list[tuple[str, str]] = []
     changes: list[PlaceChange] = []

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import (
     ANSWERS_FILE,
@@ -142,7 +143,7 @@ def _nights(manifest: Manifest) -> list[Section]:
     if changes:
         number = "One place differs" if len(changes) == 1 else f"{len(changes):,} places differ"
         texts.append(f"{number} from what the nights before lead to expect. {CHANGES}")
-    elif rests_on:
+    elif sum(Period.parse(text).length for text in rests_on or ()) > 1:
         texts.append("No place surely differs from what the nights before lead to expect.")
     table = changes_table(changes) if changes else None
     return [Section(title="This night among others", paragraphs=texts, table=table)]

@@ -29,6 +29,14 @@ _DESCRIPTION = (
     "alone, and so are totals.parquet and answers.parquet. changes: places where tonight differs from what the nights "
     "before lead to expect, at most 5% probability of any false one"
 )
+NIGHT_STDDEV = (
+    "standard deviation of the posterior given the noisy answers of all nights of `nights.rests_on`, which holds the "
+    "noise and the sampling of the cohorts; errors of cells depend on each other: for a sum use Release.total"
+)
+NIGHT_INTERVALS = (
+    "users_low to users_high: pointwise 95% intervals of cells, of the number of users who were there, given the noisy "
+    "answers of all nights of `nights.rests_on`"
+)
 NO_EARLIER = "There is no earlier release of the same region and depth."
 NO_STATE = "The release before it does not hold a state of nights."
 

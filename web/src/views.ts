@@ -526,6 +526,7 @@ export interface Night {
   map: string | null;
   safe: boolean;
   pruned: boolean;
+  users_stddev: number | null;
   notes: string[];
   rests_on: [string, string][];
   changes: PlaceChange[];

@@ -243,7 +243,7 @@ def _read_scales(values: Any) -> VarianceScales:
     scales = VarianceScales(**{str(name): float(value) for name, value in values.items()})
     drift, night, *information = astuple(scales)
     rounding = 1 + 1e-9
-    in_range = all(1 <= one * MAX_SCALE * rounding and one <= MAX_SCALE * rounding for one in (drift, night))
+    in_range = all(one * MAX_SCALE * rounding >= 1 and one <= MAX_SCALE * rounding for one in (drift, night))
     if not in_range or not all(1e-4 < one < 1e12 for one in information):
         raise ValueError("scales out of range")
     return scales

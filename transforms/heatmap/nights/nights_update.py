@@ -232,8 +232,7 @@ def _is_known(full: FullTree, level: int, codes: NDArray[np.uint64]) -> NDArray[
 
 def _change(errors: NodeErrors, found: FoundChange) -> Change:
     users, expected = (float(values[found.rows].sum()) for values in (errors.measured, errors.expected))
-    low, high = max(users - found.margin, 0.0), max(users + found.margin, 0.0)
-    return Change(tuple(errors.node[found.rows].tolist()), max(users, 0.0), low, high, expected)
+    return Change(tuple(errors.node[found.rows].tolist()), max(users, 0.0), *found.interval, expected)
 
 
 def _is_at(nodes: NDArray[np.uint64], places: Sequence[int]) -> bool:

@@ -25,7 +25,7 @@ def _setting(excess: float) -> tuple[NodeErrors, list[FoundChange], SubtreeSums]
     entries = np.concatenate(FULL.sums([np.ones(len(codes)) for codes in FULL.codes]))
     errors = NodeErrors(nodes, np.concatenate(sums.users), flat, flat, 1800 * entries, entries, 29.0, nodes > 1)
     row = int(np.flatnonzero(nodes == (1 << 2 * LEVEL) + PATH)[0])
-    return errors, [FoundChange([row], [excess], 900.0)], sums
+    return errors, [FoundChange([row], [excess], (0.0, 900.0))], sums
 
 
 @pytest.mark.parametrize("excess", [2400.0, -1200.0])
@@ -64,7 +64,7 @@ def test_no_cell_is_negative() -> None:
 
 
 def test_every_node_of_a_place_has_its_own_excess() -> None:
-    assert changed_nodes([FoundChange([3, 4], [1.0, 2.0], 9.0), FoundChange([8], [5.0], 9.0)]) == [
+    assert changed_nodes([FoundChange([3, 4], [1.0, 2.0], (0.0, 9.0)), FoundChange([8], [5.0], (0.0, 9.0))]) == [
         (3, 1.0),
         (4, 2.0),
         (8, 5.0),
