@@ -33,8 +33,8 @@ from sfumato.transforms.text_tables import markdown_table
 
 _CHARGE_HEADS = ("data of", "release", "job", "cohort", *AMOUNTS, "charged", "state")
 _OTHER_KEY = (
-    "charged under another key or column of ids, so the user's cohort is unknown; the table of limits counts the cohorts "
-    "that spent the most, and is an upper bound"
+    "charged under another key or column of ids, so the user's cohort is unknown; the table of limits counts the "
+    "cohorts that spent the most, and is an upper bound"
 )
 
 

@@ -148,7 +148,7 @@ def test_a_forged_manifest_is_an_honest_error(
         inner = inner[one]
     inner[at[-1]] = value
     (tmp_path / "night2" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(RequestError, match="^warm_start: "):
+    with pytest.raises(RequestError, match=r"^warm_start: "):
         nights_before([str(place / "night1"), str(tmp_path / "night2")], NEXT)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -254,9 +253,8 @@ def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
 def _read_scales(values: Any) -> VarianceScales:
     scales = VarianceScales(**{str(name): float(value) for name, value in values.items()})
     drift, night, *information = astuple(scales)
-    rounding = 1 + 1e-9
-    in_range = all(1 <= one * MAX_SCALE * rounding and one <= MAX_SCALE * rounding for one in (drift, night))
-    if not in_range or not all(1e-4 < one < 1e12 for one in information):
+    least, most = (1 - 1e-9) / MAX_SCALE, (1 + 1e-9) * MAX_SCALE  # rounded
+    if not all(least <= one <= most for one in (drift, night)) or not all(1e-4 < one < 1e12 for one in information):
         raise ValueError("scales out of range")
     return scales
 
