@@ -443,7 +443,7 @@ class Night(_Model):
 
     Attributes:
         notes: sentences on who was asked and on what its estimate rests.
-        rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
+        rests_on: first and last days of these periods; empty for its own answers alone.
     """
 
     date: str
@@ -464,7 +464,7 @@ class Night(_Model):
 
 
 class NightMap(_Model):
-    """One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+    """One night's map, in a script that the timeline's page loads when its date is chosen.
 
     Attributes:
         format: of the file; a page shows maps of its own format alone.

@@ -104,6 +104,7 @@ def remembered(
 ) -> tuple[Event, ...]:
     """The events that later nights may repeat, the oldest first."""
     kept = [event for event in events if (night - event.night).days < _WEEKS * WEEK]
+    users = max(users, 1.0)  # a noisy estimate of few users may be 0
     for row, excess in changed_nodes(found):
         noise = errors.noise[row] + errors.cohort * max(errors.measured[row], errors.expected[row], 0.5)
         stddev = float(np.sqrt(noise + errors.expected_variance[row]))

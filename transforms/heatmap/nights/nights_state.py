@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -32,6 +31,7 @@ _FORMAT = 1
 _METADATA = b"sfumato.nights"
 _DRIFT = 0.0002  # growth a day of the variance of a family's shares, over its roughness
 _MOST = 1e18  # precision of a share, that of a count of 2^30 users without noise
+_MAX_MEAN = 1e6  # of a share, above what noise makes of few users
 _DAMAGE = (
     AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, RequestError, pa.ArrowException,
 )  # fmt: skip
@@ -163,7 +163,12 @@ class NightsState:
             ]
             for name in ("night", "roughness")
         )
-        for values, least, most in ((mean, -1e6, 1e6), (precision, 0, _MOST), (night_, 0, 1), (roughness, 0, 1)):
+        for values, least, most in (
+            (mean, -_MAX_MEAN, _MAX_MEAN),
+            (precision, 0, _MOST),
+            (night_, 0, 1),
+            (roughness, 0, 1),
+        ):
             for one in values:
                 if not ((one >= least) & (one <= most)).all():  # comparisons with NaN are false
                     raise ValueError("values that are no numbers, or out of range")
@@ -206,13 +211,19 @@ def pruned(full: FullTree, known: Accumulated, max_nodes: int = MAX_NODES) -> tu
 
 
 def rounded(known: Accumulated) -> Accumulated:
-    """Returns accumulators with the precision of the table, so that a state is the same before and after it."""
+    """Returns accumulators as the table has them, so that a state is the same before and after it.
 
-    def single(values: list[NDArray[np.float64]], most: float = math.inf) -> list[NDArray[np.float64]]:
-        return [np.minimum(one, most).astype(np.float32).astype(np.float64) for one in values]
+    Values are cut off at what the table may hold. A variance of a share is at most 1.
+    """
+
+    def single(values: list[NDArray[np.float64]], least: float, most: float) -> list[NDArray[np.float64]]:
+        return [np.clip(one, least, most).astype(np.float32).astype(np.float64) for one in values]
 
     return Accumulated(
-        single(known.mean), single(known.precision, _MOST / 2), single(known.night), single(known.roughness)
+        single(known.mean, -_MAX_MEAN, _MAX_MEAN),
+        single(known.precision, 0, _MOST / 2),
+        single(known.night, 0, 1),
+        single(known.roughness, 0, 1),
     )
 
 
@@ -242,9 +253,8 @@ def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
 def _read_scales(values: Any) -> VarianceScales:
     scales = VarianceScales(**{str(name): float(value) for name, value in values.items()})
     drift, night, *information = astuple(scales)
-    rounding = 1 + 1e-9
-    in_range = all(one * MAX_SCALE * rounding >= 1 and one <= MAX_SCALE * rounding for one in (drift, night))
-    if not in_range or not all(1e-4 < one < 1e12 for one in information):
+    least, most = (1 - 1e-9) / MAX_SCALE, (1 + 1e-9) * MAX_SCALE  # rounded
+    if not all(least <= one <= most for one in (drift, night)) or not all(1e-4 < one < 1e12 for one in information):
         raise ValueError("scales out of range")
     return scales
 
