@@ -202,6 +202,8 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for {_cost(query)}."
         layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None, noun)]))
     note = "All answers together make this map." if rounds else "The map as it was published."
+    if sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1:
+        note = "The answers of all nights on which it rests make this map."
     if len(shown.nodes) < len(published.nodes):
         note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."
         rates = []
