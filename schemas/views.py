@@ -441,8 +441,7 @@ class Night(_Model):
     """A dated release of a timeline; see `schemas.timeline.DatedRelease`.
 
     Attributes:
-        notes: sentences on who was asked and on what its estimate rests.
-        rests_on: first and last days of these periods; empty for its own answers alone.
+        rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
     """
 
     date: str
@@ -452,12 +451,12 @@ class Night(_Model):
     epsilon: float
     delta: float
     users: float | None
+    users_stddev: float | None = None
     warm_start: str | None
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
     pruned: bool  # its files were removed, all but the manifest
-    users_stddev: float | None = None
-    notes: list[str] = []
+    notes: list[str] = []  # sentences on who was asked and on what its estimate rests
     rests_on: list[tuple[str, str]] = []
     changes: list[PlaceChange] = []
 

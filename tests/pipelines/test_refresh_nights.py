@@ -171,7 +171,7 @@ def test_the_plan_of_a_night_is_that_of_its_cohort(month: Place, capsys: pytest.
     capsys.readouterr()
     assert month.refresh("--date", str(NIGHTS[4]), "--dry_run") == 0
     text = capsys.readouterr().out
-    (users,) = re.findall(r"leads to expect in one of 3 cohorts, ([\d,]+):", text)
+    (users,) = re.findall(r"for 1/3 of as many users as the release .* had, ([\d,]+):", text)
     expected = float(manifest(month, NIGHTS[3])["results"]["users"]) / 3
     assert abs(float(users.replace(",", "")) - expected) <= 1
     assert f"adaptive: {users} users in" in text

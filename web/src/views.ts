@@ -511,8 +511,7 @@ export interface TimelineBody {
  * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
  *
  * Attributes:
- *     notes: sentences on who was asked and on what its estimate rests.
- *     rests_on: first and last days of these periods; empty for its own answers alone.
+ *     rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
  */
 export interface Night {
   date: string;
@@ -522,11 +521,11 @@ export interface Night {
   epsilon: number;
   delta: number;
   users: number | null;
+  users_stddev: number | null;
   warm_start: string | null;
   map: string | null;
   safe: boolean;
   pruned: boolean;
-  users_stddev: number | null;
   notes: string[];
   rests_on: [string, string][];
   changes: PlaceChange[];
