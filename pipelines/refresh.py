@@ -17,7 +17,7 @@ from sfumato.pipelines.inputs import InputFile, filters_of, has_logs, layout_of,
 from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
-from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
+from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RefusedError, RequestError
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
@@ -342,13 +342,18 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
 
 
 def _correct(refresh: Refresh, days: Sequence[date]) -> None:
-    """Corrects the releases of some days. One that the budget does not allow is logged, and stays as it is."""
+    """Corrects the releases of some days. One that cannot be corrected is logged, and stays as it is.
+
+    Raises:
+        LedgerError: the ledger is damaged. The night itself is published.
+    """
     for day in days:
         try:
             refresh.correct(day)
-        except BudgetError as error:
+        except (BudgetError, RequestError, NotReadyError, DataError, RefusedError) as error:
             identify(job="refresh")
-            text = f"{day}: late files are left out: {error}; give the nights less epsilon, so that corrections fit"
+            fit = "; give the nights less epsilon, so that corrections fit" if isinstance(error, BudgetError) else ""
+            text = f"{day}: late files are left out: {error}{fit}"
             log_event("not_corrected", text, logging.WARNING, date=str(day))
 
 
