@@ -339,3 +339,15 @@ def test_what_is_asked_depends_on_the_earlier_map_and_public_figures_alone() -> 
     assert asked is not None
     assert asked.encoding == states[0].results[0].encoding
     assert asked.shard_range is None  # all shards, whose users have nothing else to answer
+
+
+def test_nights_that_add_up_make_a_finer_tree_and_another_digest() -> None:
+    """The digest binds the key to what shapes the query."""
+    tree = Tree.uniform(6, 4)
+    counts = np.random.default_rng(1).gamma(0.5, 200, 4**4)
+    once = Estimate(tree, counts, np.full(4**4, 10.0))
+    many = replace(once, memory=16.0)
+    assert digest(once) != digest(many) != digest(replace(once, memory=8.0))
+    parameters = HeatmapParameters(depth=6, epsilon=0.2, population=50_000)
+    entries = [len(finished(parameters, prior).results[0].tree.entries) for prior in (once, many)]
+    assert entries[1] > entries[0]
