@@ -136,7 +136,7 @@ bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.peers --data bench_data
 	$(BIN)/python -m benchmarks.central_peers --data bench_data
 	$(BIN)/python -m benchmarks.accountant
-	$(BIN)/python -m benchmarks.nightly --data bench_data --plot docs/images
+	$(BIN)/python -m benchmarks.month --plot docs/images
 	[ ! -f build/flink/job-server.jar ] || SFUMATO_FLINK_JAR=$(abspath build/flink/job-server.jar) \
 	  $(BIN)/python -m benchmarks.runners --data bench_data
 	$(BIN)/python -m benchmarks.sampled_speed --data bench_data

@@ -54,7 +54,7 @@ class HeatmapJob(ReleaseJob):
 
     def plan_text(self) -> str:
         parameters = self.request.parameters
-        text = heatmap_plan_text(replace(parameters, rotation=1), self.prior)
+        text = heatmap_plan_text(parameters, self.prior)
         if parameters.rotation == 1:
             return text
         return (
@@ -77,7 +77,8 @@ class HeatmapJob(ReleaseJob):
             return None
         assert request.dataset is not None  # a rotation needs a ledger, which needs a dataset and a key
         assert self.kept_secret is not None
-        key = rotation_key(self.kept_secret, request.dataset, request.rotation.cohorts)
+        cohorts, id_column = request.rotation.cohorts, request.user_id_column
+        key = rotation_key(self.kept_secret, request.dataset, cohorts, id_column)
         return AskedUsers(with_partition(request.rotation, key), key)
 
     @property

@@ -336,7 +336,8 @@ def named_by_content(files: Sequence[InputFile]) -> list[LogFile]:
 def log_late_files(late: Sequence[InputFile], release_id: str) -> None:
     """Logs a warning about files that came after a release was charged, if there are any."""
     if late:
-        text = f"{len(late)} file{'s'[: len(late) != 1]} came after {release_id} was charged, and are not in it"
+        files, are = ("1 file", "is") if len(late) == 1 else (f"{len(late)} files", "are")
+        text = f"{files} came after {release_id} was charged and {are} not in it"
         log_event("late_files", f"{text} (--verbose shows their rows)", logging.WARNING, files=len(late))
         LATE_ROWS.emit(rows=sum(file.rows for file in late))
 

@@ -146,9 +146,9 @@ class LimitAccount:
 
     def text(self) -> list[str]:
         """A row of a table with the columns LIMIT_HEADS."""
-        largest = "" if self.largest is None else format_amount(self.largest[1])
+        largest = "" if self.largest is None else _shown(self.largest[1])
         last = "" if self.last is None else str(self.last)
-        return [self.limit.describe(), last, format_amount(self.spent), format_amount(self.left), largest]
+        return [self.limit.describe(), last, _shown(self.spent), _shown(self.left), largest]
 
     def json(self) -> dict[str, Any]:
         """The account in JSON's types."""
@@ -158,9 +158,9 @@ class LimitAccount:
             "delta": format_amount(self.limit.delta),
             "days": self.limit.days,
             "last_day": "" if self.last is None else str(self.last),
-            "epsilon_spent": format_amount(self.spent),
-            "epsilon_left": format_amount(self.left),
-            "largest_epsilon": None if self.largest is None else format_amount(self.largest[1]),
+            "epsilon_spent": _shown(self.spent),
+            "epsilon_left": _shown(self.left),
+            "largest_epsilon": None if self.largest is None else _shown(self.largest[1]),
             "largest_window": None if self.largest is None else [str(self.largest[0].first), str(self.largest[0].last)],
         }
 
@@ -218,6 +218,11 @@ def amounts_text(charge: Charge) -> list[str]:
     """The columns AMOUNTS of a charge."""
     rho = "" if charge.rho is None else f"{charge.rho:.4g}"
     return [format_amount(charge.epsilon), format_amount(charge.delta), rho]
+
+
+def _shown(total: Decimal) -> str:
+    """A sum of amounts as text: 1, not 1.0."""
+    return format_amount(total.normalize())
 
 
 def _entries(number: int) -> str:

@@ -33,8 +33,8 @@ from sfumato.transforms.text_tables import markdown_table
 
 _CHARGE_HEADS = ("data of", "release", "job", "cohort", *AMOUNTS, "charged", "state")
 _OTHER_KEY = (
-    "charged under another key, so the user's cohort is unknown; the table of limits counts the cohorts that spent the "
-    "most, and is an upper bound"
+    "charged under another key or column of ids, so the user's cohort is unknown; the table of limits counts the "
+    "cohorts that spent the most, and is an upper bound"
 )
 
 
@@ -45,7 +45,7 @@ class UserAccount:
     Attributes:
         charges: that asked the user, each with its reservation, in the order of the ledger.
         total: number of charges of the dataset.
-        unknown: those of them under another key than the one given.
+        unknown: those of them under another key, or another column of user ids, than the one given.
         limits: what the user has spent of each.
     """
 
@@ -61,7 +61,8 @@ class UserAccount:
             names = [str(charge.period), charge.release_id, charge.job, cohort_text(charge)]
             charges.append([*names, *amounts_text(charge), entry.time, state_of(entry)])
         limits = [list(LIMIT_HEADS), *(limit.text() for limit in self.limits)]
-        number = f"{self.total} charge{'s'[: self.total != 1]}"
+        known = self.total - len(self.unknown)
+        number = f"{known} charge{'s'[: known != 1]}"
         lines = [f"user {request.user_id}: asked by {len(self.charges)} of {number} of dataset {request.dataset}"]
         if self.unknown:
             names = [charge.release_id for _, charge in self.unknown]
@@ -86,7 +87,7 @@ def run(request: LedgerRequest) -> int:
     assert request.user_id is not None
     charges = _charges_of(history, dataset)
     is_rotated = any(charge.rotation is not None for _, charge in charges)
-    cohorts = _cohorts_of(request.user_id, _secret_of(request), history) if is_rotated else {}
+    cohorts = _cohorts_of(request, history) if is_rotated else {}
     account = _account(history, dataset, charges, cohorts)
     if request.format == "json":
         content = {"user_id": request.user_id, "dataset": dataset, **account.json()}
@@ -132,16 +133,15 @@ def _secret_of(request: LedgerRequest) -> Secret:
     return secret
 
 
-def _cohorts_of(user_id: str, secret: Secret, history: History) -> dict[str, int]:
-    """The user's cohort in each partition that the key makes of the ledger's datasets."""
+def _cohorts_of(request: LedgerRequest, history: History) -> dict[str, int]:
+    """The user's cohort in each partition that the key makes of the ledger's datasets, by the column of the id."""
+    secret, user = _secret_of(request), pa.array([request.user_id])
     entries = (*history.refusals, *history.reservations.values())
     divisions = {
         (entry.charge.dataset, entry.charge.rotation.cohorts) for entry in entries if entry.charge.rotation is not None
     }
     cohorts = {}
     for dataset, number in sorted(divisions):
-        key = rotation_key(secret, dataset, number)
-        cohorts[with_partition(Rotation(1, number), key).partition] = int(
-            cohort_of(pa.array([user_id]), key, number)[0]
-        )
+        key = rotation_key(secret, dataset, number, request.user_id_column)
+        cohorts[with_partition(Rotation(1, number), key).partition] = int(cohort_of(user, key, number)[0])
     return cohorts

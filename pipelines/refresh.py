@@ -17,7 +17,7 @@ from sfumato.pipelines.inputs import InputFile, filters_of, has_logs, layout_of,
 from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
-from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
+from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RefusedError, RequestError
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
@@ -167,6 +167,7 @@ class Refresh:
         if reservation is None and not self._late_files(day, history.reservations[corrected]):
             return
         self._verify_against_ledger(str(day), existing, history)
+        identify(job="refresh", release_id=release_id)
         log_event("correction", f"{day}: release {release_id} corrects {corrected}", date=str(day))
         values = {"release_id": release_id, "corrects": corrected, "overwrite": True}
         self._run(day, releases, reservation, format_amount(parse_amount("late: epsilon", late.epsilon)), values)
@@ -341,12 +342,19 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
 
 
 def _correct(refresh: Refresh, days: Sequence[date]) -> None:
-    """Corrects the releases of some days. One that the budget does not allow is logged, and stays as it is."""
+    """Corrects the releases of some days. One that cannot be corrected is logged, and stays as it is.
+
+    Raises:
+        LedgerError: the ledger is damaged. The night itself is published.
+    """
     for day in days:
         try:
             refresh.correct(day)
-        except BudgetError as error:
-            log_event("not_corrected", f"{day}: {error}", logging.WARNING, date=str(day))
+        except (BudgetError, RequestError, NotReadyError, DataError, RefusedError) as error:
+            identify(job="refresh")
+            fit = "; give the nights less epsilon, so that corrections fit" if isinstance(error, BudgetError) else ""
+            text = f"{day}: late files are left out: {error}{fit}"
+            log_event("not_corrected", text, logging.WARNING, date=str(day))
 
 
 def read_config(path: str) -> RefreshConfig:

@@ -1,4 +1,4 @@
-"""`sfumato releases prune`: removes the files of old releases but their manifests, after the ledger has recorded it."""
+"""`sfumato releases prune`: removes all files of old releases except their manifests. The ledger records it first."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def releases_to_prune(releases: Mapping[str, Release], history: History, first: 
 
 
 def _kind(release: Release) -> tuple[str, str, str]:
+    """The dataset, the job, and the region and depth: a later release starts from one of the same kind."""
     charged = release.manifest.get("ledger") or {}
     return str(charged.get("dataset")), str(release.manifest.get("job")), str(release.grid)
 

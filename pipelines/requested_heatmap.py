@@ -10,7 +10,7 @@ from sfumato.schemas.release import CELLS_FILE
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.heatmap.schedule import check_plan
-from sfumato.transforms.heatmap.warm_start import WarmStart, check_prior
+from sfumato.transforms.heatmap.warm_start import MAX_CELLS, WarmStart, check_prior
 from sfumato.transforms.release.published_release import open_release
 
 
@@ -41,6 +41,6 @@ def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
         return None
     try:
         release = open_release(path)
-        return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
+        return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE, MAX_CELLS), grid)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None

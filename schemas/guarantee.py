@@ -44,6 +44,10 @@ WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
     "releases the two epsilons add up, even if the earlier release is kept secret."
 )
+WARM_START_OF_COHORTS = (
+    "The earlier release that this one starts from is treated as public. For a user whom both releases asked the two "
+    "epsilons add up, even if the earlier release is kept secret."
+)
 SAMPLING_ASSUMPTIONS = (
     "The drawn users and their number stay secret, and so does every item below the threshold.",
     *ASSUMPTIONS[1:],

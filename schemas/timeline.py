@@ -63,6 +63,7 @@ class DatedRelease:
         job: the command that made it.
         epsilon, delta: of its guarantee.
         users: number of users, public or noisy; None if unknown.
+        users_stddev: standard deviation of the error of `users`; None if unknown.
         created: ISO 8601 time.
         warm_start: id of the release that it started from, if any.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
@@ -94,6 +95,7 @@ class DatedRelease:
     started_anew: str | None = None
     changes: tuple[PlaceChange, ...] | None = None
     pruned: bool = False
+    users_stddev: float | None = None
 
     def __post_init__(self) -> None:
         _check_date(self.date)
@@ -103,8 +105,8 @@ class DatedRelease:
         periods = [Period.parse(text, "rests_on") for text in self.rests_on or ()]
         if any(one.last >= other.first for one, other in pairwise(periods)):
             raise ValueError(f"rests_on: periods must be apart and in order, got {self.rests_on}")
-        numbers = (("epsilon", self.epsilon), ("delta", self.delta), ("users", self.users))
-        for name, value in numbers:
+        for name in ("epsilon", "delta", "users", "users_stddev"):
+            value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
 
@@ -133,6 +135,7 @@ class DatedRelease:
             privacy = manifest["privacy"]
             counted = manifest.get("results") or {}
             users = counted.get("users", (privacy.get("population") or {}).get("users"))
+            stddev = counted.get("users_stddev")
             start = (manifest.get("parameters") or {}).get("warm_start") or {}
             over_nights = manifest.get("nights")
             rests_on = None if over_nights is None else tuple(over_nights["rests_on"])
@@ -155,6 +158,7 @@ class DatedRelease:
                 started_anew=None if over_nights is None else over_nights.get("started_anew"),
                 changes=changes,
                 pruned=pruned,
+                users_stddev=None if stddev is None else float(stddev),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RequestError(

@@ -1,8 +1,7 @@
 """What a page and its pictures show: typed views, made of published artefacts alone.
 
-A room (`heatmap`, `histogram`, ...) makes a `PageView` from a release's published files. `transforms/report` renders
-it as a page and pictures and imports nothing but schemas. The page's script reads the same JSON; its TypeScript types
-are generated from these classes (`web/src/views.ts`).
+A room (`heatmap`, `histogram`, ...) makes a `PageView` from a release's published files. `transforms/report`, which
+imports nothing but schemas, renders it. The page's script reads the same JSON; `web/src/views.ts` has its types.
 """
 
 from __future__ import annotations
@@ -429,7 +428,7 @@ class ComparisonBody(_Model):
 
 
 class PlaceChange(_Model):
-    """A place that differs from what the nights before lead to expect; see `schemas.timeline.PlaceChange`."""
+    """See `schemas.timeline.PlaceChange`."""
 
     cell_ids: list[str]
     users: float
@@ -442,7 +441,6 @@ class Night(_Model):
     """A dated release of a timeline; see `schemas.timeline.DatedRelease`.
 
     Attributes:
-        notes: sentences on who was asked and on what its estimate rests.
         rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
     """
 
@@ -453,25 +451,26 @@ class Night(_Model):
     epsilon: float
     delta: float
     users: float | None
+    users_stddev: float | None = None
     warm_start: str | None
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
     pruned: bool  # its files were removed, all but the manifest
-    notes: list[str] = []
+    notes: list[str] = []  # sentences on who was asked and on what its estimate rests
     rests_on: list[tuple[str, str]] = []
     changes: list[PlaceChange] = []
 
 
 class NightMap(_Model):
-    """One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+    """One night's map, in a script that the timeline's page loads when its date is chosen.
 
     Attributes:
         format: of the file; a page shows maps of its own format alone.
         layer: the published cells with one measure, `Users`; fine cells may be added up.
         users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
         stddev: one per cell: standard deviation of the error of `users`.
-        measured: one per cell: level of the node around it that the last sub-query measured; above the cell's own where
-            an earlier sub-query alone did. The noise of that decided where to look again, so such a cell is biased.
+        measured: one per cell: level of the node around it that the last sub-query measured. Above the cell's own an
+            earlier sub-query alone measured it, whose noise decided where to look again: such a cell is biased.
         lower_bound: whether the method states but a lower bound of these deviations.
         noisy_sums: how many sums with a noise of their own were added up.
     """

@@ -54,6 +54,11 @@ READ_FILE = Event("read_file", "read file {file}")
 COUNTED_USERS = Event(
     "read_logs", "read and grouped the logs: {users:,.0f} users (noisy user count, ±{noise_stddev:~})"
 )
+COUNTED_COHORT = Event(
+    "read_logs",
+    "read and grouped the logs: {users:,.0f} users of the cohort that is asked, one of {cohorts} (noisy user count, "
+    "±{noise_stddev:~})",
+)
 SAMPLED_USERS = Event("read_logs", "read the logs")
 _SUB_QUERY = (
     "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ±{noise_stddev:~} users"

@@ -116,6 +116,7 @@ class LedgerRequest(LogOptions):
     )
     format: Literal["text", "json"] = option("text", "format of what `show` and `account` print", OUTPUT, common=True)
     user_id: str | None = option(None, "the user's id, as the logs have it (account)", INPUT, common=True, metavar="ID")
+    user_id_column: str = option("user_id", "column of the logs that holds the id (account)", INPUT, metavar="NAME")
     key_file: str | None = option(
         None, "the releases' key, which decides whom a rotation asks (account)", KEY, common=True, metavar="FILE"
     )
@@ -153,6 +154,8 @@ class LedgerRequest(LogOptions):
                 raise RequestError("user_id, dataset: give both, as --user_id 4711 --dataset taxis")
             if self.key_file is not None and self.key_secret is not None:
                 raise RequestError("key_file and key_secret: give one of them, not both")
-        elif given := self.given(("user_id", "key_file", "key_secret")):
+            if any("\ud800" <= letter <= "\udfff" for letter in self.user_id):  # bytes of the command line
+                raise RequestError("user_id: must be text in UTF-8")
+        elif given := self.given(("user_id", "user_id_column", "key_file", "key_secret")):
             raise RequestError(f"{next(iter(given))}: only `sfumato ledger account` takes it")
         return self

@@ -23,6 +23,7 @@ from sfumato.schemas.region import Grid
 from sfumato.transforms.locations.read import ReadLocations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.rotation import rotation_key
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
@@ -125,6 +126,16 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(job: Any) -> None:
     submitted = str(job.proto).encode()
     assert len(submitted) > 100
     assert not holds(submitted, SECRET)
+
+
+def test_a_graph_that_asks_a_cohort_holds_no_secret_that_divides_the_users(logs: str, dry: list[str]) -> None:
+    ledger = ("--ledger", f"{BUCKET}/book", "--dataset", "city", "--period", "2026-11-20", "--budget", "1/1d")
+    found = submitted([*command(logs, *ledger, "--rotation", "2/3"), *dry, "--release_id", "one"])
+    graph, submitted_job = found.proto_pipeline.SerializeToString(), str(found.proto).encode()
+    division = rotation_key(FileSecret(KEY_PATH), "city", 3)
+    for derived in (SECRET, division._key, division.subkey("users"), division.subkey("places")):
+        assert not holds(graph, derived)
+        assert not holds(submitted_job, derived)
 
 
 def test_a_key_of_secret_manager_travels_by_name(logs: str, dry: list[str]) -> None:

@@ -220,6 +220,14 @@ def test_a_warm_start_tells_for_how_many_users() -> None:
     assert len(asked.sub_queries) == 1  # from nothing there would be two
 
 
+def test_a_plan_from_an_earlier_release_of_all_users_is_for_those_of_one_cohort() -> None:
+    prior = Estimate(Tree.uniform(6, 3), np.full(64, 1000.0), np.full(64, 5.0))
+    text = heatmap_plan_text(replace(heatmap_parameters("adaptive", {"depth": 6}, 1), rotation=10), prior)
+    assert text.startswith("for 1/10 of as many users as the release that this one starts from had, 6,400:")
+    asked = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 6_400}, 1), prior)
+    assert text.endswith(plan_details(asked))
+
+
 def test_a_sample_is_told_as_the_release_tells_it(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["hotspots", "--input", logs(6000), "--output", str(tmp_path / "out"), *REGION_OPTION, "--depth", "6"]
     command += ["--seed", "1", "--epsilon", "2"]

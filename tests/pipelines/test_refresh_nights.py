@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -79,7 +80,7 @@ def test_every_night_rests_on_all_before_it(month: Place) -> None:
         assert stated["nights"]["rests_on"] == [f"{NIGHTS[0]}:{night}"]
         assert stated["nights"]["started_anew"] is None
         assert stated["parameters"]["warm_start"]["release_id"] == f"city-{before}"
-        assert stated["late_files"] == "Files that arrive after the charge are left out."
+        assert stated["late_files"] == "Files that arrive after the charge are left out of this release."
 
 
 def test_the_page_of_all_nights_says_what_rests_on_what_and_what_one_user_has_spent(month: Place) -> None:
@@ -93,7 +94,7 @@ def test_the_page_of_all_nights_says_what_rests_on_what_and_what_one_user_has_sp
     assert "any one user adds up to ε 4 at most in 3 days" in view.guarantee
     assert [(chip.term, chip.text) for chip in view.chips] == [
         ("Spent at most on one user", "ε 8"),  # the first cohort was asked again on the fourth night
-        ("Last 3 days", "ε 4 of 4, 0 left"),
+        ("Last 3 days, at most on one user", "ε 4 of 4"),
     ]
     assert view.body.kind == "timeline"
     assert "was asked. The counts are scaled to all users" in view.body.nights[-1].notes[0]
@@ -165,6 +166,24 @@ def test_a_dry_run_says_that_another_number_of_cohorts_is_far_better(
         assert ("squared error of rotation: 3," in capsys.readouterr().out) == advised
 
 
+def test_the_plan_of_a_night_is_that_of_its_cohort(month: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """A third of the users of the last map, whose estimated number is 900, or 300 asked ones with their noise."""
+    capsys.readouterr()
+    assert month.refresh("--date", str(NIGHTS[4]), "--dry_run") == 0
+    text = capsys.readouterr().out
+    (users,) = re.findall(r"for 1/3 of as many users as the release .* had, ([\d,]+):", text)
+    expected = float(manifest(month, NIGHTS[3])["results"]["users"]) / 3
+    assert abs(float(users.replace(",", "")) - expected) <= 1
+    assert f"adaptive: {users} users in" in text
+
+
+def test_a_night_states_intervals_of_its_estimate_and_not_of_its_own_noise(month: Place) -> None:
+    stated = manifest(month, NIGHTS[3])
+    assert "all nights of `nights.rests_on`" in stated["errors"]["intervals"]
+    assert "sub-query" not in stated["errors"]["intervals"]
+    assert any("whom both releases asked" in one for one in stated["privacy"]["assumptions"])
+
+
 class Yesterday:
     """A night that can still be corrected."""
 
@@ -212,7 +231,10 @@ def test_a_correction_that_the_budget_does_not_allow_is_said_and_left(
     yesterday = Yesterday(tmp_path, nights, late={"days": 3, "epsilon": 1.5})
     yesterday.arrive()
     assert yesterday.place.refresh() == 0
-    assert "may spend epsilon 4 in 3 days" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"sfumato refresh: {yesterday.night}: release city-{yesterday.night}-late corrects" in error
+    assert f"sfumato refresh: warning: {yesterday.night}: late files are left out: ledger: city may spend" in error
+    assert "may spend epsilon 4 in 3 days" in error
     assert manifest(yesterday.place, yesterday.night)["release_id"] == f"city-{yesterday.night}"
 
 

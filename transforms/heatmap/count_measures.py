@@ -63,7 +63,8 @@ def count_measure(
         else (
             f"Ordered by the {noun} per km² that are surely there: the bounds hold for all {place}s at once, at 95%."
             if listed
-            else f"No {place} surely has users: noise could explain every count."
+            else f"No {place} surely has {noun}, by bounds that hold for all {place}s at once: noise could explain "
+            "each count by itself. Several together are known better."
         ),
     )
 

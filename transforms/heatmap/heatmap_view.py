@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import (
     ANSWERS_FILE,
@@ -142,7 +143,7 @@ def _nights(manifest: Manifest) -> list[Section]:
     if changes:
         number = "One place differs" if len(changes) == 1 else f"{len(changes):,} places differ"
         texts.append(f"{number} from what the nights before lead to expect. {CHANGES}")
-    elif rests_on:
+    elif sum(Period.parse(text).length for text in rests_on or ()) > 1:
         texts.append("No place surely differs from what the nights before lead to expect.")
     table = changes_table(changes) if changes else None
     return [Section(title="This night among others", paragraphs=texts, table=table)]
@@ -201,6 +202,8 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for {_cost(query)}."
         layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None, noun)]))
     note = "All answers together make this map." if rounds else "The map as it was published."
+    if sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1:
+        note = "The answers of all nights on which it rests make this map."
     if len(shown.nodes) < len(published.nodes):
         note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."
         rates = []

@@ -16,6 +16,7 @@ from sfumato.schemas.guarantee import (
     PARTICIPATION,
     PRIVACY_UNIT,
     WARM_START,
+    WARM_START_OF_COHORTS,
     ZERO_OUT,
     Population,
     SubQuery,
@@ -264,7 +265,8 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, plac
 
 
 def _assumptions(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
-    earlier = [WARM_START] if metadata.parameters.get("warm_start") else []
+    starts = WARM_START if parameters.rotation == 1 else WARM_START_OF_COHORTS
+    earlier = [starts] if metadata.parameters.get("warm_start") else []
     if parameters.is_central:
         return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
     return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE, *earlier]

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sfumato.schemas.ledger import Period
 from sfumato.schemas.release import CELLS_FILE
+from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import MapBody, Section
 from sfumato.transforms.report.numbers import about, plural
@@ -38,6 +40,11 @@ _POSTERIOR = (
     "The answers carry random noise, drawn once. A count is the average over all maps that could have led to these "
     "answers. It is never below zero, and where the answers say little it follows its surroundings."
 )
+_NIGHTS = (
+    "The answers carry random noise, drawn once. A count is estimated from the answers of all nights on which the map "
+    "rests, and holds for this night. It is never below zero, and where the answers say little it follows its "
+    "surroundings and the nights before."
+)
 _AS_COUNTED = (
     "Every count carries random noise, drawn once. A count below zero is noise too; it is left as it came, because "
     "raising it to zero would tilt every total upward."
@@ -65,8 +72,9 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
     margins = [(high - low) / 2 for low, high in zip(users.low, users.high, strict=True) if low is not None is not high]
     margin = float(np.median(margins)) if margins else 0.0
     is_bayes = get(manifest, "parameters.estimator") == "bayes"
+    words = _NIGHTS if get(manifest, "nights") else _POSTERIOR if is_bayes else _AS_COUNTED
     texts = [
-        f"{_POSTERIOR if is_bayes else _AS_COUNTED} The 95% interval of a typical cell reaches "
+        f"{words} The 95% interval of a typical cell reaches "
         f"{about(margin, margin / 10)} users to each side. Crowded places are known well and quiet places poorly.",
         f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Several cells "
         "together are known better than each alone.",
@@ -93,9 +101,12 @@ def how_it_was_made(manifest: Manifest) -> Section:
     is_central = get(manifest, "privacy.trust") == Trust.CENTRAL
     noise = Trust.CENTRAL if is_central else get(manifest, "parameters.noise_source", "shard")
     told = "the share of their records in each cell" if get(manifest, "parameters.contribution") == "all" else "a cell"
+    rotation, rests_on = stated_rotation(manifest), get(manifest, "nights.rests_on", [])
+    who = "Every user" if rotation is None else f"Every user of cohort {rotation.cohort} of {rotation.cohorts}"
+    others = "" if rotation is None else " The other users report nothing."
     texts = [
-        f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. Every user reports {told}; what is used are "
-        f"sums of these reports with noise. {_METHODS.get(method, '')}".strip()
+        f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {told}; what is used are "
+        f"sums of these reports with noise.{others} {_METHODS.get(method, '')}".strip()
     ]
     if get(manifest, "parameters.keep_top") is not None:
         texts.append(f"Only the {manifest['parameters']['keep_top']:g}% of cells with the largest noisy sums are kept.")
@@ -106,9 +117,13 @@ def how_it_was_made(manifest: Manifest) -> Section:
         )
     if (earlier := get(manifest, "parameters.warm_start")) is not None:
         name = earlier.get("release_id", "") if isinstance(earlier, Mapping) else ""
+        carried = ""
+        if sum(Period.parse(text).length for text in rests_on) > 1:
+            carried = " The map is estimated from the noisy answers of that night and of those before it as well."
+        in_both = "whose records are in both" if rotation is None else "who was asked for both"
         texts.append(
-            f"It began with an earlier release{f', {name},' if name else ''} which said where to look closely. That "
-            "release had a budget of its own: for a user whose records are in both, the two add up."
+            f"It began with an earlier release{f', {name},' if name else ''} which said where to look closely."
+            f"{carried} That release had a budget of its own: for a user {in_both}, the two add up."
         )
     groups = plural(get(manifest, "privacy.cohort.shards") or 1, "group")
     texts.append(_NOISE.get(noise, _NOISE["shard"]).format(groups=groups))

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import parse_day
 from sfumato.schemas.release import ANSWERS_FILE, NIGHTS_FILE
+from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.tree import Tree, nodes_from_names
-from sfumato.transforms.heatmap.nights.nights_state import NightsState
+from sfumato.transforms.heatmap.nights.nights_state import MAX_NODES, NightsState
 from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
 from sfumato.transforms.heatmap.posterior.estimator import measurement_of
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.heatmap.warm_start import with_complete_parents
+from sfumato.transforms.heatmap.warm_start import MAX_CELLS, MAX_COUNT, with_complete_parents
 from sfumato.transforms.release.published_release import Release, open_release
 
 _DESCRIPTION = (
@@ -29,6 +30,15 @@ _DESCRIPTION = (
     "alone, and so are totals.parquet and answers.parquet. changes: places where tonight differs from what the nights "
     "before lead to expect, at most 5% probability of any false one"
 )
+NIGHT_STDDEV = (
+    "standard deviation of the posterior given the noisy answers of all nights of `nights.rests_on`, which holds the "
+    "noise and the sampling of the cohorts; errors of cells depend on each other: for a sum use Release.total"
+)
+NIGHT_INTERVALS = (
+    "users_low to users_high: pointwise 95% intervals of cells, of the number of users who were there, given the noisy "
+    "answers of all nights of `nights.rests_on`"
+)
+_MAX_QUERIES = 64  # of a release, above what any method asks
 NO_EARLIER = "There is no earlier release of the same region and depth."
 NO_STATE = "The release before it does not hold a state of nights."
 
@@ -69,7 +79,7 @@ def nights_before(folders: Sequence[str], night: date) -> NightsBefore:
     first, *others = (open_release(folder) for folder in folders)
     if first.grid is None or NIGHTS_FILE not in (first.listed or ()):
         return NightsBefore(None, NO_STATE)
-    state = NightsState.from_table(first.arrow_table(NIGHTS_FILE), first.grid.depth)
+    state = NightsState.from_table(first.arrow_table(NIGHTS_FILE, 2 * MAX_NODES), first.grid.depth)
     if state.night >= night:
         raise RequestError(f"warm_start: {first.path} is of night {state.night}, which is not before {night}")
     for release in others:
@@ -85,9 +95,11 @@ def _with_release(state: NightsState, release: Release) -> NightsState:
     try:
         night = parse_day("night", str(stated["night"]))
         results = release.manifest["results"]
-        users, stddev = float(results["users"]), float(results["users_stddev"])
+        users, stddev = (float(results[name]) for name in ("users", "users_stddev"))
+        if not (0 <= users < MAX_COUNT and 0 <= stddev < MAX_COUNT):  # comparisons with NaN are false
+            raise ValueError("its number of users is none")
         measured = _published_measurements(release)
-    except (KeyError, TypeError, ValueError) as error:  # RequestError is a ValueError
+    except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError) as error:  # RequestError is a ValueError
         raise RequestError(f"warm_start: {release.path} cannot be added to the nights ({error})") from None
     if night <= state.night:
         raise RequestError(f"warm_start: {release.path} is of night {night}, which is not after {state.night}")
@@ -96,20 +108,26 @@ def _with_release(state: NightsState, release: Release) -> NightsState:
 
 def _published_measurements(release: Release) -> list[TreeMeasurement]:
     """The answers of a release's sub-queries, of all users."""
-    assert release.grid is not None
+    if release.grid is None:
+        raise ValueError("the manifest has no grid")
     privacy, depth = release.manifest["privacy"], release.grid.depth
     cohorts = _cohorts(release.manifest)
-    shards = privacy["cohort"]["shards"]
-    answers, found = release.arrow_table(ANSWERS_FILE), []
-    for query in privacy["sub_queries"]:
+    shards, queries = privacy["cohort"]["shards"], privacy["sub_queries"]
+    if not (isinstance(queries, list) and 1 <= len(queries) <= _MAX_QUERIES):
+        raise ValueError("sub_queries: none, or too many")
+    answers, found = release.arrow_table(ANSWERS_FILE, _MAX_QUERIES * MAX_CELLS), []
+    for query in queries:
         part = answers.filter(pc.equal(answers["sub_query"], pa.scalar(int(query["index"]), pa.int16())))
         entries = nodes_from_names(part["cell_id"].to_pylist(), depth)
         order = np.argsort(entries)
         tree = Tree.of(depth, with_complete_parents(entries[order]))
         users, stddev = (part[name].to_numpy()[order] for name in ("users", "stddev"))
-        if not (np.array_equal(tree.entries, entries[order]) and np.isfinite(users).all() and (stddev > 0).all()):
+        are_numbers = (abs(users) < MAX_COUNT).all() and ((stddev > 0) & (stddev < MAX_COUNT)).all()
+        if not (np.array_equal(tree.entries, entries[order]) and are_numbers):
             raise ValueError(f"{ANSWERS_FILE} is damaged")
         share = 1.0 if shards is None else (query["shards"] - query["shards_lost"]) / shards
+        if not 1 / MAX_COUNT < share <= 1:
+            raise ValueError("shards: more were lost than there are")
         found.append(TreeMeasurement(tree, users, stddev**2, cohorts / share - 1))
     return found
 
@@ -133,7 +151,8 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _cohorts(manifest: Any) -> int:
-    return int((manifest["privacy"].get("rotation") or {"cohorts": 1})["cohorts"])
+    asked = manifest["privacy"].get("rotation")
+    return 1 if asked is None else Rotation(asked["cohort"], asked["cohorts"]).cohorts
 
 
 def night_map(state: HeatmapState, night: Night) -> tuple[NightsState, NightMap]:

@@ -219,18 +219,21 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
     """The text of a heatmap's plan. Without a public number of users: bounds, and a table by the number of users.
 
     Args:
-        parameters: of the heatmap.
-        prior: the map of an earlier release to start from. Its users stand in for an unknown number.
+        parameters: of the heatmap. With a rotation the plan is for the users of one cohort.
+        prior: the map of an earlier release of all users to start from. Its users stand in for an unknown number.
 
     Raises:
         RequestError: a run would raise it too.
     """
+    cohorts, parameters = parameters.rotation, replace(parameters, rotation=1)
     if parameters.population or parameters.users:
         return plan_details(make_plan(parameters, prior))
     if prior is not None:
-        users = max(1, round(float(prior.counts.sum())))
+        users = max(1, round(float(prior.counts.sum()) / cohorts))
         details = plan_details(make_plan(replace(parameters, users=users), prior))
-        return f"for as many users as the release that this one starts from had, {users:,}:\n\n{details}"
+        share = "" if cohorts == 1 else f"1/{cohorts} of "
+        had = f"for {share}as many users as the release that this one starts from had, {users:,}"
+        return f"{had}:\n\n{details}"
     lines = [
         "The number of users is counted privately, and the plan depends on that count; give --population N if the",
         "number is public. For any number of users:",

@@ -15,7 +15,7 @@ from sfumato.transforms.heatmap.schedule import receive, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.read import RowCounts, sum_row_counts
 from sfumato.transforms.locations.shards import ShardGroup
-from sfumato.transforms.logs import COUNTED_USERS, SUB_QUERY, SUB_QUERY_WITH_LOSS
+from sfumato.transforms.logs import COUNTED_COHORT, COUNTED_USERS, SUB_QUERY, SUB_QUERY_WITH_LOSS
 from sfumato.transforms.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
 from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
@@ -62,8 +62,11 @@ class StartSubQueries(beam.PTransform):
             counted = admit(users + UserCounts(unusable=rows.without_id), key)
             with _request_errors_as_refusals():
                 state = start(counted, parameters, prior)
-            cost = {state.noise.UNIT: counted.epsilon}
-            COUNTED_USERS.emit(users=counted.users, noise_stddev=counted.noise_stddev, **cost)
+            fields = {"users": counted.users, "noise_stddev": counted.noise_stddev, state.noise.UNIT: counted.epsilon}
+            if state.rotation == 1:
+                COUNTED_USERS.emit(**fields)
+            else:
+                COUNTED_COHORT.emit(cohorts=state.rotation, **fields)
             return state
 
         total = users | "CountUsers" >> beam.CombineGlobally(sum_user_counts)

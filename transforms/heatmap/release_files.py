@@ -22,7 +22,7 @@ from sfumato.schemas.release import (
 from sfumato.transforms.heatmap.cells import answers_table, cells_table, totals_table
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.heatmap.manifest import category_names, heatmap_manifest, uses_posterior
-from sfumato.transforms.heatmap.nights_before import Night, night_map, nights_content
+from sfumato.transforms.heatmap.nights_before import NIGHT_INTERVALS, NIGHT_STDDEV, Night, night_map, nights_content
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
@@ -107,6 +107,7 @@ def release_files(
         finest = tonight.estimate
         estimate, *intervals = tonight.on(estimate.tree)
         manifest["nights"] = nights_content(after, tonight, night)
+        manifest["errors"] |= {"stddev": NIGHT_STDDEV, "intervals": NIGHT_INTERVALS}
         nights = {NIGHTS_FILE: parquet_bytes(after.to_table())}
     array = io.BytesIO()
     np.save(array, gaussian_heatmap(estimate_density(finest), blur))

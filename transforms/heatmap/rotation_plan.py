@@ -19,10 +19,9 @@ A cohort that is smaller than a shard is one shard. Then the noise is as with a 
 The squared error N^2 + (c - 1) T depends on T, so a choice needs a typical cell. A cell is seen from T users on where
 T is two standard deviations of its error: T = 2 (c - 1) + 2 sqrt((c - 1)^2 + N^2). Over k nights that add up, N^2 and
 c - 1 are divided by k. The best number of cohorts sees the smallest cell after all n nights, or after a month of more,
-because a night's map rests on the answers of the nights before it. Spread evenly, users then fill the finest grid that
-the noise supports.
-In its cells the best number has the least expected squared error: any other number's squared error is above T^2 / 4
-for every T below that number's own smallest cell.
+because a night's map rests on the answers of the nights before it. It also has the least squared error, T^2 / 4, in a
+cell of that size: all other numbers' smallest cells are larger, and below its smallest cell a number has a squared
+error above T^2 / 4.
 
 (c - 1) T / k is an upper bound where the same users stay in a cell. After a complete round of the cohorts all of them
 are counted equally often, and no sampling error remains.
@@ -49,7 +48,7 @@ _VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of its err
 _EXAMPLE_CELLS = (10, 100, 1_000)  # users of a cell
 _WIDTH = 100  # columns of a terminal
 _MONTH = 30  # nights that add up at most, because places change
-_FAR = 1.5  # a squared error so many times the best one is worth a message
+_MIN_EXCESS = 1.5  # of a squared error over the best one, from which on an operator is advised
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class RotationPlan:
     def advice(self, cohorts: int) -> str | None:
         """A sentence for an operator whose number of cohorts is far from the best; None where it is not."""
         excess, best = self.excess(cohorts), self.best
-        if excess < _FAR:
+        if excess < _MIN_EXCESS:
             return None
         return (
             f"rotation: {cohorts} has {significant(excess)} times the squared error of rotation: {best.cohorts}, in a "
@@ -182,11 +181,13 @@ def _possible(parameters: HeatmapParameters, limit: Limit, numbers: Sequence[int
 
 
 def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> RotationChoice:
+    """A number of cohorts, with the better of the noises that the parameters allow."""
     times_asked = math.ceil(limit.days / cohorts)
     users = min(parameters.users or math.inf, parameters.population or math.inf)
     if users == math.inf:
         raise ValueError("users: a plan needs the number of users")
     asked = users / cohorts
+    # Each of these sums has a noise of its own.
     sums = 1 if parameters.is_central else Cohort.plan(asked, None, parameters.shard_size, parameters.dropout).shards
     found = []
     distributions: tuple[tuple[NoiseName, AdditiveNoise], ...] = (("laplace", LAPLACE), ("gaussian", GAUSSIAN))
@@ -198,7 +199,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
         night = replace(
             parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(asked)), population=None
         )
-        one = noise.stddev(night.budget.total - night.admission().epsilon)
+        of_one_sum = noise.stddev(night.budget.total - night.admission().epsilon)
         found.append(
             RotationChoice(
                 cohorts=cohorts,
@@ -207,7 +208,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
                 delta=delta,
                 noise=name,
                 shards=None if parameters.is_central else sums,
-                noise_stddev=cohorts * math.sqrt(sums) * one,
+                noise_stddev=cohorts * math.sqrt(sums) * of_one_sum,
             )
         )
     return min(found, key=lambda choice: choice.noise_stddev)

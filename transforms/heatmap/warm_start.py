@@ -18,8 +18,8 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.budget import check_epsilon
 
-_MAX_COUNT = 2.0**62  # users; sums of larger counts would overflow
-_MAX_CELLS = 300_000  # the job's graph holds the cells, and services limit its size
+MAX_COUNT = 2.0**62  # users; sums of larger counts would overflow
+MAX_CELLS = 300_000  # the job's graph holds the cells, and services limit its size
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ def _read_estimate(cells: pa.Table, depth: int) -> Estimate:
         counts, stddev = (np.asarray(cells.column(name).to_numpy(), dtype=np.float64) for name in ("count", "stddev"))
     except (KeyError, TypeError, ValueError) as error:
         raise RequestError(f"warm_start: the release's cells are damaged ({error})") from None
-    if len(entries) > _MAX_CELLS:
-        raise RequestError(f"warm_start: the release has {len(entries):,} cells, and {_MAX_CELLS:,} are the most")
+    if len(entries) > MAX_CELLS:
+        raise RequestError(f"warm_start: the release has {len(entries):,} cells, and {MAX_CELLS:,} are the most")
     # Comparisons with NaN are false.
-    if not (len(entries) and (abs(counts) < _MAX_COUNT).all() and ((stddev >= 0) & (stddev < _MAX_COUNT)).all()):
+    if not (len(entries) and (abs(counts) < MAX_COUNT).all() and ((stddev >= 0) & (stddev < MAX_COUNT)).all()):
         raise RequestError("warm_start: the release's cells are damaged (counts or deviations that are no numbers)")
     order = np.argsort(entries)
     tree = Tree.of(depth, with_complete_parents(entries[order]))

@@ -35,7 +35,7 @@ class AskedUsers:
 
         Args:
             batch: of a log.
-            columns: their names.
+            columns: the names of its columns of ids, latitudes and longitudes. Ids are integers, strings or bytes.
         """
         names = batch.schema.names
         batch = pa.RecordBatch.from_arrays([without_views(column) for column in batch.columns], names)

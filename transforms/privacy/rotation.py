@@ -21,18 +21,20 @@ _INTEGER = r"^(0|[1-9][0-9]{0,19}|-[1-9][0-9]{0,18})$"
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
-def rotation_key(secret: Secret, dataset: str, cohorts: int) -> RunKey:
+def rotation_key(secret: Secret, dataset: str, cohorts: int, id_column: str = "user_id") -> RunKey:
     """Returns the key that divides a dataset's users into cohorts: the same in every run with the same secret.
 
     Args:
         secret: behind the runs' keys.
         dataset: name of the logs. `City` and `city` are the same.
         cohorts: how many there are.
+        id_column: name of the column of user ids. The ids of another column divide the same people otherwise, so a
+            cohort of the one shares users with every cohort of the other.
 
     Raises:
         RequestError: the secret cannot be read, or the name is not allowed.
     """
-    return RunKey.derive(secret, {"rotation": cohorts, "dataset": dataset_name(dataset)})
+    return RunKey.derive(secret, {"rotation": cohorts, "dataset": dataset_name(dataset), "id_column": id_column})
 
 
 def cohort_of(ids: pa.Array, key: RunKey, cohorts: int) -> NDArray[np.int64]:

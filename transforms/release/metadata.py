@@ -25,7 +25,7 @@ _SOURCES = ("schemas", "transforms", "pipelines")
 _DRAWING = ("apache-beam", "cryptography", "numpy", "pandas", "pyarrow", "scipy")
 _CELL_IDS = frozenset({"cell_id", *(field.name for field in INDEX_FIELDS)})
 _PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
-LATE_FILES = "Files that arrive after the charge are left out."
+LATE_FILES = "Files that arrive after the charge are left out of this release."
 UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
 
 

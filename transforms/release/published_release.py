@@ -226,10 +226,16 @@ class Release:
         """Counted bins of a number's range, by BINS_SCHEMA."""
         return self.table("bins")
 
-    def arrow_table(self, name: str) -> pa.Table:
-        """A Parquet file of the release. Raises RequestError if there is none or it is damaged."""
+    def arrow_table(self, name: str, max_rows: int | None = None) -> pa.Table:
+        """A Parquet file of the release. Raises RequestError if there is none, it is damaged or has too many rows.
+
+        max_rows: the most rows; None for any number. A small file may hold billions of equal ones.
+        """
         content = self.read(name)
         try:
+            rows = pq.read_metadata(io.BytesIO(content)).num_rows
+            if max_rows is not None and rows > max_rows:
+                raise RequestError(f"{self.path}: {name} has {rows:,} rows, and {max_rows:,} are the most")
             return pq.read_table(io.BytesIO(content))
         except (pa.ArrowException, OSError) as error:  # OSError: damage inside, with the footer intact
             raise RequestError(f"{self.path}: {name} is damaged ({error})") from None

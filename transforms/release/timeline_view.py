@@ -40,7 +40,7 @@ from sfumato.schemas.views import (
 )
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.night_words import CHANGES, night_sentences, spoken, times
-from sfumato.transforms.report.numbers import tiny
+from sfumato.transforms.report.numbers import about, tiny
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import get, noisy_sums
 
@@ -174,7 +174,11 @@ def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list
         if one.spent:
             term = "Last day" if one.days == 1 else f"Last {one.days} days"
             spent = one.spent[-1][1]
-            chips.append(Fact(term=term, text=f"ε {spent:.4g} of {one.epsilon:.4g}, {one.left(spent):.4g} left"))
+            text = f"ε {spent:.4g} of {one.epsilon:.4g}"
+            if _is_rotated(nights):  # what is left differs between cohorts
+                chips.append(Fact(term=f"{term}, at most on one user", text=text))
+            else:
+                chips.append(Fact(term=term, text=f"{text}, {one.left(spent):.4g} left"))
     return chips
 
 
@@ -208,7 +212,7 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
         [
             night.date,
             night.job + ("" if night.safe else " (not private)") + (" (pruned)" if night.pruned else ""),
-            "" if night.users is None else f"{night.users:,.0f}",
+            _users(night),
             f"{night.epsilon:g}",
             tiny(night.delta),
             night.release_id,
@@ -219,6 +223,13 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
     links = [f"{night.folder}/{MANIFEST_FILE if night.pruned else PAGE_FILE}" for night in reversed(nights)]
     numeric = [False, False, True, True, True, False]
     return Table(title="All releases", heads=heads, rows=rows, numeric=numeric, links=links)
+
+
+def _users(night: DatedRelease) -> str:
+    """The number of users with the digits that are known."""
+    if night.users is None:
+        return ""
+    return f"{night.users:,.0f}" if night.users_stddev is None else about(night.users, night.users_stddev)
 
 
 def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
@@ -262,7 +273,7 @@ def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]
     cost = f"ε {most.epsilon:.6g}" + (f" and δ {tiny(most.delta)}" if most.delta else "")
     releases = "release" if len(nights) == 1 else f"{len(nights):,} releases"
     texts = [
-        f"The {releases} of this page asked any one user {times(most.asked)} at most. A user who was asked so often "
+        f"The {releases} of this page asked no user more than {times(most.asked)}. A user who was asked so often "
         f"loses at most {cost}."
         if is_rotated
         else f"The {releases} of this page spent {cost} in all. A user who is in the data of every one of them loses "
@@ -290,8 +301,8 @@ def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]
             within = [night for night in nights if first <= night.date <= day]
             asked = times(_OneUser.of(within).asked) if within else times(0)
             text += (
-                f" These are figures of the user who was asked most: {asked} at most by the releases of these days. "
-                "Users of a cohort that was not asked have all of it left."
+                f" These are figures of a user who was asked most often: in these days, {asked}. Users who were not "
+                "asked in these days have all of it left."
             )
         texts.append(text)
     return texts

@@ -511,7 +511,6 @@ export interface TimelineBody {
  * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
  *
  * Attributes:
- *     notes: sentences on who was asked and on what its estimate rests.
  *     rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
  */
 export interface Night {
@@ -522,6 +521,7 @@ export interface Night {
   epsilon: number;
   delta: number;
   users: number | null;
+  users_stddev: number | null;
   warm_start: string | null;
   map: string | null;
   safe: boolean;
@@ -531,7 +531,7 @@ export interface Night {
   changes: PlaceChange[];
 }
 /**
- * A place that differs from what the nights before lead to expect; see `schemas.timeline.PlaceChange`.
+ * See `schemas.timeline.PlaceChange`.
  */
 export interface PlaceChange {
   cell_ids: string[];
@@ -564,15 +564,15 @@ export interface BitTexts1 {
   place: string;
 }
 /**
- * One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+ * One night's map, in a script that the timeline's page loads when its date is chosen.
  *
  * Attributes:
  *     format: of the file; a page shows maps of its own format alone.
  *     layer: the published cells with one measure, `Users`; fine cells may be added up.
  *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
  *     stddev: one per cell: standard deviation of the error of `users`.
- *     measured: one per cell: level of the node around it that the last sub-query measured; above the cell's own where
- *         an earlier sub-query alone did. The noise of that decided where to look again, so such a cell is biased.
+ *     measured: one per cell: level of the node around it that the last sub-query measured. Above the cell's own an
+ *         earlier sub-query alone measured it, whose noise decided where to look again: such a cell is biased.
  *     lower_bound: whether the method states but a lower bound of these deviations.
  *     noisy_sums: how many sums with a noise of their own were added up.
  */

@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import { amount, Methods } from "../src/products/comparison";
 import { answerWords, roundedSquare, squareOf } from "../src/products/ranges";
-import { earlier, nightsChart, rowOf } from "../src/products/timeline";
+import { earlier, nightsChart, rowOf, usersOf } from "../src/products/timeline";
 import type { ComparisonBody, MethodRow, Night } from "../src/views";
 
 describe("an answer in words", () => {
@@ -69,13 +69,18 @@ it.each([[0, "0"], [0.25, "0.25"], [3.87e-11, "3.9e-11"], [1e-10, "1e-10"], [120
 });
 
 describe("nights", () => {
-  const night = (date: string, map = true): Night => ({ date, release_id: date, folder: date, job: "heatmap", epsilon: 1, delta: 0, users: 100, warm_start: null, map: map ? `${date}.js` : null, safe: true, pruned: false, notes: [], rests_on: [], changes: [] });
+  const night = (date: string, map = true): Night => ({ date, release_id: date, folder: date, job: "heatmap", epsilon: 1, delta: 0, users: 100, users_stddev: null, warm_start: null, map: map ? `${date}.js` : null, safe: true, pruned: false, notes: [], rests_on: [], changes: [] });
   const nights = [night("2026-11-01"), night("2026-11-02", false), night("2026-11-07"), night("2026-11-08")];
   it("are compared with the last that has a map and is early enough", () => {
     expect(earlier(nights, nights[3], 1)).toBe(nights[2]);
     expect(earlier(nights, nights[3], 7)).toBe(nights[0]);
     expect(earlier(nights, nights[2], 5)).toBe(nights[0]); // not the one without a map
     expect(earlier(nights, nights[0], 1)).toBe(null);
+  });
+  it("have users with the digits that are known", () => {
+    expect(usersOf({ users: 74_246.9, users_stddev: 2080 })).toBe("74,000 ± 4,100 users");
+    expect(usersOf({ users: 74_246.9, users_stddev: null })).toBe("74,247 users");
+    expect(usersOf({ users: null, users_stddev: null })).toBe(null);
   });
   it("have a bar each, in colours that name A and B", () => {
     const { marks } = nightsChart(nights, [nights[0], nights[3]]);

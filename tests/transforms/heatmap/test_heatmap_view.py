@@ -199,6 +199,28 @@ def test_the_page_says_which_cohort_was_asked_on_which_nights_it_rests_and_what_
     assert "No place surely differs" in quiet
 
 
+def test_the_page_of_a_rotated_night_says_of_no_other_cohort_that_it_reports() -> None:
+    start = {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}
+    nights = {"rests_on": ["2026-11-19:2026-11-20"], "started_anew": None, "changes": []}
+    text = words(view_of("adaptive", {"privacy.rotation": {"cohort": 7, "cohorts": 30}, "nights": nights, **start}))
+    assert "Every user of cohort 7 of 30 reports a cell" in text
+    assert "The other users report nothing." in text
+    assert "for a user who was asked for both, the two add up" in text
+    assert "estimated from the noisy answers of that night and of those before it as well" in text
+    assert "from the answers of all nights on which the map rests" in text
+    alone = words(view_of("adaptive", start))
+    assert "Every user reports a cell" in alone
+    assert "whose records are in both" in alone
+    assert "that night" not in alone
+
+
+def test_the_first_night_says_nothing_of_nights_before_it() -> None:
+    nights = {"rests_on": ["2026-11-20"], "started_anew": "The region changed.", "changes": []}
+    text = words(view_of("adaptive", {"nights": nights}))
+    assert "of this night alone" in text
+    assert "nights before lead" not in text
+
+
 def test_the_page_of_a_map_by_itself_says_nothing_of_other_nights() -> None:
     view = view_of("adaptive")
     assert "This night among others" not in [section.title for section in view.sections]

@@ -339,3 +339,15 @@ def test_what_is_asked_depends_on_the_earlier_map_and_public_figures_alone() -> 
     assert asked is not None
     assert asked.encoding == states[0].results[0].encoding
     assert asked.shard_range is None  # all shards, whose users have nothing else to answer
+
+
+def test_nights_that_add_up_make_a_finer_tree_and_another_digest() -> None:
+    """The digest binds the key to what shapes the query."""
+    counts = np.random.default_rng(1).gamma(0.5, 20_000 / 128, 4**4)
+    once = Estimate(Tree.uniform(DEPTH, 4), counts, np.full(4**4, 10.0))
+    many = replace(once, memory=16.0)
+    assert digest(once) != digest(many) != digest(replace(once, memory=8.0))
+    parameters = HeatmapParameters(depth=DEPTH, epsilon=0.1, population=20_000)
+    states = [run_in_memory(crowd(20_000), 20_000, parameters, KEY, prior) for prior in (once, many)]
+    entries = [len(state.results[0].tree.entries) for state in states]
+    assert entries[1] > entries[0]

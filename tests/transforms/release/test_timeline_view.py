@@ -253,6 +253,14 @@ def test_spending_is_told_in_words() -> None:
     assert "No ledger was kept" in json.dumps([one.paragraphs for one in view(nights).sections])
 
 
+@pytest.mark.parametrize(("stddev", "text"), [(None, "74,247"), (0.0, "74,247"), (2080.0, "74,000"), (180.0, "74,200")])
+def test_users_are_written_with_the_digits_that_are_known(stddev: float | None, text: str) -> None:
+    made = view([a_night(0, users=74_246.9, users_stddev=stddev)])
+    assert made.sections[-1].table is not None
+    assert made.sections[-1].table.rows[0][2] == text
+    assert made.body.nights[0].users_stddev == stddev
+
+
 def test_known_seeds_raise_the_alarm() -> None:
     nights = [a_night(i) for i in range(3)]
     assert view(nights).alarm is None
@@ -326,7 +334,7 @@ def test_the_page_states_the_sums_of_the_user_who_was_asked_most(nights: list[Da
     made = view(nights)
     words = {1: "once", 2: "twice"}.get(asked, f"{asked} times")
     text = next(one for one in made.sections if one.title == "What has been spent").paragraphs[0]
-    assert f"asked any one user {words} at most" in text
+    assert f"asked no user more than {words}." in text
     assert f"loses at most ε {cost:.6g}." in text
     assert made.chips[0].text == f"ε {cost:.4g}"
     assert f"any one user adds up to ε {cost:.4g} at most." in made.guarantee
@@ -342,9 +350,10 @@ def test_what_the_ledger_says_of_the_worst_user_is_the_guarantee_of_several_nigh
     nights = [rotated(i, 30) for i in range(30)]
     made = view(nights, (Spending(1.0, 0.0, 30, [(day(i), 1.0) for i in range(30)]),))
     assert "any one user adds up to ε 1 at most in 30 days" in made.guarantee
-    assert made.chips[-1].text == "ε 1 of 1, 0 left"
+    last = made.chips[-1]
+    assert (last.term, last.text) == ("Last 30 days, at most on one user", "ε 1 of 1")  # others have all of it left
     text = " ".join(next(one for one in made.sections if one.title == "What has been spent").paragraphs)
-    assert "asked most: once at most by the releases of these days" in text
+    assert "a user who was asked most often: in these days, once." in text
     assert "ε 30" not in text
     alone = view(nights[:1], (Spending(1.0, 0.0, 30, [(day(0), 1.0)]),))
     assert "adds up" not in alone.guarantee
@@ -383,7 +392,7 @@ def test_pages_of_nights_without_cohorts_are_as_before() -> None:
 def test_the_file_of_an_earlier_version_is_read() -> None:
     content = json.loads(timeline_bytes("bay", [a_night(0)], []))
     for night in content["nights"]:
-        for name in ("rotation", "rests_on", "started_anew", "changes"):
+        for name in ("rotation", "rests_on", "started_anew", "changes", "users_stddev"):
             del night[name]
     assert timeline_view({TIMELINE_FILE: json.dumps(content).encode()}) == view([a_night(0)])
 

@@ -14,7 +14,7 @@ from datetime import date
 
 import numpy as np
 
-from sfumato.transforms.heatmap.nights.crowds import changed_nodes
+from sfumato.transforms.heatmap.nights.changes_tonight import changed_nodes, descendants, place_of
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors
 from sfumato.transforms.heatmap.nights.week_model import WEEK
@@ -80,30 +80,23 @@ def forget(
         users: of the whole map.
         weekdays: to forget.
     """
-    depth = (event.node.bit_length() - 1) // 2
-    path, size = event.node ^ (1 << (2 * depth)), event.excess * users
+    depth, path = place_of(event.node)
+    size = event.excess * users
     for level in range(1, len(full.codes)):
-        if level <= depth:  # the families of the node and of its ancestors
-            first = (path >> (2 * (depth - level))) & ~3
-            begin, end = np.searchsorted(full.codes[level], np.array([first, first + 4], dtype=np.uint64)).tolist()
-            relative = 1.0
+        if level <= depth:  # the family of the node, or of its ancestor
+            rows = descendants(full, level - 1, path >> (2 * (depth - level + 1)), level)
         else:
-            down = 2 * (level - depth)
-            ends = np.array([path << down, (path + 1) << down], dtype=np.uint64)
-            begin, end = np.searchsorted(full.codes[level], ends).tolist()
-            relative = _INSIDE
-        if begin == end:
+            rows = descendants(full, depth, path, level)
+        if rows.start == rows.stop:
             continue
-        parents = full.parents[level][begin // 4 : end // 4]
-        total = expected[level - 1][parents]
-        if level > depth:
-            inside = abs(size) * total / max(float(total.sum()), 1.0)
-            jump = inside / (inside + total + 1)
+        total = expected[level - 1][full.parents[level][rows.start // 4 : rows.stop // 4]]
+        if level <= depth:
+            variance = (size / np.maximum(total, abs(size))) ** 2
         else:
-            jump = size / np.maximum(total, abs(size))
-        variance = np.repeat(relative * jump**2, 4)[:, None]
-        precision = known.precision[level][begin:end, weekdays]
-        known.precision[level][begin:end, weekdays] = precision / (1 + variance * precision)
+            inside = abs(size) * total / max(float(total.sum()), 1.0)
+            variance = _INSIDE * (inside / (inside + total + 1)) ** 2
+        precision = known.precision[level][rows, weekdays]
+        known.precision[level][rows, weekdays] = precision / (1 + np.repeat(variance, 4)[:, None] * precision)
 
 
 def remembered(
@@ -111,6 +104,7 @@ def remembered(
 ) -> tuple[Event, ...]:
     """The events that later nights may repeat, the oldest first."""
     kept = [event for event in events if (night - event.night).days < _WEEKS * WEEK]
+    users = max(users, 1.0)  # a noisy estimate of few users may be 0
     for row, excess in changed_nodes(found):
         noise = errors.noise[row] + errors.cohort * max(errors.measured[row], errors.expected[row], 0.5)
         stddev = float(np.sqrt(noise + errors.expected_variance[row]))

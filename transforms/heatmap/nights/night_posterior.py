@@ -56,7 +56,7 @@ class NightPosterior:
         variance: of these, for the numbers of users tonight (and not their expectation), by level and node.
         share_variance: float64[n / 4] by level, of each coordinate of a family's shares.
         accumulated: with tonight's measurements.
-        slope: see `Estimate`.
+        slope: see `Estimate`; the mean over levels, weighted by their numbers of families.
     """
 
     full: FullTree
@@ -110,8 +110,9 @@ def infer_night(
             once = variance + 1 / (4 * total[:, None]) + before.night[level][:, None]
             mean, precision = _accumulate(mean, precision, weekday, share.ravel(), once.ravel())
         contrast, weight = _contrasts(mean, precision)
-        weights = weight.sum(axis=1)
+        weights = weight.sum(axis=1)  # float64[n / 4], of a family over the week
         strong = weights > 3 * SIGNAL**2
+        # The week's mean contrasts, from which the slope is learned.
         typical = (weight[:, :, None] * contrast).sum(axis=1) / np.maximum(weights, 1e-300)[:, None]
         bases = [full.gradient(level - 1, parents, counts) / total[:, None]] if level >= 2 else []
         fit = 1 / (1 / np.maximum(weights, 1e-30) + 0.05**2)
@@ -132,7 +133,7 @@ def infer_night(
         parent_users = counts[level - 1][parents]
         children = project(parent_users[:, None] * (0.25 + predicted + found.mean), parent_users)
         shares = children / np.maximum(parent_users, 1e-12)[:, None]
-        energy = 3 * found.variance * parent_users**2
+        energy = 3 * found.variance * parent_users**2  # of four children, in users squared: three coordinates
         part = (1 - _EVEN) * shares + _EVEN / 4
         spread.append((energy[:, None] * part + spread[level - 1][parents][:, None] * shares**2).ravel())
         counts.append(children.ravel())

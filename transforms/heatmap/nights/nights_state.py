@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -21,7 +20,7 @@ from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
-from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales
+from sfumato.transforms.heatmap.nights.variance_scales import MAX_SCALE, VarianceScales
 from sfumato.transforms.heatmap.nights.week_model import WEEK
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family, children_of
 from sfumato.transforms.heatmap.state import Estimate
@@ -32,7 +31,10 @@ _FORMAT = 1
 _METADATA = b"sfumato.nights"
 _DRIFT = 0.0002  # growth a day of the variance of a family's shares, over its roughness
 _MOST = 1e18  # precision of a share, that of a count of 2^30 users without noise
-_DAMAGE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+_MAX_MEAN = 1e6  # of a share, above what noise makes of few users
+_DAMAGE = (
+    AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, RequestError, pa.ArrowException,
+)  # fmt: skip
 _FINEST_NODE = np.uint64(1 << 41)
 
 
@@ -135,15 +137,7 @@ class NightsState:
         """
         try:
             return cls._read(table, depth)
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-            OverflowError,
-            RequestError,
-            pa.ArrowException,
-        ) as error:
+        except _DAMAGE as error:
             raise RequestError(f"warm_start: the release's nights.parquet is damaged ({error})") from None
 
     @classmethod
@@ -169,7 +163,12 @@ class NightsState:
             ]
             for name in ("night", "roughness")
         )
-        for values, least, most in ((mean, -1e6, 1e6), (precision, 0, _MOST), (night_, 0, 1), (roughness, 0, 1)):
+        for values, least, most in (
+            (mean, -_MAX_MEAN, _MAX_MEAN),
+            (precision, 0, _MOST),
+            (night_, 0, 1),
+            (roughness, 0, 1),
+        ):
             for one in values:
                 if not ((one >= least) & (one <= most)).all():  # comparisons with NaN are false
                     raise ValueError("values that are no numbers, or out of range")
@@ -212,13 +211,19 @@ def pruned(full: FullTree, known: Accumulated, max_nodes: int = MAX_NODES) -> tu
 
 
 def rounded(known: Accumulated) -> Accumulated:
-    """Returns accumulators with the precision of the table, so that a state is the same before and after it."""
+    """Returns accumulators as the table has them, so that a state is the same before and after it.
 
-    def single(values: list[NDArray[np.float64]], most: float = math.inf) -> list[NDArray[np.float64]]:
-        return [np.minimum(one, most).astype(np.float32).astype(np.float64) for one in values]
+    Values are cut off at what the table may hold. A variance of a share is at most 1.
+    """
+
+    def single(values: list[NDArray[np.float64]], least: float, most: float) -> list[NDArray[np.float64]]:
+        return [np.clip(one, least, most).astype(np.float32).astype(np.float64) for one in values]
 
     return Accumulated(
-        single(known.mean), single(known.precision, _MOST / 2), single(known.night), single(known.roughness)
+        single(known.mean, -_MAX_MEAN, _MAX_MEAN),
+        single(known.precision, 0, _MOST / 2),
+        single(known.night, 0, 1),
+        single(known.roughness, 0, 1),
     )
 
 
@@ -237,7 +242,7 @@ def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
     for node, day, excess, stddev in rows:
         event = Event(int(node), parse_day("night", day), float(excess), float(stddev))
         levels = event.node.bit_length() - 1
-        if event.night > night or levels % 2 or not 0 < levels <= 2 * depth:
+        if event.night > night or event.node < 1 or levels % 2 or not 0 < levels <= 2 * depth:
             raise ValueError("an event of a later night, or of no node")
         if not (abs(event.excess) < 1e6 and 0 <= event.stddev < 1e6):
             raise ValueError("an event of no size")
@@ -247,7 +252,9 @@ def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
 
 def _read_scales(values: Any) -> VarianceScales:
     scales = VarianceScales(**{str(name): float(value) for name, value in values.items()})
-    if not all(1e-4 < one < 1e12 for one in astuple(scales)):
+    drift, night, *information = astuple(scales)
+    least, most = (1 - 1e-9) / MAX_SCALE, (1 + 1e-9) * MAX_SCALE  # rounded
+    if not all(least <= one <= most for one in (drift, night)) or not all(1e-4 < one < 1e12 for one in information):
         raise ValueError("scales out of range")
     return scales
 

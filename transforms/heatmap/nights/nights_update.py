@@ -11,20 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
-from sfumato.transforms.heatmap.nights.crowds import add_crowds, changed_nodes, sums_without
+from sfumato.transforms.heatmap.nights.changes_tonight import add_changes, changed_nodes, sums_without
 from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
 from sfumato.transforms.heatmap.nights.night_posterior import (
     Accumulated,
     NightPosterior,
     infer_night,
-    measured_shares,
-    per_coordinate,
 )
 from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned, rounded
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
-from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales
+from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales, learn_scales
 from sfumato.transforms.heatmap.nights.week_model import has_weekday_like
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from sfumato.transforms.heatmap.state import Estimate
@@ -110,6 +108,13 @@ def update(
 ) -> tuple[NightsState, NightMap]:
     """Takes in a night.
 
+    1. The nights before lead to expect a number of users at each node. Places that differ from it are changes.
+    2. Tonight's counts without the changes join the accumulators, and give a map without them.
+    3. The changes are added to the map.
+    4. A change of a night before that shows again lasts. What is known of its place is forgotten, and the accumulators
+       take in the night again, with the change.
+    5. The counts without changes teach how fast shares drift, and how much nights differ.
+
     Args:
         state: after the nights before; None begins.
         night: after the state's.
@@ -144,30 +149,28 @@ def update(
         return infer_night(full, known, night.weekday(), base, variance, _on(full, own, part), scale)
 
     posterior = infer(found)
-    after = posterior.accumulated
     counts, spread = posterior.users, posterior.variance
     if found:
-        counts, spread = add_crowds(full, counts, spread, _on(full, own, sums), errors, found)
-    lasting = [(event, repeated(event, errors, night, users)) for event in state.events]
-    places = [event.node for event, weekdays in lasting if weekdays is not None]
-    new = [
-        one for one in found if not any(_overlap(int(errors.node[row]), there) for row in one.rows for there in places)
-    ]
-    if places:
-        likely = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
-        for event, weekdays in lasting:
-            if weekdays is not None:
-                forget(full, known, likely, event, users, weekdays)
-        after = infer(new).accumulated
-    clean = sums_without(own, nodes, expected, errors, found) if found else sums
-    scales = _scales(state.scales, before, own, clean)
-    events = remembered(state.events, found, errors, night, users)
+        counts, spread = add_changes(full, counts, spread, _on(full, own, sums), errors, found)
     cells = full.leaf_values(counts)
     cells *= users / max(float(cells.sum()), 1e-9)  # a place cannot lose more users than it has
     estimate = Estimate(full.tree, cells, np.sqrt(full.leaf_values(spread)), slope=posterior.slope)
+
+    after = posterior.accumulated
+    lasting = [(event, repeated(event, errors, night, users)) for event in state.events]
+    places = [event.node for event, weekdays in lasting if weekdays is not None]
+    if places:
+        anywhere = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
+        for event, weekdays in lasting:
+            if weekdays is not None:
+                forget(full, known, anywhere, event, users, weekdays)
+        after = infer([one for one in found if not _is_at(errors.node[one.rows], places)]).accumulated
+    clean = sums_without(own, nodes, expected, errors, found) if found else sums
+    scales = learn_scales(state.scales, before, own, clean)
+    events = remembered(state.events, found, errors, night, users)
+    after_night = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events, scales)
     changes = [_change(errors, one) for one in found]
-    state = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events, scales)
-    return state, NightMap(full, estimate, spread, changes, _parameters(after, scales))
+    return after_night, NightMap(full, estimate, spread, changes, _parameters(after, scales))
 
 
 def _first_night(
@@ -187,28 +190,9 @@ def _first_night(
 
 
 def _kept(full: FullTree, known: Accumulated) -> tuple[FullTree, Accumulated]:
+    """What the next night reads: the families of which most is known, rounded as the table rounds them."""
     full, known = pruned(full, known)
     return full, rounded(known)
-
-
-def _scales(scales: VarianceScales, before: NightPosterior, own: FullTree, sums: SubtreeSums) -> VarianceScales:
-    """The scales after a night's innovations, in all families that tonight's tree and the nights before share."""
-    columns: list[tuple[Floats, Floats, Floats, Floats]] = []
-    for level in range(1, min(len(own.codes), len(before.full.codes))):
-        families, there = own.codes[level][::4], before.full.codes[level][::4]
-        _, mine, earlier = np.intersect1d(families, there, assume_unique=True, return_indices=True)
-        users, variance = by_family(sums.users[level])[mine], by_family(sums.variance[level])[mine]
-        expected = by_family(before.users[level])[earlier]
-        total = expected.sum(axis=1)
-        use = np.isfinite(variance).all(axis=1) & (total >= 1)
-        users, variance, expected, total = users[use], variance[use], expected[use], total[use]
-        share, variance = measured_shares(users, variance, total)
-        forecast = before.share_variance[level][earlier][use]
-        night = before.accumulated.night[level][earlier][use]
-        drift = np.maximum(forecast - night - 1 / (4 * total), 0) / 2  # near the balance of drift and measurements
-        square = ((share - expected / total[:, None]) ** 2).sum(axis=1)
-        columns.append((square, per_coordinate(variance) + forecast, drift, night))
-    return scales.learned(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 def _parameters(known: Accumulated, scales: VarianceScales) -> dict[str, Any]:
@@ -248,8 +232,12 @@ def _is_known(full: FullTree, level: int, codes: NDArray[np.uint64]) -> NDArray[
 
 def _change(errors: NodeErrors, found: FoundChange) -> Change:
     users, expected = (float(values[found.rows].sum()) for values in (errors.measured, errors.expected))
-    low, high = max(users - found.margin, 0.0), max(users + found.margin, 0.0)
-    return Change(tuple(errors.node[found.rows].tolist()), max(users, 0.0), low, high, expected)
+    return Change(tuple(errors.node[found.rows].tolist()), max(users, 0.0), *found.interval, expected)
+
+
+def _is_at(nodes: NDArray[np.uint64], places: Sequence[int]) -> bool:
+    """Whether a node overlaps a place, which is a node too."""
+    return any(_overlap(node, place) for node in nodes.tolist() for place in places)
 
 
 def _overlap(one: int, other: int) -> bool:

@@ -39,6 +39,7 @@ _FINEST_SQUARE = 7  # level of the nodes of squares
 _SQUARE_SIDES = (2, 3)
 _SHARED = 0.2  # correlation of the errors of the expected users of two nodes of a square, such as that of a parent
 MAX_PLACE = 9  # nodes
+_DOUBLINGS, _BISECTIONS = 20, 40  # in the search for the end of an interval
 _STEPS = np.geomspace(0.3, 60.0, 64)  # values of t, over 1 / standard deviation, before its limit by the noise
 
 
@@ -52,7 +53,8 @@ class NodeErrors:
         expected_variance: float64[n], of the error of `expected`.
         noise: float64[n], variance of the noise of `measured`.
         entries: float64[n], whose noises add up to that of the node.
-        cohort: variance that `measured` has for each user because a cohort was queried: c - 1.
+        cohort: c - 1 where one of c cohorts was queried. It is the variance that `measured` has for each user, as
+            `TreeMeasurement.sampling`.
         tested: bool[n], whether the node may be found.
     """
 
@@ -122,6 +124,29 @@ class NodeErrors:
             below, before = inverse, slope
         return margin
 
+    def intervals(self, log_inverse: Floats) -> tuple[Floats, Floats]:
+        """The ends of intervals of the users who are there, by inverted tests: float64[n] each.
+
+        A number of users is in the interval unless `measured` is further from it than the margin that it has itself.
+        So a number that is tested and rejected is not in the interval.
+        """
+
+        def misses(users: Floats, side: float) -> NDArray[np.bool_]:
+            there = replace(self, expected=users, expected_variance=np.zeros(len(users)))
+            return np.asarray(side * (self.measured - users) > there.margins(log_inverse))
+
+        inside, low = np.maximum(self.measured, 0.0), np.zeros(len(self.node))
+        high = inside + 5 * self.deviations() + 1
+        for _ in range(_DOUBLINGS):
+            high = np.where(misses(high, -1.0), high, 2 * high)
+        lowest, highest = inside, inside
+        for _ in range(_BISECTIONS):
+            middle = (low + lowest) / 2, (high + highest) / 2
+            outside = misses(middle[0], 1.0), misses(middle[1], -1.0)
+            low, lowest = np.where(outside[0], middle[0], low), np.where(outside[0], lowest, middle[0])
+            high, highest = np.where(outside[1], middle[1], high), np.where(outside[1], highest, middle[1])
+        return low, high
+
     @property
     def _users(self) -> Floats:
         return np.maximum(self.expected, 0.5)
@@ -134,12 +159,12 @@ class FoundChange:
     Attributes:
         rows: of its nodes.
         excess: measured less expected users of each node.
-        margin: half the width of the simultaneous 95% interval of the users of all of its nodes together.
+        interval: the ends of the simultaneous 95% interval of the users of all of its nodes together.
     """
 
     rows: list[int]
     excess: list[float]
-    margin: float
+    interval: tuple[float, float]
 
 
 def find_sudden_changes(errors: NodeErrors) -> list[FoundChange]:
@@ -155,20 +180,19 @@ def find_sudden_changes(errors: NodeErrors) -> list[FoundChange]:
     if not len(rows):
         return []
     search = _Search(errors)
-    search.take(places[rows], joint.only(rows).margins(log_inverse[size[rows]]))
+    search.take(places[rows], joint.only(rows), log_inverse[size[rows]])
     if not search.found:
         return []
     near = _neighbours(errors.node, search)
     if len(near):
-        again = errors.only(near).margins(np.full(len(near), math.log(2 * len(near) / FAMILY_WISE_ERROR)))
-        search.take(_padded(near[:, None]), again)
+        again = np.full(len(near), math.log(2 * len(near) / FAMILY_WISE_ERROR))
+        search.take(_padded(near[:, None]), errors.only(near), again)
     chosen = errors.sums(np.concatenate([_padded(np.array([rows])) for rows in search.found]))
-    users = np.maximum(chosen.measured, chosen.expected)
-    alone = replace(chosen, expected=users, expected_variance=np.zeros(len(users)))
-    half = alone.margins(np.full(len(users), float(log_inverse.max())))
+    intervals = np.transpose(chosen.intervals(np.array(search.levels)))
     difference = errors.measured - errors.expected
     return [
-        FoundChange(rows, difference[rows].tolist(), float(one)) for rows, one in zip(search.found, half, strict=True)
+        FoundChange(rows, difference[rows].tolist(), (float(low), float(high)))
+        for rows, (low, high) in zip(search.found, intervals, strict=True)
     ]
 
 
@@ -199,13 +223,18 @@ class _Search:
 
     def __init__(self, errors: NodeErrors) -> None:
         self.found: list[list[int]] = []  # rows of nodes, by place
+        self.levels: list[float] = []  # log_inverse of the test that found each place
         self._node, self.level = errors.node, node_levels(errors.node)
         self._left = np.append(errors.measured - errors.expected, 0.0)  # what no found place explains
         self._closed = np.append(~errors.tested, False)
         self._deviation = errors.deviations()
 
-    def take(self, places: NDArray[np.int64], margin: Floats) -> None:
-        """Takes places, int64[m, 9], while the difference of one is beyond its margin."""
+    def take(self, places: NDArray[np.int64], errors: NodeErrors, log_inverse: Floats) -> None:
+        """Takes places, int64[m, 9], while the difference of one is beyond its margin.
+
+        errors: of each place; log_inverse: of the probability of its margin, float64[m].
+        """
+        margin = errors.margins(log_inverse)
         while len(self.found) < _MAX_CHANGES:
             differences = self._left[places].sum(axis=1)
             score = np.where(self._closed[places].any(axis=1), 0.0, np.abs(differences) / margin)
@@ -217,6 +246,7 @@ class _Search:
             rows = [row for row in places[best].tolist() if row >= 0 and self._left[row] != 0]
             clear = [row for row in rows if sign * self._left[row] > self._deviation[row]] or rows
             self.found.append(clear)
+            self.levels.append(float(log_inverse[best]))
             for row in clear:
                 self._explain(row)
 

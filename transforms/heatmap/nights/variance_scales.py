@@ -17,11 +17,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.transforms.heatmap.nights.night_posterior import NightPosterior, measured_shares, per_coordinate
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
+from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums
+
 Floats = NDArray[np.float64]
 _FADING = 0.97  # of the information, a night
 _FIRST = 10.0  # information of the initial scales
 _MAX_STEP = 0.7  # of a logarithm in a night
 _RANGE = 7.0  # of a logarithm, to each side
+MAX_SCALE = math.exp(_RANGE)
+_LEAST_INFORMATION = 1e-3  # a year of nights that say nothing is no damage
 _MAX_SQUARE = 9.0  # of an innovation, over its expectation: a change that was not found moves no scale far
 
 
@@ -56,9 +62,36 @@ class VarianceScales:
             (self.night, self.night_information, night_part),
         ):
             slope = part / variance
-            known = _FADING * known + 1.5 * float((slope**2).sum())
+            known = max(_FADING * known + 1.5 * float((slope**2).sum()), _LEAST_INFORMATION)
             step = 1.5 * float((excess * slope).sum()) / known
             moved = math.log(scale) + min(max(step, -_MAX_STEP), _MAX_STEP)
             found.append((math.exp(min(max(moved, -_RANGE), _RANGE)), known))
         (drift, drift_known), (night, night_known) = found
         return VarianceScales(drift, night, drift_known, night_known)
+
+
+def learn_scales(scales: VarianceScales, before: NightPosterior, own: FullTree, sums: SubtreeSums) -> VarianceScales:
+    """Returns the scales after a night, from the families that tonight's tree and the nights before share.
+
+    Args:
+        scales: after the nights before.
+        before: tonight's users as the nights before lead to expect them.
+        own: tonight's tree.
+        sums: measured users of its nodes, without sudden changes; an infinite variance where nothing is measured.
+    """
+    columns: list[tuple[Floats, Floats, Floats, Floats]] = []
+    for level in range(1, min(len(own.codes), len(before.full.codes))):
+        families, there = own.codes[level][::4], before.full.codes[level][::4]
+        _, mine, earlier = np.intersect1d(families, there, assume_unique=True, return_indices=True)
+        users, variance = by_family(sums.users[level])[mine], by_family(sums.variance[level])[mine]
+        expected = by_family(before.users[level])[earlier]
+        total = expected.sum(axis=1)
+        use = np.isfinite(variance).all(axis=1) & (total >= 1)
+        users, variance, expected, total = users[use], variance[use], expected[use], total[use]
+        share, variance = measured_shares(users, variance, total)
+        forecast = before.share_variance[level][earlier][use]
+        night = before.accumulated.night[level][earlier][use]
+        drift = np.maximum(forecast - night - 1 / (4 * total), 0) / 2  # near the balance of drift and measurements
+        square = ((share - expected / total[:, None]) ** 2).sum(axis=1)
+        columns.append((square, per_coordinate(variance) + forecast, drift, night))
+    return scales.learned(*(np.concatenate(column) for column in zip(*columns, strict=True)))

@@ -44,7 +44,7 @@ class _Total(NamedTuple):
         )
 
     def costs_at_most(self, other: _Total) -> bool:
-        """Whether these charges, beside any others, cost at most as much as the other ones."""
+        """Whether these charges cost at most as much as the other ones, whatever else a user is charged with."""
         return (
             all(mine <= its for mine, its in zip(self[:3], other[:3], strict=True))
             and len(self.others) <= len(other.others)
@@ -109,7 +109,7 @@ class MovingWindow:
             del self._changed(charge)[number]
 
     def _changed(self, charge: Charge) -> dict[int, Charge]:
-        """The charges beside which a charge counts. What is known of their cost is forgotten."""
+        """The charges of the users for whom a charge counts, by number, to be changed: their cost is computed anew."""
         rotation = charge.rotation
         if rotation is None:
             return self._of_all

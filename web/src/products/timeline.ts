@@ -14,6 +14,7 @@ import { cellWords, layerCsv } from "./map";
 const DAY = 86_400_000;
 const Z = 1.96;
 const LISTED = 6;
+const WIDE = 800; // pixels
 const RELATIVE = [["before", 1, "the night before"], ["week", 7, "a week before"]] as const;
 const [A, B, CHANGE] = [0, 1, 2]; // what the map shows
 
@@ -26,6 +27,13 @@ const longDate = (date: string): string => spell(date, { weekday: "long", day: "
 /** The night that `night` is compared with: the last that has a map and is so many days earlier, or more. */
 export function earlier(nights: Night[], night: Night, days: number): Night | null {
   return nights.filter((one) => one.map !== null && time(one.date) <= time(night.date) - days * DAY).at(-1) ?? null;
+}
+
+/** A night's number of users with the digits that are known, and its 95% margin; null without a number. */
+export function usersOf({ users, users_stddev: stddev }: Pick<Night, "users" | "users_stddev">): string | null {
+  if (users === null) return null;
+  const margin = Z * (stddev ?? 0);
+  return margin > 0 ? `${known(users, margin)} ± ${significant(margin, 2)} users` : `${whole(users)} users`;
 }
 
 /** Whether a night's answers are among those on which the estimate of `shown` rests. */
@@ -111,7 +119,9 @@ class Timeline {
       h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
     root.append(h("section", { class: "board when" }, this.chartPlace, controls), h("div", { class: "compared" }, this.mapPlace, panel));
     this.chart = new ChartFigure(this.chartPlace, nightsChart(this.nights, [null, this.night]), tools);
-    this.chartPlace.style.flexBasis = this.chartPlace.style.maxWidth = `${Math.max(280, 110 + 46 * this.days())}px`;
+    const width = Math.max(280, 110 + 46 * this.days());
+    this.chartPlace.style.flexBasis = `${Math.min(width, WIDE)}px`; // beside the controls as long as the window has room
+    this.chartPlace.style.maxWidth = `${width}px`;
     this.chart.onChoose((at, shift) => (shift ? this.choose(this.night, this.nights[at].date) : this.choose(this.nights[at])));
     const spending = spendingChart(body);
     if (spending) this.spending(spending, body);
@@ -162,7 +172,8 @@ class Timeline {
     const { link } = this.tools;
     link.set("night", night === this.nights[this.nights.length - 1] ? null : night.date);
     link.set("against", against === "before" ? null : against);
-    this.tools.say(`${longDate(night.date)}${night.users === null ? "" : `, ${whole(night.users)} users`}`);
+    const users = usersOf(night);
+    this.tools.say(`${longDate(night.date)}${users === null ? "" : `, ${users}`}`);
     void this.show();
   }
 
@@ -182,8 +193,9 @@ class Timeline {
     this.pick.against.value = this.against;
     this.chart.draw(nightsChart(this.nights, [a, b]));
     this.chart.setTip(this.nights.map(({ date }) => time(date)), (at) => {
-      const { date, users, epsilon, job, map, safe } = this.nights[at];
-      return { x: time(date), y: users ?? 0, value: longDate(date), margin: users === null ? "users unknown" : `${whole(users)} users`, facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : `${job}, no map`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
+      const night = this.nights[at];
+      const { date, epsilon, job, map, safe } = night;
+      return { x: time(date), y: night.users ?? 0, value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : `${job}, no map`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
     this.kinds.replaceChildren(choice("Map", a ? [`A, ${shortDate(a.date)}`, `B, ${shortDate(b.date)}`, "Change"] : [`B, ${shortDate(b.date)}`], a ? this.shown : 0, (kind) => this.showKind(a ? kind : B)));
     try {
@@ -219,15 +231,15 @@ class Timeline {
     const night = this.shown === A ? this.other() : this.night;
     this.words.replaceChildren(h("h2", {}, this.title()), ...(a && b
       ? [h("p", {}, found ? `${whole(found)} of ${plural(changes.length, "cell")} changed their share of all users.` : `None of ${plural(changes.length, "cell")} surely changed its share of all users.`),
-        h("p", { class: "quiet" }, `At most ${percent(RATE)} of these are expected to be due to noise and chance alone (Benjamini and Hochberg; cells tested one by one).${loose ? " The method states only lower bounds of its errors, so more of them may be due to noise." : ""}`)]
+        h("p", { class: "quiet" }, `At most ${percent(RATE)} of ${found ? "these" : "the cells that this page names"} are expected to be due to noise and chance alone (Benjamini and Hochberg; cells tested one by one).${loose ? " The method states only lower bounds of its errors, so more of them may be due to noise." : ""}`)]
       : night ? this.nightWords(night) : []));
     this.list(layer, figure);
   }
 
   private nightWords(night: Night): HTMLElement[] {
-    const users = night.users === null ? "" : `About ${significant(night.users)} users. `;
+    const users = usersOf(night);
     const start = night.warm_start && !night.rests_on.length ? `, started from ${night.warm_start}` : "";
-    return [h("p", {}, `${users}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
+    return [h("p", {}, `${users === null ? "" : `About ${users}. `}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
       ...night.notes.map((note) => h("p", { class: "quiet" }, note)),
       h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "The night's manifest") : h("a", { href: `${night.folder}/index.html` }, "The night's own page"), start)];
   }

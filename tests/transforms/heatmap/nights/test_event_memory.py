@@ -72,7 +72,7 @@ def test_only_shares_that_the_change_moves_are_forgotten() -> None:
 def test_events_are_remembered_for_two_weeks() -> None:
     errors = _errors(2000)
     old = [replace(EVENT, night=night_of(number)) for number in (0, 1, 13)]
-    kept = remembered(old, [FoundChange([1], [2000.0], 700.0)], errors, night_of(14), USERS)
+    kept = remembered(old, [FoundChange([1], [2000.0], (1300.0, 2700.0))], errors, night_of(14), USERS)
     assert [event.night for event in kept] == [night_of(1), night_of(13), night_of(14)]
     assert kept[-1].excess == pytest.approx(0.02)
     assert kept[-1].stddev == pytest.approx(np.sqrt(900 + 20_000 + 29 * 2500) / USERS)

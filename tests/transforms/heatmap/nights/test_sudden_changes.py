@@ -116,7 +116,42 @@ def test_a_crowd_between_nodes_is_found_as_a_square() -> None:
     assert len(found[0].rows) >= 3
     users = sum(float(errors.measured[row]) for row in found[0].rows)
     exact = sum(float(_up(np.zeros(4**DEPTH) + extra)[row] + errors.expected[row]) for row in found[0].rows)
-    assert abs(users - exact) < found[0].margin
+    low, high = found[0].interval
+    assert low < users < high
+    assert low < exact < high
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_was_expected_of_a_changed_place_is_not_in_its_interval(sign: int) -> None:
+    """An interval that holds what was expected would deny the change that its test found."""
+    count = 0
+    for seed in range(12):
+        extra = np.zeros(4**DEPTH)
+        extra[256:272] = 60.0 + 5 * seed  # around the smallest change that is found
+        errors = _night(200 + seed, extra=extra)
+        if sign < 0:
+            errors = replace(errors, measured=2 * errors.expected - errors.measured)
+        for one in find_sudden_changes(errors):
+            measured, expected = errors.measured[one.rows].sum(), errors.expected[one.rows].sum()
+            low, high = one.interval
+            assert low <= max(measured, 0) <= high
+            assert not low < expected < high
+            count += 1
+    assert count > 6
+
+
+def test_intervals_are_those_of_inverted_tests() -> None:
+    """At each end, `measured` is as far as its margin there; an end at 0 users is not rejected."""
+    errors = replace(_night(7), expected_variance=0 * ENTRIES).only(np.arange(1, 85))
+    level = np.full(84, 12.0)
+    low, high = errors.intervals(level)
+    for end, side in ((low, 1.0), (high, -1.0)):
+        margin = replace(errors, expected=end).margins(level)
+        at = (side * (errors.measured - end) - margin) / margin
+        assert (np.abs(at[end > 0]) < 1e-6).all()
+        assert (at[end == 0] <= 0).all()
+    assert (low > 0).any()
+    assert (low == 0).any()
 
 
 def test_no_found_node_lies_within_another() -> None:

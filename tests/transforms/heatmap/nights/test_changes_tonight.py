@@ -1,9 +1,9 @@
-"""Crowds are taken out of a night's sums and added to its map."""
+"""Changes are taken out of a night's sums and added to its map."""
 
 import numpy as np
 import pytest
 
-from sfumato.transforms.heatmap.nights.crowds import add_crowds, changed_nodes, sums_without
+from sfumato.transforms.heatmap.nights.changes_tonight import add_changes, changed_nodes, sums_without
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
@@ -25,11 +25,11 @@ def _setting(excess: float) -> tuple[NodeErrors, list[FoundChange], SubtreeSums]
     entries = np.concatenate(FULL.sums([np.ones(len(codes)) for codes in FULL.codes]))
     errors = NodeErrors(nodes, np.concatenate(sums.users), flat, flat, 1800 * entries, entries, 29.0, nodes > 1)
     row = int(np.flatnonzero(nodes == (1 << 2 * LEVEL) + PATH)[0])
-    return errors, [FoundChange([row], [excess], 900.0)], sums
+    return errors, [FoundChange([row], [excess], (0.0, 900.0))], sums
 
 
 @pytest.mark.parametrize("excess", [2400.0, -1200.0])
-def test_sums_without_a_crowd_are_those_of_a_usual_night(excess: float) -> None:
+def test_sums_without_a_change_are_those_of_a_usual_night(excess: float) -> None:
     errors, found, _ = _setting(excess)
     counts = np.full(CELLS, 100.0)
     counts[INSIDE] += excess / 16
@@ -43,10 +43,10 @@ def test_sums_without_a_crowd_are_those_of_a_usual_night(excess: float) -> None:
 
 
 @pytest.mark.parametrize("excess", [2400.0, -1200.0])
-def test_a_crowd_is_added_where_it_is(excess: float) -> None:
+def test_a_change_is_added_where_it_is(excess: float) -> None:
     errors, found, sums = _setting(excess)
     spread = [np.full(len(codes), 10.0) for codes in FULL.codes]
-    users, variance = add_crowds(FULL, EXPECTED, spread, sums, errors, found)
+    users, variance = add_changes(FULL, EXPECTED, spread, sums, errors, found)
     cells = users[5]
     np.testing.assert_allclose(cells[INSIDE], 100 + excess / 16)
     np.testing.assert_allclose(np.delete(cells, np.arange(INSIDE.start, INSIDE.stop)), 100)
@@ -59,12 +59,12 @@ def test_a_crowd_is_added_where_it_is(excess: float) -> None:
 
 def test_no_cell_is_negative() -> None:
     errors, found, sums = _setting(-5000.0)
-    users, _ = add_crowds(FULL, EXPECTED, [0 * one for one in EXPECTED], sums, errors, found)
+    users, _ = add_changes(FULL, EXPECTED, [0 * one for one in EXPECTED], sums, errors, found)
     assert users[5].min() == 0
 
 
 def test_every_node_of_a_place_has_its_own_excess() -> None:
-    assert changed_nodes([FoundChange([3, 4], [1.0, 2.0], 9.0), FoundChange([8], [5.0], 9.0)]) == [
+    assert changed_nodes([FoundChange([3, 4], [1.0, 2.0], (0.0, 9.0)), FoundChange([8], [5.0], (0.0, 9.0))]) == [
         (3, 1.0),
         (4, 2.0),
         (8, 5.0),

@@ -1,4 +1,4 @@
-"""Tonight's crowds: sudden changes are kept out of the accumulators, and added to tonight's users. Pure."""
+"""What sudden changes do to tonight's map: they are kept out of what is accumulated, and added to its users. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
 from sfumato.transforms.heatmap.posterior.measurements import NodeMeasurements, SubtreeSums, add_up
 
 Floats = NDArray[np.float64]
-_ROUGHNESS = 0.05  # of a crowd inside its node, where the measurements tell nothing
+_ROUGHNESS = 0.05  # of a change inside its node, over its square, where nothing is measured
 
 
 def place_of(node: int) -> tuple[int, int]:
@@ -41,6 +41,16 @@ def sums_without(
     """Tonight's sums as they would be without some changes.
 
     A changed node counts as expected, with a variance as large as the change. Nothing is measured inside it.
+
+    Args:
+        own: tonight's tree.
+        nodes: its measurements.
+        expected: users by level and node of `own`, from the nights before.
+        errors: of the measured nodes.
+        found: the changes.
+
+    Returns:
+        Users, and variances that are infinite inside the changed nodes, by level and node of `own`.
     """
     weighted, weights = ([one.copy() for one in values] for values in (nodes.weighted, nodes.weights))
     inside: list[tuple[int, slice]] = []
@@ -65,7 +75,7 @@ def sums_without(
     return sums
 
 
-def add_crowds(
+def add_changes(
     full: FullTree,
     users: Sequence[Floats],
     variance: Sequence[Floats],
@@ -84,6 +94,9 @@ def add_crowds(
         tonight: the measured users of the nodes of `full`, with an infinite variance where there is no measurement.
         errors: of the measured nodes.
         found: the changes.
+
+    Returns:
+        Users and variance with the changes, by level and node.
     """
     users, variance = [one.copy() for one in users], [one.copy() for one in variance]
     for row, excess in changed_nodes(found):
@@ -119,7 +132,16 @@ def add_crowds(
 
 
 def _inside(children: Floats, surplus: Floats, measured: Floats, variance: Floats) -> tuple[Floats, Floats]:
-    """How a surplus is spread over four children, float64[n, 4], and the energy that stays unknown, float64[n]."""
+    """Spreads the surplus of n nodes over their children.
+
+    Args:
+        children: float64[n, 4], users without the surplus.
+        surplus: float64[n], users.
+        measured, variance: float64[n, 4], of the children's users; an infinite variance where nothing is measured.
+
+    Returns:
+        What each child gets, float64[n, 4], and the sum of its errors' variances over the four, float64[n].
+    """
     quarter = surplus[:, None] / 4
     known = np.asarray(np.isfinite(variance).all(axis=1))
     variance = np.where(known[:, None], variance, 1.0)
