@@ -3,8 +3,9 @@
 A place is a node that tonight's tree measured, or a square of 2 x 2 or 3 x 3 nodes of one size, most of which it
 measured, because a crowd rarely fits a node. All places are tested at once. Under the null hypothesis the difference D
 of the measured and the expected users is the sum of independent errors: of the expectation (normal), of the cohort (c
-times a Poisson number, less its mean), and of the noise (as many Laplace variables as the place has entries). With K
-the sum of their cumulant functions, the probability that D is at least x = K'(t) is about
+times a Poisson number, less its mean), and of the noise (as many Laplace variables as the place has entries). The
+nodes of a square have correlated expectations, because they share ancestors. With K the sum of the cumulant functions,
+the probability that D is at least x = K'(t) is about
 
     exp(K(t) - t x) / (t sqrt(2 pi K''(t))).
 
@@ -33,8 +34,10 @@ from sfumato.schemas.tree import node_levels, node_paths
 Floats = NDArray[np.float64]
 FAMILY_WISE_ERROR = 0.05
 _MAX_CHANGES = 64  # of one night
-_SQUARE_LEVELS = (3, 7)  # of the nodes of squares
+_COARSEST = 4  # level of the nodes of places: in a larger place, drift and weather look like a change
+_FINEST_SQUARE = 7  # level of the nodes of squares
 _SQUARE_SIDES = (2, 3)
+_SHARED = 0.2  # correlation of the errors of the expected users of two nodes of a square, such as that of a parent
 MAX_PLACE = 9  # nodes
 _DOUBLINGS, _BISECTIONS = 20, 40  # in the search for the end of an interval
 _STEPS = np.geomspace(0.3, 60.0, 64)  # values of t, over 1 / standard deviation, before its limit by the noise
@@ -83,12 +86,13 @@ class NodeErrors:
         def summed(values: Floats) -> Floats:
             return np.asarray(np.append(values, 0.0)[places].sum(axis=1))
 
+        together = summed(np.sqrt(self.expected_variance)) ** 2
         return replace(
             self,
             node=self.node[places[:, 0]],
             measured=summed(self.measured),
             expected=summed(self.expected),
-            expected_variance=summed(self.expected_variance),
+            expected_variance=(1 - _SHARED) * summed(self.expected_variance) + _SHARED * together,
             noise=summed(self.noise),
             entries=summed(self.entries),
             tested=np.asarray(np.append(self.tested, True)[places].all(axis=1)),
@@ -165,6 +169,8 @@ class FoundChange:
 
 def find_sudden_changes(errors: NodeErrors) -> list[FoundChange]:
     """Finds the changed places, the clearest first. No node of one lies within a node of another."""
+    if not (errors.node >> np.uint64(2 * _COARSEST)).any():
+        return []
     places, size = _places(errors)
     joint = errors.sums(places)
     tests = np.bincount(size[joint.tested], minlength=int(size.max()) + 1)
@@ -193,9 +199,10 @@ def find_sudden_changes(errors: NodeErrors) -> list[FoundChange]:
 def _places(errors: NodeErrors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All places, int64[m, 9], and a number for the size of each, int64[m]."""
     level = node_levels(errors.node)
-    places, sizes = [_padded(np.arange(len(level))[:, None])], [3 * level]
+    alone = np.flatnonzero(level >= _COARSEST)
+    places, sizes = [_padded(alone[:, None])], [3 * level[alone]]
     x, y = (axis.astype(np.int64) for axis in deinterleave(node_paths(errors.node)))
-    for at in range(_SQUARE_LEVELS[0], min(_SQUARE_LEVELS[1], int(level[-1])) + 1):
+    for at in range(_COARSEST, min(_FINEST_SQUARE, int(level[-1])) + 1):
         here = np.flatnonzero(level == at)
         grid = np.full((1 << at, 1 << at), -1)
         grid[y[here], x[here]] = here
