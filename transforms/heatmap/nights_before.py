@@ -28,7 +28,7 @@ _DESCRIPTION = (
     "cells.parquet: users of each cell tonight, estimated from the noisy answers of all these nights, with 95% "
     "intervals (users_low, users_high) of the number of users who were there; users_unbiased is of tonight's answers "
     "alone, and so are totals.parquet and answers.parquet. changes: places where tonight differs from what the nights "
-    "before lead to expect, at most 5% probability of any false one"
+    "before lead to expect, tested for all places of the night together at the 5% level"
 )
 NIGHT_STDDEV = (
     "standard deviation of the posterior given the noisy answers of all nights of `nights.rests_on`, which holds the "
