@@ -32,7 +32,7 @@ from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, disagreement, is_pruned, published_releases
-from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.publishing import CommitRelease
 
 _MAX_ADDED = 31  # nights whose answers a release adds to the state that it starts from
@@ -155,11 +155,12 @@ class Refresh:
         """Publishes a day's release anew, once, if files arrived after it was charged. Raises SfumatoErrors."""
         late = self.config.late
         assert late is not None
-        published = published_releases(self.config.output)
+        try:
+            existing = open_release(self.folder(day))
+        except RequestError:  # there is none
+            return
         history = open_ledger(self.config.ledger).history()
-        releases = {name: release for name, release in published.items() if not is_pruned(release, history)}
-        existing = releases.get(str(day))
-        if existing is None or existing.manifest.get("corrects") is not None:
+        if existing.manifest.get("corrects") is not None or is_pruned(existing, history):
             return
         corrected = str(existing.manifest["release_id"])
         release_id = f"{corrected}-late"
@@ -169,6 +170,8 @@ class Refresh:
         self._verify_against_ledger(str(day), existing, history)
         identify(job="refresh", release_id=release_id)
         log_event("correction", f"{day}: release {release_id} corrects {corrected}", date=str(day))
+        published = published_releases(self.config.output)  # all of them are read for a correction alone
+        releases = {name: release for name, release in published.items() if not is_pruned(release, history)}
         values = {"release_id": release_id, "corrects": corrected, "overwrite": True}
         self._run(day, releases, reservation, format_amount(parse_amount("late: epsilon", late.epsilon)), values)
 

@@ -133,6 +133,11 @@ def _asked(manifest: Manifest) -> str | None:
     return None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
 
 
+def _rests_on_several(manifest: Manifest) -> bool:
+    """Whether the estimate rests on more nights than one."""
+    return sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1
+
+
 def _nights(manifest: Manifest) -> list[Section]:
     """Who was asked, on which nights the estimate rests, and the places that changed; nothing for a map by itself."""
     rests_on = get(manifest, "nights.rests_on")
@@ -143,7 +148,7 @@ def _nights(manifest: Manifest) -> list[Section]:
     if changes:
         number = "One place differs" if len(changes) == 1 else f"{len(changes):,} places differ"
         texts.append(f"{number} from what the nights before lead to expect. {CHANGES}")
-    elif sum(Period.parse(text).length for text in rests_on or ()) > 1:
+    elif _rests_on_several(manifest):
         texts.append("No place surely differs from what the nights before lead to expect.")
     table = changes_table(changes) if changes else None
     return [Section(title="This night among others", paragraphs=texts, table=table)]
@@ -202,7 +207,7 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for {_cost(query)}."
         layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None, noun)]))
     note = "All answers together make this map." if rounds else "The map as it was published."
-    if sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1:
+    if _rests_on_several(manifest):
         note = "The answers of all nights on which it rests make this map."
     if len(shown.nodes) < len(published.nodes):
         note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."
