@@ -76,6 +76,14 @@ class Tab:
         """Waits for two frames."""
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
 
+    def rest(self) -> None:
+        """Waits until the page has not scrolled for half a second: Chromium scrolls on after a finger has left."""
+        self.run(
+            "new Promise(done => { let last = scrollY, since = performance.now(); const look = now => {"
+            " if (scrollY !== last) [last, since] = [scrollY, now];"
+            " if (now - since > 500) done(true); else requestAnimationFrame(look); }; requestAnimationFrame(look); })"
+        )
+
     def centre(self, selector: str) -> tuple[float, float]:
         """The middle of an element that is scrolled into view."""
         found = f"document.querySelector({json.dumps(selector)})"
