@@ -28,6 +28,10 @@ class RequestError(SfumatoError, ValueError):
     exit_code = 2
 
 
+class FormatError(RequestError):
+    """A file was written by a newer version of sfumato, or by one that is too old. It is not damaged."""
+
+
 class BudgetError(SfumatoError):
     """The ledger's limits do not allow this release. The message names the day when they will. Nothing is charged."""
 

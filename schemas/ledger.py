@@ -301,6 +301,8 @@ class Reservation:
         reserved_charge: of a refused run, the charge before `charge` was lowered to what was spent.
         pruned: when the removal of the release's files was recorded, ISO 8601 in UTC. The manifest stays. None if they
             were never removed.
+        lost: hash of the entry that charged the release first, and was lost when the ledger was restored from an old
+            copy. This entry charges it again, as its manifest states it. None for an entry that was not lost.
     """
 
     charge: Charge
@@ -311,6 +313,12 @@ class Reservation:
     refusal: str | None = None
     reserved_charge: Charge | None = None
     pruned: str | None = None
+    lost: str | None = None
+
+    @property
+    def hashes(self) -> set[str]:
+        """The hashes that a manifest of the release may state: of the entry, and of the one that was lost."""
+        return {self.hash} | ({self.lost} if self.lost else set())
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
         """Returns the reservation of a refused run that spent only these amounts.

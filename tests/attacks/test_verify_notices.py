@@ -76,7 +76,7 @@ def refusal(path: Path) -> None:
         ("density.npy", Path.unlink, "density.npy is gone"),
         ("manifest.json", cut, "no release here"),
         ("manifest.json", Path.unlink, "no release here"),
-        ("manifest.json", other_format, "the manifest's format is 'sfumato-release/9'"),
+        ("manifest.json", other_format, "manifest.json was written by a newer version of sfumato"),
         ("manifest.json", evaluation, "release taxis-2026-11-19 (dataset taxis, 2026-11-19) was published and is gone"),
         ("manifest.json", refusal, "release taxis-2026-11-19 (dataset taxis, 2026-11-19) was published and is gone"),
     ],

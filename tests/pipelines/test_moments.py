@@ -336,7 +336,7 @@ def test_releases_that_do_not_fit_are_refused(
     ("change", "message"),
     [
         ({"job": "histogram"}, "warm_start: a release of `sfumato moments` is needed, got 'histogram'"),
-        ({"format": "other/1"}, "the manifest's format is 'other/1'"),
+        ({"format": "other/1"}, "manifest.json: the format is 'other/1'"),
         ({"method": "threshold"}, "warm_start: the release has answers about thresholds, and not bits"),
         ({"fixed_point": None}, "warm_start: the release's manifest lacks its column or form"),
         ({"bits.parquet": b""}, "bits.parquet is damaged"),

@@ -10,7 +10,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import FormatError, RequestError
+from sfumato.schemas.formats import check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import MODEL_FILE
@@ -63,25 +64,26 @@ def read_model(content: bytes, name: str) -> RangeModel:
         name: of the file, for messages.
 
     Raises:
-        RequestError: the bytes are no model, are damaged, or have another format.
+        FormatError: another version of sfumato wrote the file.
+        RequestError: the bytes are no model, or are damaged.
     """
     try:
         metadata, arrays = read_archive(content)
-        stated = metadata["format"]
-        if stated == FORMAT:
-            field = Field(Grid(Region(**metadata["region"]), metadata["depth"]))
-            sides = {
-                metadata["model"].get("side", field.side),
-                *arrays.get("x_edges", np.array([field.side]))[-1:].tolist(),
-            }
-            if sides != {field.side}:
-                raise ValueError("counts of another field")
-            model = MODEL_TYPES[metadata["kind"]].load(arrays, metadata["model"])
-            epsilon = check_epsilon("epsilon", float(metadata["epsilon"]))
-            return RangeModel(field, model, str(metadata["method"]), epsilon, metadata["safe"] is True)
+        check_format(f"model: {name}", metadata["format"], FORMAT)
+        field = Field(Grid(Region(**metadata["region"]), metadata["depth"]))
+        sides = {
+            metadata["model"].get("side", field.side),
+            *arrays.get("x_edges", np.array([field.side]))[-1:].tolist(),
+        }
+        if sides != {field.side}:
+            raise ValueError("counts of another field")
+        model = MODEL_TYPES[metadata["kind"]].load(arrays, metadata["model"])
+        epsilon = check_epsilon("epsilon", float(metadata["epsilon"]))
+        return RangeModel(field, model, str(metadata["method"]), epsilon, metadata["safe"] is True)
+    except FormatError:
+        raise
     except (*DAMAGED, RequestError) as error:
         raise RequestError(f"model: {name} is no model of range queries, or damaged ({type(error).__name__})") from None
-    raise RequestError(f"model: {name} has format {stated!r}; this version of sfumato reads {FORMAT!r}")
 
 
 def model_bytes(model: RangeModel) -> bytes:

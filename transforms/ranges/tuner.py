@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import FormatError, RequestError
+from sfumato.schemas.formats import check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Region
 from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
@@ -255,8 +256,7 @@ def open_tuner(path: str) -> Tuner:
         raise RequestError(f"tuner: {path} cannot be read ({error.strerror or error})") from None
     try:
         metadata, arrays = read_archive(content, _MAX_BYTES)
-        if metadata["format"] != FORMAT:
-            raise ValueError("another format")
+        check_format(f"tuner: {path}", metadata["format"], FORMAT)
         names = [field.name for field in fields(Forest)]
         widths, gains = (
             {name: Forest(*(arrays[f"{kind}/{name}/{part}"] for part in names)) for name in metadata[kind]}
@@ -267,6 +267,8 @@ def open_tuner(path: str) -> Tuner:
         if not (complete and places and all(0 <= entropy < _MAX_VALUE for _, entropy in places)):
             raise ValueError("no trees of the grid, or no place")
         return Tuner(widths, gains, places, hashlib.sha256(content).hexdigest())
+    except FormatError:
+        raise
     except (*DAMAGED, RequestError) as error:
         raise RequestError(
             f"tuner: {path} is no tuner of this version, or damaged ({type(error).__name__}); make it again: "

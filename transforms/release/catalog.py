@@ -12,7 +12,7 @@ from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.errors import FormatError, LedgerError, RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
 from sfumato.schemas.release import (
     EVALUATION_FILES,
@@ -50,6 +50,7 @@ def published_releases(root: str) -> dict[str, Release]:
     """Returns the published releases by date, in order, without what cannot be opened as a release now.
 
     Raises:
+        FormatError: another version of sfumato wrote one of them.
         NotReadyError: the folder cannot be listed now.
         RequestError: the folder cannot be listed.
     """
@@ -221,6 +222,8 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
 def _opened(folder: str) -> Release | None:
     try:
         return open_release(folder)
+    except FormatError:  # it is a release: the night is not taken for one without
+        raise
     except RequestError:
         return None
 

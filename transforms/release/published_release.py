@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.formats import check_format
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import (
     ANSWERS_FILE,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PARQUET = ".parquet"
+_FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, EVALUATION_FORMAT, CHANGES_FORMAT
 
 
 @dataclass(frozen=True, repr=False)
@@ -313,9 +315,15 @@ def data_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Release:
-    """Opens the release in a folder, local or gs://. Raises RequestError if there is none.
+    """Opens the release in a folder, local or gs://.
 
-    changes: whether changes between two releases count as one.
+    Args:
+        path: the folder.
+        changes: whether changes between two releases count as one.
+
+    Raises:
+        FormatError: another version of sfumato wrote it.
+        RequestError: there is none.
     """
     text = os.fspath(path)
     try:
@@ -325,16 +333,17 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
             raise ValueError("no object")
     except (OSError, ValueError, RecursionError):
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
-    if manifest.get("format") == EVALUATION_FORMAT:
+    stated = manifest.get("format")
+    known = [one for one in _FORMATS if str(stated).startswith(one.rpartition("/")[0] + "/")]
+    check_format(f"{text}: {MANIFEST_FILE}", stated, *(known or [MANIFEST_FORMAT]))
+    if stated == EVALUATION_FORMAT:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
-    if manifest.get("format") == CHANGES_FORMAT and changes:
+    if stated == CHANGES_FORMAT and changes:
         return Release(text, manifest, hashlib.sha256(content).hexdigest())
-    if manifest.get("format") == CHANGES_FORMAT:
+    if stated == CHANGES_FORMAT:
         raise RequestError(f"{text}: changes between two releases, no release; read {CHANGES_FILE}")
-    if manifest.get("format") == REFUSAL_FORMAT:
+    if stated == REFUSAL_FORMAT:
         raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")
-    if manifest.get("format") != MANIFEST_FORMAT:
-        raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
     return Release(text, manifest, hashlib.sha256(content).hexdigest())
 
 

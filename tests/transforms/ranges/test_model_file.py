@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.ranges import open_model
 from sfumato.transforms.ranges.model_file import model_bytes
@@ -81,7 +81,7 @@ def test_models_of_another_format_are_told_so(tmp_path: Path) -> None:
     metadata = json.loads(np.load(io.BytesIO(whole.read("metadata.npy"))).tobytes())
     metadata["format"] = "sfumato-ranges/9"
     np.savez(tmp_path / MODEL_FILE, metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8))
-    with pytest.raises(RequestError, match="has format 'sfumato-ranges/9'; this version of sfumato reads"):
+    with pytest.raises(FormatError, match=r"newer version of sfumato \(format 9; this one reads up to 1\): upgrade"):
         open_model(tmp_path)
 
 

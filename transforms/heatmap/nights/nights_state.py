@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import FormatError, RequestError
+from sfumato.schemas.formats import check_format
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event
@@ -27,7 +28,7 @@ from sfumato.transforms.heatmap.state import Estimate
 
 MAX_NODES = 1 << 17
 MEMORY_NIGHTS = 1.5  # see `Estimate.memory`
-_FORMAT = 1
+_FORMAT = "sfumato-nights/1"  # the table states the number
 _METADATA = b"sfumato.nights"
 _DRIFT = 0.0002  # growth a day of the variance of a family's shares, over its roughness
 _MOST = 1e18  # precision of a share, that of a count of 2^30 users without noise
@@ -116,7 +117,7 @@ class NightsState:
             rows = np.concatenate([np.zeros(1), *(np.repeat(one, 4) for one in getattr(self.known, name)[1:])])
             columns[name] = rows.astype(np.float32)
         about: dict[str, Any] = {
-            "format": _FORMAT,
+            "format": int(_FORMAT.rpartition("/")[2]),
             "night": str(self.night),
             "rests_on": [str(one) for one in self.rests_on],
         }
@@ -133,18 +134,22 @@ class NightsState:
             depth: of the grid.
 
         Raises:
-            RequestError: the table is damaged, of another format or of another depth.
+            FormatError: another version of sfumato wrote the table.
+            RequestError: the table is damaged, or of another depth.
         """
         try:
             return cls._read(table, depth)
+        except FormatError:
+            raise
         except _DAMAGE as error:
             raise RequestError(f"warm_start: the release's nights.parquet is damaged ({error})") from None
 
     @classmethod
     def _read(cls, table: pa.Table, depth: int) -> NightsState:
         about = json.loads((table.schema.metadata or {})[_METADATA])
-        if not isinstance(about, dict) or about.get("format") != _FORMAT:
-            raise ValueError(f"another format than {_FORMAT}")
+        if not isinstance(about, dict):
+            raise ValueError("no description")
+        check_format("warm_start: the release's nights.parquet", f"sfumato-nights/{about.get('format')}", _FORMAT)
         night = parse_day("night", about["night"])
         rests_on = tuple(Period.parse(one) for one in about["rests_on"])
         if not rests_on or rests_on[-1].last != night:

@@ -13,20 +13,25 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
-from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.errors import FormatError, LedgerError, RequestError
+from sfumato.schemas.formats import check_format
 from sfumato.schemas.ledger import UNIT, Charge, Limit, Period, dataset_name, format_amount, parse_amount, parse_day
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.windows import check_rho
 
-FORMAT = "sfumato-ledger/2"
-KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE = "reserve", "settle", "commit", "limits", "prune"
+FORMAT = "sfumato-ledger/3"
+OLDEST = 2  # version of FORMAT that is read
+KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, APPROVER, RECOVER = (
+    "reserve", "settle", "commit", "limits", "prune", "approver", "recover",
+)  # fmt: skip
+_SINCE = {APPROVER: 3, RECOVER: 3}  # the first version of FORMAT that has the kind
 FIRST = "0" * 64  # the hash before the first entry
 _ROTATION_FIELDS = {"cohort", "cohorts", "partition"}
 _FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
 
 
 def entry_bytes(index: int, previous: str, time: str, nonce: str, kind: str, content: Mapping[str, Any]) -> bytes:
-    """Returns an entry as it is stored.
+    """Returns an entry as it is stored. It states the oldest format that has its kind, for the sake of older readers.
 
     Args:
         index: the entry's number, 0 for the first.
@@ -37,7 +42,7 @@ def entry_bytes(index: int, previous: str, time: str, nonce: str, kind: str, con
         content: the entry's own fields, in JSON's types.
     """
     body = {
-        "format": FORMAT,
+        "format": f"{FORMAT.partition('/')[0]}/{_SINCE.get(kind, OLDEST)}",
         "index": index,
         "previous": previous,
         "time": time,
@@ -49,30 +54,32 @@ def entry_bytes(index: int, previous: str, time: str, nonce: str, kind: str, con
 
 
 def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Returns the entries as dictionaries with their `hash`. Raises LedgerError if the chain is broken."""
+    """Returns the entries as dictionaries with their `hash`.
+
+    Raises:
+        FormatError: another version of sfumato wrote an entry.
+        LedgerError: the chain is broken.
+    """
     previous, found = FIRST, []
     for index, entry in enumerate(entries):
         try:
             body = json.loads(entry)
-            if isinstance(body, dict) and body.get("format", FORMAT) != FORMAT:
-                raise LedgerError(
-                    f"ledger: entry {index} has format {body['format']!r}, and this version of sfumato reads "
-                    f"{FORMAT!r}; use the version that wrote it. A new ledger would forget what was spent"
-                )
             complete = isinstance(body, dict) and set(body) == {*_FIELDS, "hash"} and isinstance(body["content"], dict)
-            if (
-                not complete
-                or not all(isinstance(body[name], str) for name in ("time", "nonce", "kind"))
-                or entry != _canonical(body)
-            ):
+            complete = complete and entry == _canonical(body)
+            stated = body.pop("hash") if complete else None
+            if isinstance(body, dict) and "format" in body and stated in (None, _hash(body)):
+                # Where the hash is wrong, the entry was changed, and its format may have been.
+                check_format(f"entry {index}", body["format"], FORMAT, OLDEST)
+            if not complete or not all(isinstance(body[name], str) for name in ("time", "nonce", "kind")):
                 raise ValueError("not in this program's form")
-            stated = body.pop("hash")
             if type(body["index"]) is not int or body["index"] != index:
                 raise ValueError(f"numbered {body['index']}")
             if body["previous"] != previous:
                 raise ValueError("not the one that followed the entry before it")
             if stated != _hash(body):
                 raise ValueError("not what was written")
+        except FormatError as error:
+            raise FormatError(f"ledger: {error}. A new ledger would forget what was spent") from None
         except (ValueError, RecursionError) as error:
             raise LedgerError(
                 f"ledger: entry {index} is {error}; the ledger is damaged or has been tampered with, nothing is charged"
@@ -171,6 +178,20 @@ def settle_content(
 def limits_content(dataset: str, limits: Sequence[Limit]) -> dict[str, Any]:
     """Returns a dataset's limits in JSON's types."""
     return {"dataset": dataset_name(dataset), "limits": [str(limit) for limit in limits]}
+
+
+def recover_content(charge: Charge, lost: str, manifest: str | None, refusal: str | None) -> dict[str, Any]:
+    """Returns a charge whose entry was lost, as the manifest of its release or refusal states it, in JSON's types."""
+    return {**charge_content(charge), "lost": lost, "manifest": manifest, "refusal": refusal}
+
+
+def recovered_of(content: Mapping[str, Any]) -> tuple[Charge, str, str | None, str | None]:
+    """Reads what `recover_content` returned: charge, hash of the lost entry, manifest, refusal. Raises LedgerError."""
+    texts = [content.get(name) for name in ("lost", "manifest", "refusal")]
+    lost, manifest, refusal = (one if isinstance(one, str) and one else None for one in texts)
+    if lost is None or (manifest is None) == (refusal is None):
+        raise LedgerError("ledger: a charge that was made again does not say for what")
+    return charge_of(content), lost, manifest, refusal
 
 
 def limits_of(content: Mapping[str, Any]) -> tuple[str, tuple[Limit, ...]]:

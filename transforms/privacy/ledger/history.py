@@ -8,16 +8,20 @@ from typing import Any
 
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.ledger import Charge, Limit, Reservation, parse_amount
+from sfumato.transforms.privacy.ledger.approvals import is_approved, is_looser, is_public_key
 from sfumato.transforms.privacy.ledger.entries import (
+    APPROVER,
     COMMIT,
     FIRST,
     LIMITS,
     PRUNE,
+    RECOVER,
     RESERVE,
     SETTLE,
     charge_of,
     limits_of,
     read_entries,
+    recovered_of,
     rho_of,
 )
 from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, is_bounded
@@ -25,13 +29,17 @@ from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, i
 
 @dataclass(frozen=True)
 class LimitChange:
-    """A dataset's limits before and after entry `index`. `before` is empty for the first limits."""
+    """A dataset's limits before and after entry `index`. `before` is empty for the first limits.
+
+    is_approved: whether the ledger's approver signed the change.
+    """
 
     index: int
     time: str
     dataset: str
     before: tuple[Limit, ...]
     after: tuple[Limit, ...]
+    is_approved: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class History:
         limits: in force, by dataset.
         changes: of limits, oldest first.
         refusals: settled reservations whose release id was charged again, for corrected input.
+        approver: public key of the person without whose signature no limit is loosened; None if there is none.
     """
 
     entries: int
@@ -53,6 +62,7 @@ class History:
     limits: dict[str, tuple[Limit, ...]]
     changes: tuple[LimitChange, ...] = ()
     refusals: tuple[Reservation, ...] = ()
+    approver: str | None = None
 
     @property
     def charges(self) -> list[Charge]:
@@ -68,20 +78,43 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
         with_limits: also check every charge against the limits in force when it was made.
 
     Raises:
-        LedgerError: the chain is broken, entries contradict each other, or a charge exceeded its limits.
+        FormatError: another version of sfumato wrote an entry.
+        LedgerError: the chain is broken, entries contradict each other, limits were loosened without approval, or a
+            charge exceeded its limits.
     """
     reservations: dict[str, Reservation] = {}
     limits: dict[str, tuple[Limit, ...]] = {}
     changes: list[LimitChange] = []
     refusals: list[Reservation] = []
     cohorts: dict[str, int] = {}  # their number, by partition
-    head = FIRST
+    head, approver = FIRST, None
     for entry in read_entries(entries):
-        index, kind, content, head = entry["index"], entry["kind"], entry["content"], entry["hash"]
+        index, kind, content, previous = entry["index"], entry["kind"], entry["content"], head
+        head = entry["hash"]
         if kind == LIMITS:
             dataset, found = limits_of(content)
-            changes.append(LimitChange(index, entry["time"], dataset, limits.get(dataset, ()), found))
+            before, approved = (
+                limits.get(dataset, ()),
+                approver is not None and is_approved(approver, previous, content),
+            )
+            if approver is not None and is_looser(before, found) and not approved:
+                raise LedgerError(f"ledger: entry {index} loosens limits of {dataset} without the approver's signature")
+            changes.append(LimitChange(index, entry["time"], dataset, before, found, approved))
             limits[dataset] = found
+        elif kind == APPROVER:
+            if not is_public_key(content.get("public_key")):
+                raise LedgerError(f"ledger: entry {index} names an approver without a public key")
+            if approver is not None and not is_approved(approver, previous, content):
+                raise LedgerError(f"ledger: entry {index} replaces the approver without their signature")
+            approver = str(content["public_key"])
+        elif kind == RECOVER:
+            charge, lost, manifest, refusal = recovered_of(content)
+            if charge.release_id in reservations or charge.dataset not in limits:
+                raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again, or has no limits")
+            _check_partition(index, charge, cohorts)
+            reservations[charge.release_id] = Reservation(
+                charge, index, entry["hash"], entry["time"], manifest, refusal, lost=lost
+            )
         elif kind == RESERVE:
             charge = charge_of(content)
             existing = reservations.get(charge.release_id)
@@ -89,9 +122,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
                 if existing.refusal is None:
                     raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again")
                 refusals.append(reservations.pop(charge.release_id))
-            rotation = charge.rotation
-            if rotation is not None and cohorts.setdefault(rotation.partition, rotation.cohorts) != rotation.cohorts:
-                raise LedgerError(f"ledger: entry {index} has a partition of the users with another number of cohorts")
+            _check_partition(index, charge, cohorts)
             if charge.dataset not in limits:
                 raise LedgerError(f"ledger: entry {index} charges a dataset that has no limits, {charge.dataset}")
             if with_limits:
@@ -122,11 +153,18 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             reservations[existing.charge.release_id] = replace(existing, pruned=entry["time"])
         else:
             raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
-    return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals))
+    return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals), approver)
 
 
 def _counted_charges(reservations: Sequence[Reservation]) -> list[Charge]:
     return [charge for one in reservations for charge in one.charge.counted()]
+
+
+def _check_partition(index: int, charge: Charge, cohorts: dict[str, int]) -> None:
+    """Adds a charge's partition to the number of cohorts by partition. Raises LedgerError if it had another number."""
+    rotation = charge.rotation
+    if rotation is not None and cohorts.setdefault(rotation.partition, rotation.cohorts) != rotation.cohorts:
+        raise LedgerError(f"ledger: entry {index} has a partition of the users with another number of cohorts")
 
 
 def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mapping[str, tuple[Limit, ...]]) -> None:

@@ -13,16 +13,20 @@ from typing import Any
 
 from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Charge, Limit, Reservation, dataset_name, format_amount, parse_amount
+from sfumato.transforms.privacy.ledger.approvals import APPROVAL, KEY_DIGITS, ApproverKey, is_looser
 from sfumato.transforms.privacy.ledger.entries import (
+    APPROVER,
     COMMIT,
     KINDS,
     LIMITS,
     PRUNE,
+    RECOVER,
     RESERVE,
     SETTLE,
     charge_content,
     entry_bytes,
     limits_content,
+    recover_content,
     settle_content,
 )
 from sfumato.transforms.privacy.ledger.history import History, replay
@@ -200,15 +204,92 @@ class Ledger:
 
         self._append_until_done(decide)
 
-    def set_limits(self, dataset: str, limits: Sequence[Limit]) -> None:
-        """Changes a dataset's limits for later charges. What has been spent stays spent. Raises LedgerError."""
+    def set_limits(self, dataset: str, limits: Sequence[Limit], approver: ApproverKey | None = None) -> None:
+        """Changes a dataset's limits for later charges. What has been spent stays spent.
+
+        Args:
+            dataset: name of the logs.
+            limits: the new limits.
+            approver: the key of the ledger's approver. Stricter limits need none.
+
+        Raises:
+            RequestError: the limits are looser, and the ledger has another approver.
+            LedgerError: the ledger is damaged.
+        """
 
         def decide(history: History) -> tuple[Limit, ...] | tuple[str, Mapping[str, Any]]:
-            if history.limits.get(dataset_name(dataset)) == tuple(limits):
+            existing = history.limits.get(dataset_name(dataset), ())
+            if existing == tuple(limits):
                 return tuple(limits)
-            return LIMITS, limits_content(dataset, limits)
+            content = limits_content(dataset, limits)
+            if is_looser(existing, limits):
+                content |= _approval(history, content, approver)
+            return LIMITS, content
 
         self._append_until_done(decide)
+
+    def set_approver(self, new: ApproverKey, current: ApproverKey | None = None) -> str:
+        """Names the person without whose signature no limit is loosened and no dataset added. Safe to repeat.
+
+        Args:
+            new: their key.
+            current: the key of the ledger's approver, if it has one.
+
+        Returns:
+            The new approver's public key.
+
+        Raises:
+            RequestError: the ledger has another approver than `current`.
+            LedgerError: the ledger is damaged.
+        """
+        public_key = new.public_key
+
+        def decide(history: History) -> str | tuple[str, Mapping[str, Any]]:
+            if history.approver == public_key:
+                return public_key
+            content = {"public_key": public_key}
+            return APPROVER, {**content, **_approval(history, content, current)}
+
+        return str(self._append_until_done(decide))
+
+    def recover(self, charge: Charge, lost: str, manifest: str | None, refusal: str | None) -> bool:
+        """Charges a release again whose entry was lost, as its manifest states it. Safe to repeat.
+
+        It counts even above the limits, because the release was published.
+
+        Args:
+            charge: what the manifest states.
+            lost: hash of the lost entry.
+            manifest: SHA-256 of the manifest of a published release; None for a refusal.
+            refusal: the reason of a refusal; None for a published release.
+
+        Returns:
+            Whether the ledger lacked the charge.
+
+        Raises:
+            RequestError: the dataset has no limits.
+            LedgerError: the ledger has another charge of the release, or is damaged.
+        """
+        written = False
+
+        def decide(history: History) -> bool | tuple[str, Mapping[str, Any]]:
+            nonlocal written
+            if any(lost in one.hashes for one in (*history.refusals, *history.reservations.values())):
+                return written
+            if charge.release_id in history.reservations:
+                raise LedgerError(
+                    f"ledger: release {charge.release_id} was charged by another entry than its manifest states; "
+                    "one of the two was rewritten, or the run was repeated with a restored ledger"
+                )
+            if charge.dataset not in history.limits:
+                raise RequestError(
+                    f"budget: the ledger has no limits for dataset {charge.dataset!r}; set them first: "
+                    f"sfumato ledger limit --dataset {charge.dataset} --budget 10/365d"
+                )
+            written = True
+            return RECOVER, recover_content(charge, lost, manifest, refusal)
+
+        return bool(self._append_until_done(decide))
 
     def backup(self, earlier: bytes = b"") -> bytes:
         """Returns a copy of the ledger: its entries, one a line.
@@ -272,12 +353,32 @@ def open_ledger(location: str) -> Ledger:
     return Ledger(open_store(location))
 
 
+def _approval(history: History, content: Mapping[str, Any], approver: ApproverKey | None) -> dict[str, str]:
+    """Returns the approval of a content; empty for a ledger without an approver. Raises RequestError."""
+    if history.approver is None:
+        return {}
+    if approver is None or approver.public_key != history.approver:
+        raise RequestError(_needs_approval(history.approver, content))
+    return {APPROVAL: approver.approval(history.head, content)}
+
+
+def _needs_approval(approver: str, content: Mapping[str, Any]) -> str:
+    what = "another approver needs"
+    if "dataset" in content:
+        what = f"{','.join(content['limits'])} for dataset {content['dataset']!r} loosens its limits, which needs"
+    return f"approver_key: {what} the approval of the ledger's approver, key {approver[:KEY_DIGITS]}; " + (
+        "the holder of that key runs `sfumato ledger limit` with --approver_key FILE"
+    )
+
+
 def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tuple[Limit, ...] | None:
     """Returns the limits that the ledger still lacks, None if it has them. Raises RequestError if they differ."""
     dataset = dataset_name(dataset)
     existing = history.limits.get(dataset)
     given = tuple(limits)
     if existing is None:
+        if given and history.approver is not None:
+            raise RequestError(_needs_approval(history.approver, limits_content(dataset, given)))
         if not given:
             raise RequestError(f"budget: the ledger has no limits for dataset {dataset!r}; give some, such as 10/365d")
         return given

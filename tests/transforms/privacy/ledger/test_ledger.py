@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
+from sfumato.schemas.errors import BudgetError, FormatError, LedgerError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.entries import COMMIT, RESERVE, charge_content, entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.history import replay
@@ -154,10 +155,19 @@ def test_removed_repeated_and_reordered_entries_show(filled: list[bytes]) -> Non
 
 
 def test_an_entry_of_a_later_format_is_not_guessed_at(filled: list[bytes]) -> None:
+    """A format that a hash confirms was written; one that a hash refutes is damage."""
     body = json.loads(filled[0])
-    body["format"] = "sfumato-ledger/3"
-    with pytest.raises(LedgerError, match="format"):
-        replay([json.dumps(body, sort_keys=True, separators=(",", ":")).encode()])
+    changed = {**body, "format": "sfumato-ledger/9"}
+    with pytest.raises(LedgerError, match="not what was written"):
+        replay([json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()])
+    changed.pop("hash")
+    written = json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()
+    changed["hash"] = hashlib.sha256(written).hexdigest()
+    newer = json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()
+    with pytest.raises(FormatError, match=r"newer version of sfumato \(format 9; this one reads up to 3\): upgrade"):
+        replay([newer])
+    with pytest.raises(FormatError, match="entry 1 was written by a newer version"):
+        replay([filled[0], b'{"format":"sfumato-ledger/10","of":"another form"}'])
 
 
 def test_a_charge_above_the_limits_shows_in_a_chain_that_is_whole(
