@@ -15,13 +15,16 @@ from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.schemas.ledger import Charge, Limit, Period, Reservation, dataset_name, format_amount
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.files import read_file, write_file
+from sfumato.transforms.privacy.keys import FixedSecret
+from sfumato.transforms.privacy.ledger.approvals import KEY_DIGITS, ApproverKey
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
+from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.text_tables import markdown_table
 
 AMOUNTS = ("epsilon", "delta", "rho")  # columns of numbers
-LIMIT_HEADS = ("limit", "days to", "epsilon spent", "epsilon left", "most in any such window")
+LIMIT_HEADS = ("limit", "days to", "spent", "left", "most in a window")
 
 
 def run(request: LedgerRequest) -> int:
@@ -32,7 +35,10 @@ def run(request: LedgerRequest) -> int:
     if request.action == "account":  # which hashes the id as a log's, so it takes Arrow's time to import
         account = importlib.import_module("sfumato.pipelines.ledger_account")
         return int(account.run(request))
-    actions = {"limit": _limit, "backup": _copy, "restore": _copy, "show": _show}
+    if request.action == "restore" and request.releases:
+        restore = importlib.import_module("sfumato.pipelines.ledger_recover")
+        return int(restore.run(request))
+    actions = {"limit": _limit, "approver": _approver, "backup": _backup, "restore": _restore, "show": _show}
     return actions[request.action](request)
 
 
@@ -70,7 +76,7 @@ def _limit(request: LedgerRequest) -> int:
     assert limits is not None
     ledger = open_ledger(request.ledger)
     before = ledger.history().limits
-    ledger.set_limits(dataset, limits)
+    ledger.set_limits(dataset, limits, _approver_key("approver_key", request.approver_key))
     if dataset in before:
         change = f"before: {','.join(map(str, before[dataset]))}"
     else:
@@ -79,31 +85,68 @@ def _limit(request: LedgerRequest) -> int:
     return 0
 
 
-def _copy(request: LedgerRequest) -> int:
-    """Backs the ledger up to a file, or restores it from one."""
-    assert request.file is not None  # a request to copy has one
-    ledger = open_ledger(request.ledger)
+def _approver(request: LedgerRequest) -> int:
+    new = _approver_key("file", request.file)
+    assert new is not None  # a request to name an approver has a file
+    before = read_history(request.ledger, with_limits=False).approver
+    current = _approver_key("approver_key", request.approver_key)
+    public_key = open_ledger(request.ledger).set_approver(new, current)
+    sys.stdout.write(f"{request.ledger}: looser limits and new datasets now need key {public_key[:KEY_DIGITS]}")
+    sys.stdout.write(f" (before: {before[:KEY_DIGITS] if before else 'no approver'})\n")
+    return 0
+
+
+def _approver_key(option: str, path: str | None) -> ApproverKey | None:
+    """The approver's key in a file. Raises RequestError where it cannot be read, is weak, or others may read it."""
+    if path is None:
+        return None
+    secret = FileSecret(path)
     try:
-        copy = read_file(request.file)
-    except FileNotFoundError:
-        copy = b""
-        if request.action == "restore":
-            raise RequestError(f"file: there is none at {request.file}") from None
-    except OSError as error:
-        raise RequestError(f"file: {request.file} cannot be read ({error})") from None
-    if request.action == "restore":
-        if not copy:
-            raise RequestError(f"file: {request.file} is empty")
-        sys.stdout.write(f"{request.ledger}: {_entries(ledger.restore(copy))} restored\n")
-        return 0
+        secret.check_private()
+        return ApproverKey(FixedSecret(secret.read()))
+    except RequestError as error:
+        raise RequestError(f"{option}: {str(error).removeprefix('key_file: ')}") from None
+
+
+def _backup(request: LedgerRequest) -> int:
+    """Copies the ledger to a file. It may be charged meanwhile: the copy is what it held at one moment."""
+    assert request.file is not None  # a request for a copy has one
     read_history(request.ledger, with_limits=False)
-    copy = ledger.backup(copy)
+    copy = open_ledger(request.ledger).backup(read_copy(request.file) or b"")
     try:
         write_file(request.file, copy)
     except OSError as error:
         raise NotReadyError(f"file: {request.file} cannot be written to ({error})") from None
     sys.stdout.write(f"{request.file}: {_entries(len(copy.splitlines()))} copied\n")
     return 0
+
+
+def _restore(request: LedgerRequest) -> int:
+    restore_copy(request)
+    sys.stdout.write(
+        "Charges that were made after the copy are not in it; where there are releases, charge what they state:\n"
+        f"sfumato ledger restore --ledger {request.ledger} --releases FOLDER\n"
+    )
+    return 0
+
+
+def restore_copy(request: LedgerRequest) -> None:
+    """Appends what the ledger lacks of the request's copy. Raises RequestError, NotReadyError or LedgerError."""
+    assert request.file is not None
+    copy = read_copy(request.file)
+    if not copy:
+        raise RequestError(f"file: {'there is none at ' if copy is None else 'nothing is in '}{request.file}")
+    sys.stdout.write(f"{request.ledger}: {_entries(open_ledger(request.ledger).restore(copy))} restored\n")
+
+
+def read_copy(path: str) -> bytes | None:
+    """The bytes of a copy; None if there is none. Raises RequestError if it cannot be read."""
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RequestError(f"file: {path} cannot be read ({error})") from None
 
 
 def _reservations(history: History, dataset: str | None) -> list[Reservation]:
@@ -190,14 +233,15 @@ def limit_accounts(
 def _text(location: str, history: History, dataset: str | None) -> str:
     """The ledger as two tables: charges, and limits with what is left of them."""
     reservations = _reservations(history, dataset)
-    rotated = any(entry.charge.rotation is not None for entry in reservations)
-    cohort = ["cohort"] if rotated else []
-    charges = [["data of", "dataset", "release", "job", "trust", *cohort, *AMOUNTS, "charged", "state"]]
+    charges = [["data of", "dataset", "release", "job", "cohort", *AMOUNTS, "charged", "state"]]
     for entry in reservations:
         charge = entry.charge
-        cohort = [cohort_text(charge)] if rotated else []
-        names = [str(charge.period), charge.dataset, charge.release_id, charge.job, charge.trust]
-        charges.append([*names, *cohort, *amounts_text(charge), entry.time, state_of(entry)])
+        names = [str(charge.period), charge.dataset, charge.release_id, charge.job, cohort_text(charge)]
+        charges.append([*names, *amounts_text(charge), entry.time[:10], state_of(entry)])
+    rotated = any(entry.charge.rotation is not None for entry in reservations)
+    same = {"dataset": len(history.limits) == 1, "cohort": not rotated, "rho": not any(row[7] for row in charges[1:])}
+    kept = [at for at, head in enumerate(charges[0]) if not same.get(head, False)]
+    charges = [[row[at] for at in kept] for row in charges]
     limits = [["dataset", *LIMIT_HEADS], *([one.dataset, *one.text()] for one in limit_accounts(history, dataset))]
     number = f"{len(reservations)} charge{'s'[: len(reservations) != 1]}"
     left = [index for index, head in enumerate(charges[0]) if head not in AMOUNTS]
@@ -205,7 +249,7 @@ def _text(location: str, history: History, dataset: str | None) -> str:
     return (
         f"{location}: {_entries(history.entries)}, {number}\n\n"
         f"{markdown_table(charges, left)}\n{markdown_table(limits, (0, 1, 2))}{worst}"
-        f"{limit_changes(history, dataset)}"
+        f"{limit_changes(history, dataset)}{approver_line(history)}"
     )
 
 
@@ -233,10 +277,18 @@ def limit_changes(history: History, dataset: str | None) -> str:
     """A line for each change of a dataset's limits after they were first set."""
     return "".join(
         f"limits of {change.dataset} changed by entry {change.index} on {change.time}: from "
-        f"{','.join(map(str, change.before))} to {','.join(map(str, change.after))}\n"
+        f"{','.join(map(str, change.before))} to {','.join(map(str, change.after))}"
+        f"{', signed by the approver' if change.is_approved else ''}\n"
         for change in history.changes
         if change.before and dataset in (None, change.dataset)
     )
+
+
+def approver_line(history: History) -> str:
+    """A line that names the ledger's approver; empty without one."""
+    if history.approver is None:
+        return ""
+    return f"looser limits and new datasets need the signature of key {history.approver[:KEY_DIGITS]}\n"
 
 
 def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
@@ -263,4 +315,5 @@ def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
 def _json(history: History, dataset: str | None) -> str:
     charges = [charge_json(entry, entry.charge) for entry in _reservations(history, dataset)]
     limits = [account.json() for account in limit_accounts(history, dataset)]
-    return json.dumps({"entries": history.entries, "charges": charges, "limits": limits}, indent=2) + "\n"
+    content = {"entries": history.entries, "approver": history.approver, "charges": charges, "limits": limits}
+    return json.dumps(content, indent=2) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sfumato.pipelines.ledger import dataset_of, limit_changes, read_history, state_of
+from sfumato.pipelines.ledger import approver_line, dataset_of, limit_changes, read_history, state_of
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.release.catalog import (
@@ -37,7 +37,9 @@ def run(request: LedgerRequest) -> int:
     if problems:
         raise LedgerError("ledger: " + "\n  ".join(problems))
     sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
-    sys.stdout.write(limit_changes(history, None))
+    sys.stdout.write(limit_changes(history, None) + approver_line(history))
+    if recovered := [name for name, entry in history.reservations.items() if entry.lost is not None]:
+        sys.stdout.write(f"charged again after their entries were lost: {', '.join(recovered)}\n")
     if request.releases:
         sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
         if left:

@@ -92,11 +92,12 @@ class LedgerRequest(LogOptions):
     ABOUT: ClassVar[str] = "Shows what every release was charged with and what is left, or verifies the ledger."
     EXAMPLE: ClassVar[str] = "show --ledger ledger.db"
 
-    action: Literal["show", "account", "verify", "limit", "backup", "restore"] = option(
+    action: Literal["show", "account", "verify", "limit", "approver", "backup", "restore"] = option(
         ...,
         "show: charges, and what is left; account: the charges of one user; verify: the chain of entries, the limits "
-        "and the releases; limit: set a dataset's limits from here on; backup: copy all entries to FILE; restore: "
-        "append the entries of FILE that the ledger lacks",
+        "and the releases; limit: set a dataset's limits from here on; approver: name the holder of the key FILE, "
+        "without whose key no limit is loosened; backup: copy all entries to FILE; restore: append the entries of FILE "
+        "that the ledger lacks, and charge what the releases state and both lack",
         INPUT,
         common=True,
         metavar="ACTION",
@@ -104,7 +105,7 @@ class LedgerRequest(LogOptions):
     )
     file: str | None = option(
         None,
-        "the copy, local or gs:// (backup, restore)",
+        "the copy, local or gs:// (backup, restore); the approver's key (approver)",
         INPUT,
         common=True,
         metavar="FILE",
@@ -125,7 +126,8 @@ class LedgerRequest(LogOptions):
     )
     releases: tuple[str, ...] = option(
         (),
-        "a release, or what `sfumato refresh` wrote: compare with the ledger (verify); may be repeated",
+        "a release, or what `sfumato refresh` wrote: compare with the ledger (verify), or charge again from their "
+        "manifests what the ledger lost (restore); may be repeated",
         INPUT,
         common=True,
         metavar="FOLDER",
@@ -134,21 +136,32 @@ class LedgerRequest(LogOptions):
     budget: BudgetOption | None = option(
         None, "the limits, as 10/365d,1/1d (limit)", PRIVACY, common=True, metavar="E/Nd,..."
     )
+    approver_key: str | None = option(
+        None,
+        "the key of the ledger's approver: needed for looser limits, a new dataset or another approver, once one is "
+        "named (limit, approver)",
+        KEY,
+        common=True,
+        metavar="FILE",
+    )
 
     @model_validator(mode="after")
     def _of_action(self) -> Self:
-        if self.action in ("backup", "restore"):
-            if self.file is None:
-                raise RequestError(f"file: name the copy, as `sfumato ledger {self.action} FILE --ledger LOCATION`")
+        if self.action in ("backup", "restore", "approver"):
+            if self.file is None and not (self.action == "restore" and self.releases):
+                what = "key" if self.action == "approver" else "copy"
+                raise RequestError(f"file: name the {what}, as `sfumato ledger {self.action} FILE --ledger LOCATION`")
         elif self.file is not None:
-            raise RequestError("file: only `sfumato ledger backup` and `restore` take one")
+            raise RequestError("file: only `sfumato ledger approver`, `backup` and `restore` take one")
+        if self.approver_key is not None and self.action not in ("limit", "approver"):
+            raise RequestError("approver_key: only `sfumato ledger limit` and `approver` take it")
         if self.action == "limit":
             if self.dataset is None or self.budget is None:
                 raise RequestError("dataset, budget: give both, as --dataset taxis --budget 10/365d,1/1d")
         elif self.budget is not None:
             raise RequestError("budget: only `sfumato ledger limit` takes it")
-        if self.releases and self.action != "verify":
-            raise RequestError("releases: only `sfumato ledger verify` takes it")
+        if self.releases and self.action not in ("verify", "restore"):
+            raise RequestError("releases: only `sfumato ledger verify` and `restore` take it")
         if self.action == "account":
             if self.user_id is None or self.dataset is None:
                 raise RequestError("user_id, dataset: give both, as --user_id 4711 --dataset taxis")

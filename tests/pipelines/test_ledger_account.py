@@ -129,7 +129,7 @@ def test_show_has_cohorts_where_there_are_any(place: Path, tmp_path: Path, capsy
     assert run(place, "show") == 0
     said = capsys.readouterr().out
     first = Rotation.of_night(FIRST, 30)
-    assert f"| n{FIRST} | heatmap | central | {first}" in said
+    assert f"| n{FIRST} | heatmap | {first}" in said
     assert "| cohort |" in said
     assert "those of the user who has spent the most" in said
     assert run(place, "show", "--format", "json") == 0

@@ -157,8 +157,8 @@ def test_run_again_it_spends_nothing(backfilled: Place, capsys: pytest.CaptureFi
 def test_the_ledger_shows_and_verifies(backfilled: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert backfilled.ledger("show") == 0
     shown = capsys.readouterr().out
-    assert "| 2026-11-19 | city    | city-2026-11-19 | heatmap | secagg |       4 |     0 |     |" in shown
-    assert "| city    | epsilon 12 in 30 days | 2026-11-20 |            12 |            0 |" in shown
+    assert "| 2026-11-19 | city-2026-11-19 | heatmap |       4 |     0 |" in shown
+    assert "| city    | epsilon 12 in 30 days | 2026-11-20 |    12 |    0 |" in shown
     assert backfilled.ledger("show", "--format", "json", "--dataset", "city") == 0
     told = json.loads(capsys.readouterr().out)
     assert [one["epsilon"] for one in told["charges"]] == ["4", "4", "4"]

@@ -13,7 +13,7 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import FormatError, LedgerError, RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
+from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import (
     EVALUATION_FILES,
     EVALUATION_FORMAT,
@@ -26,6 +26,7 @@ from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import format_at, manifest_at
+from sfumato.transforms.release.stated_charge import NO_COST, StatedCharge, stated_charge, stated_cost
 from sfumato.transforms.storage import matching
 
 RELEASES = "releases"
@@ -71,30 +72,27 @@ def disagreement(release: Release, history: History) -> str | None:
     release_id = str(release.manifest.get("release_id"))
     reservation = history.reservations.get(release_id)
     if reservation is None:
-        return f"release {release_id} was never charged"
+        return (
+            f"release {release_id} was never charged; if the ledger was restored from an old copy, charge it again: "
+            "sfumato ledger restore --releases FOLDER"
+        )
     stated = release.manifest.get("ledger")
-    if not (isinstance(stated, dict) and stated.get("hash") == reservation.hash):
+    if not (isinstance(stated, dict) and stated.get("hash") in reservation.hashes):
         return f"release {release_id} names another entry than the ledger's; one of the two was rewritten"
     if reservation.manifest not in (None, release.digest):
         return f"release {release_id} has been changed since it was published"
     try:
-        privacy = release.manifest["privacy"]
-        # With local privacy the collector of the reports may learn more than readers of the release. The larger counts.
-        collector = privacy.get("collector") or {"epsilon": 0}
-        epsilon = max(parse_amount("epsilon", privacy["epsilon"]), parse_amount("epsilon", collector["epsilon"]))
-        rho = privacy.get("rho")
-        cost = epsilon, parse_amount("delta", privacy.get("delta", 0)), rho and parse_amount("rho", rho)
-        participation = privacy.get("participation") or {"protected": True}
-        adjacency = ADD_OR_REMOVE if participation["protected"] else ZERO_OUT
-    except (KeyError, TypeError, AttributeError, RequestError):
+        *cost, adjacency = stated_cost(release.manifest)
+    except NO_COST:
         return f"release {release_id} does not state its cost"
     charge = reservation.charge
-    if cost != (charge.epsilon, charge.delta, charge.rho):
+    if cost != [charge.epsilon, charge.delta, charge.rho]:
         return f"release {release_id} states another cost than it was charged"
     if adjacency != charge.adjacency:
         return f"release {release_id} states another adjacency than it was charged for"
     asked = None if charge.rotation is None else {"cohort": charge.rotation.cohort, "cohorts": charge.rotation.cohorts}
-    if privacy.get("rotation") != asked:
+    counts_for_all = reservation.lost is not None and asked is None  # an upper bound
+    if release.manifest["privacy"].get("rotation") != asked and not counts_for_all:
         return f"release {release_id} states another cohort of users than it was charged for"
     return None
 
@@ -151,6 +149,24 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
     return releases, problems
 
 
+def stated_charges(folder: str) -> list[StatedCharge]:
+    """Returns what the releases and refusals in a folder, at any depth, were charged, in the order of the entries.
+
+    Raises:
+        FormatError: another version of sfumato wrote a manifest.
+        LedgerError: a manifest was charged, and does not state for what.
+        NotReadyError: the folder cannot be listed or read now.
+        RequestError: the folder cannot be listed.
+    """
+    root = folder.rstrip("/")
+    files = (file.path for file in matching(FileSystems.join(root, "**")))
+    paths = [path for path, _, name in (file.rpartition("/") for file in files) if name == MANIFEST_FILE]
+    kept = [path for path in paths if not any(part.startswith(".") for part in path.removeprefix(root).split("/"))]
+    with ThreadPoolExecutor(16) as pool:
+        stated = pool.map(lambda path: stated_charge(path, manifest_at(path) or b""), kept)
+        return sorted((one for one in stated if one is not None), key=lambda one: one.entry)
+
+
 def missing_releases(
     before: History, history: History, releases: Sequence[Release], dataset: str | None = None
 ) -> list[str]:
@@ -205,7 +221,7 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
             folders |= {str(manifest.parent) for manifest in Path(output).absolute().parent.glob(f"*/{MANIFEST_FILE}")}
     if timeline is not None:
         folders |= {FileSystems.join(timeline, RELEASES, day) for day in published_dates(timeline)}
-    known = {entry.hash for entry in (*history.refusals, *history.reservations.values())}
+    known = {one for entry in (*history.refusals, *history.reservations.values()) for one in entry.hashes}
     with ThreadPoolExecutor(16) as pool:
         for folder, stated in zip(sorted(folders), pool.map(_stated_charge, sorted(folders)), strict=True):
             if not stated or stated.get("hash") in known:

@@ -335,7 +335,7 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     stated = manifest.get("format")
     known = [one for one in _FORMATS if str(stated).startswith(one.rpartition("/")[0] + "/")]
-    check_format(f"{text}: {MANIFEST_FILE}", stated, *(known or [MANIFEST_FORMAT]))
+    check_format(f"{text}: {MANIFEST_FILE}", stated, known[0] if known else MANIFEST_FORMAT)
     if stated == EVALUATION_FORMAT:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
     if stated == CHANGES_FORMAT and changes:

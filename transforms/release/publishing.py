@@ -99,6 +99,7 @@ def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
         "dataset": charge.dataset,
         "first_day": str(charge.period.first),
         "last_day": str(charge.period.last),
+        **({} if charge.rotation is None else {"partition": charge.rotation.partition}),
     }
 
 
@@ -112,7 +113,7 @@ def published_digest(output: str, reservation: Reservation) -> str | None:
     if manifest is None or is_refusal(manifest):
         return None
     try:
-        ours = json.loads(manifest)["ledger"]["hash"] == reservation.hash
+        ours = json.loads(manifest)["ledger"]["hash"] in reservation.hashes
     except (ValueError, TypeError, KeyError):
         return None
     return hashlib.sha256(manifest).hexdigest() if ours else None
