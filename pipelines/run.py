@@ -150,6 +150,12 @@ JOBS = {
         "schemas.requests.commands:PruneRequest",
         "pipelines.releases_prune:run",
     ),
+    "doctor": Job(
+        "check the machine, the runner, the key, the ledger and the storage before a run",
+        "schemas.requests.commands:DoctorRequest",
+        "pipelines.doctor:run",
+        beam_arguments=True,
+    ),
     "key": Job(
         "make a key: the secret behind the noise of a release",
         "schemas.requests.commands:KeyRequest",

@@ -11,6 +11,10 @@ class DataError(SfumatoError):
     """The data cannot support a release, such as a damaged file. Nothing is charged or published."""
 
 
+class CheckFailedError(SfumatoError):
+    """A check of `sfumato doctor` failed. Nothing was run or changed."""
+
+
 class RefusedError(DataError):
     """A refusal after the charge. The decision and the message depend on noisy and public values alone.
 

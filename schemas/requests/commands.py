@@ -1,4 +1,4 @@
-"""Requests of the commands that run no pipeline: `sfumato key`, `page`, `ledger` and `releases prune`."""
+"""Requests of the commands that run no pipeline: `sfumato key`, `page`, `ledger`, `releases prune` and `doctor`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions
-from sfumato.schemas.requests.request_base import INPUT, KEY, OUTPUT, PRIVACY, option
+from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions, RunnerOptions
+from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, OUTPUT, PRIVACY, option
 
 
 class KeyRequest(LogOptions):
@@ -82,6 +82,31 @@ class PruneRequest(LogOptions):
         metavar="Nd",
     )
     dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
+
+
+class DoctorRequest(RunnerOptions):
+    """Checks of a machine and of what a run would use."""
+
+    JOB: ClassVar[str] = "doctor"
+    COMMAND: ClassVar[str] = "doctor"
+    ABOUT: ClassVar[str] = (
+        "Checks what a run needs: versions, runner, memory, temporary folder, key, ledger, clock, ports and storage. "
+        "Exit status: 0 all in order, or warnings; 1 a check failed."
+    )
+    EXAMPLE: ClassVar[str] = "--config refresh.yaml"
+
+    config: str | None = option(None, "a refresh's YAML file, which names the rest", INPUT, common=True, metavar="FILE")
+    output: str | None = option(None, "folder of the releases, local or gs://", INPUT, common=True, metavar="FOLDER")
+    key_file: str | None = option(None, "the key's file", KEY, common=True, metavar="FILE")
+    key_secret: str | None = option(None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY)
+    ledger: str | None = option(None, "an SQLite file, or gs://bucket/folder", LEDGER, common=True, metavar="LOCATION")
+    format: Literal["text", "json"] = option("text", "format of what is printed", OUTPUT, common=True)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.config is not None and (given := self.given(("output", "key_file", "key_secret", "ledger"))):
+            raise RequestError(f"{next(iter(given))}: the configuration names it; leave it or --config out")
+        return self
 
 
 class LedgerRequest(LogOptions):

@@ -89,6 +89,9 @@ class BucketStore:
         self._known = max(self._known, index + 1)
         return ours
 
+    def check_writable(self) -> None:
+        """See LedgerStore.check_writable. A bucket shows at a write alone whether an account may write."""
+
     def _create(self, blob: Any, entry: bytes) -> bool:
         """Returns whether this call created the object."""
         from google.api_core.exceptions import Forbidden, PreconditionFailed

@@ -291,6 +291,10 @@ class Ledger:
 
         return bool(self._append_until_done(decide))
 
+    def check_writable(self) -> None:
+        """Raises RequestError or NotReadyError if an entry cannot be written. Writes nothing."""
+        self._store.check_writable()
+
     def backup(self, earlier: bytes = b"") -> bytes:
         """Returns a copy of the ledger: its entries, one a line.
 

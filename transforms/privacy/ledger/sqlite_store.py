@@ -56,7 +56,7 @@ class SqliteStore:
     def append(self, index: int, entry: bytes) -> bool:
         """See LedgerStore.append. If it raises, nothing was written."""
         with self._errors("written to"):
-            self._check_writable()
+            self.check_writable()
             with closing(self._connect("rwc")) as database:
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute("BEGIN IMMEDIATE")
@@ -72,7 +72,8 @@ class SqliteStore:
         address = f"{self._path.absolute().as_uri()}?mode={mode}"
         return sqlite3.connect(address, uri=True, timeout=_WAIT, isolation_level=None)
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """See LedgerStore.check_writable."""
         folder = self._path.absolute().parent  # where SQLite puts a journal
         if not folder.exists():
             raise RequestError(f"ledger: there is no folder {folder}; make it first")

@@ -29,6 +29,10 @@ class LedgerStore(Protocol):
         """
         ...
 
+    def check_writable(self) -> None:
+        """Raises RequestError or NotReadyError if it is known that nothing can be written. Writes nothing."""
+        ...
+
 
 def open_store(location: str) -> LedgerStore:
     """Returns the store at a location: an SQLite file or `gs://bucket/folder`. Touches nothing.

@@ -1,0 +1,283 @@
+"""`sfumato doctor`: each check is made to fail for real, and nothing secret is shown."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sfumato.pipelines import cli, doctor
+from sfumato.schemas.ledger import Limit
+from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from tests.keys import SECRET, write_key
+from tests.leaks import forms
+from tests.storage import BUCKET, Emulator, put, storage_emulator
+from tests.transforms.privacy.ledger.helpers import charge, ledger
+
+LIMITS = Limit.parse_all("1/1d")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A key, a ledger, a folder of logs and a refresh's configuration."""
+    write_key(tmp_path / "key")
+    ledger(tmp_path).reserve(charge("one"), LIMITS)
+    (tmp_path / "days").mkdir()
+    options = {"region": [0, 0, 1, 1], "depth": 4, "epsilon": 1}
+    config = {
+        "dataset": "taxis", "input": "days", "output": "published", "ledger": "ledger.db", "key_file": "key",
+        "budget": [{"epsilon": 1, "days": 1}], "options": options,
+    }  # fmt: skip
+    (tmp_path / "refresh.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+class Doctor:
+    """Runs the command and returns its checks by name."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]):
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> dict[str, dict[str, Any]]:
+        status = cli.main(["doctor", *arguments, "--format", "json"])
+        shown = self._capsys.readouterr()
+        checks = json.loads(shown.out)
+        failed = [one["name"] for one in checks if one["state"] == "failed"]
+        assert status == (1 if failed else 0)
+        assert all(name in shown.err for name in failed)
+        for text in (shown.out, shown.err):
+            assert not any(form in text.encode() for form in forms(SECRET))
+        return {one["name"]: one for one in checks}
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Doctor:
+    return Doctor(capsys)
+
+
+def config_of(place: Path) -> tuple[str, str]:
+    return "--config", str(place / "refresh.yaml")
+
+
+def test_all_is_in_order(place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_listening", lambda: iter(()))  # others may run engines on this machine
+    monkeypatch.setattr(doctor, "_MEMORY", (0, 0))
+    monkeypatch.setattr(doctor, "_DISK", (0, 0))
+    found = run(*config_of(place))
+    assert {check["state"] for check in found.values()} == {"ok"}
+    assert set(found) == {
+        *("versions", "runner", "memory", "temporary folder", "key", "ledger", "clock", "ports", "input", "output"),
+    }
+    assert not (place / "published").exists()
+    assert open_ledger(str(place / "ledger.db")).history().entries == 2
+
+
+def test_a_line_a_check(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "key").chmod(0o644)
+    assert cli.main(["doctor", "--key_file", str(place / "key"), "--ledger", str(place / "ledger.db")]) == 1
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert len(lines) == 8
+    assert all(line.startswith(("ok       ", "warning  ", "failed   ")) for line in lines)
+    assert "checks failed: key" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "words"),
+    [
+        (0o644, SECRET, "others than the owner may use"),
+        (0o600, b"short", "holds 5 bytes"),
+        (0o600, b"a word and another, and no key " * 2, "neither hexadecimal nor base64"),
+        (0o600, bytes(32), "is not random"),
+    ],
+)
+def test_a_bad_key(place: Path, run: Doctor, mode: int, content: bytes, words: str) -> None:
+    (place / "key").write_bytes(content)
+    (place / "key").chmod(mode)
+    found = run(*config_of(place))["key"]
+    assert found["state"] == "failed"
+    assert words in found["text"]
+
+
+def test_a_broken_ledger(place: Path, run: Doctor) -> None:
+    content = (place / "ledger.db").read_bytes()
+    assert content.count(b'"epsilon":"1"') == 1
+    (place / "ledger.db").write_bytes(content.replace(b'"epsilon":"1"', b'"epsilon":"2"'))
+    found = run(*config_of(place))["ledger"]
+    assert found["state"] == "failed"
+    assert "damaged or has been tampered with" in found["text"]
+
+
+def test_a_ledger_of_a_newer_version(place: Path, run: Doctor) -> None:
+    SqliteStore(str(place / "ledger.db")).append(2, b'{"format":"sfumato-ledger/9"}')
+    found = run(*config_of(place))["ledger"]
+    assert found["state"] == "failed"
+    assert "newer version of sfumato (format 9" in found["text"]
+
+
+def test_a_ledger_in_no_folder_and_none_yet(place: Path, run: Doctor) -> None:
+    found = run("--ledger", str(place / "nowhere" / "ledger.db"))["ledger"]
+    assert (found["state"], "there is no folder" in found["text"]) == ("failed", True)
+    found = run("--ledger", str(place / "new.db"))["ledger"]
+    assert (found["state"], "the first charge begins one" in found["text"]) == ("warning", True)
+    assert not (place / "new.db").exists()
+
+
+def test_other_limits_than_the_ledgers(place: Path, run: Doctor) -> None:
+    open_ledger(str(place / "ledger.db")).set_limits("taxis", Limit.parse_all("0.5/1d"))
+    found = run(*config_of(place))["ledger"]
+    assert found["state"] == "failed"
+    assert "0.5/1d, and not 1/1d" in found["text"]
+
+
+def test_a_clock_before_the_ledgers_newest_entry(place: Path, run: Doctor) -> None:
+    later = datetime.now(UTC) + timedelta(hours=3)
+    Ledger(SqliteStore(str(place / "ledger.db")), lambda: later).set_limits("taxis", Limit.parse_all("0.9/1d"))
+    found = run("--ledger", str(place / "ledger.db"))["clock"]
+    assert found["state"] == "failed"
+    assert f"newest entry is of {later:%F %T}" in found["text"]
+
+
+# --- runners ---
+
+
+def test_a_missing_jar(place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SFUMATO_FLINK_JAR", str(place / "no.jar"))
+    found = run("--runner_config", "flink")["runner"]
+    assert found["state"] == "failed"
+    assert "no.jar'; `make flink-jar` makes" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "words"),
+    [('openjdk version "1.8.0_392"', 0, "is Java 8"), ('openjdk version "17.0.9"', 0, ""), ("no java", 3, "status 3")],
+)
+def test_an_old_java(
+    place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch, version: str, status: int, words: str
+) -> None:
+    (place / "job-server.jar").touch()
+    java = place / "java"
+    java.write_text(f"#!/bin/sh\necho '{version}' >&2\nexit {status}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("SFUMATO_FLINK_JAR", str(place / "job-server.jar"))
+    options = ["--runner_config", "flink", "--flink_open_servers", "--job_server_java_launcher", str(java)]
+    found = run(*options)["runner"]
+    assert found["state"] == ("failed" if words else "ok")
+    assert words in found["text"]
+
+
+def test_a_job_server_that_does_not_answer(run: Doctor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+        assert run("--runner_config", "flink", "--job_endpoint", endpoint)["runner"]["state"] == "ok"
+    assert run("--runner_config", "flink", "--job_endpoint", endpoint)["runner"]["state"] == "failed"
+
+
+def test_an_unknown_option_of_the_runner(run: Doctor) -> None:
+    assert run("--no_such_option", "1")["runner"]["state"] == "failed"
+
+
+# --- the machine ---
+
+
+@pytest.mark.parametrize(("left", "state"), [(100_000_000, "failed"), (1_000_000_000, "warning")])
+def test_the_memory_of_a_container(
+    tmp_path: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch, left: int, state: str
+) -> None:
+    (tmp_path / "memory.max").write_text(f"{left + 500_000_000}\n")
+    (tmp_path / "memory.current").write_text("500000000\n")
+    monkeypatch.setattr(doctor, "_CGROUP", tmp_path)
+    monkeypatch.setattr(doctor, "available_memory", lambda: 10**11)  # this machine may have less
+    found = run()["memory"]
+    assert found["state"] == state
+    assert "by the container's limit" in found["text"]
+
+
+def test_a_temporary_folder_that_is_not_there(tmp_path: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    found = run()["temporary folder"]
+    assert found["state"] == "failed"
+    assert "cannot be written to" in found["text"]
+
+
+_SERVE = """
+import socket, sys
+with socket.create_server((sys.argv[1], 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("address", "is_open"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_server_of_an_engine_that_others_reach(run: Doctor, address: str, is_open: bool) -> None:
+    command = [sys.executable, "-c", _SERVE, address, "apache_beam.runners.worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        found = run()["ports"]
+        server.communicate()
+    assert (f"(process {server.pid}) on port {port}" in found["text"]) is is_open
+
+
+def test_a_package_that_is_too_old(tmp_path: Path) -> None:
+    """In a process of its own, whose first folder of packages has another version of one."""
+    folder = tmp_path / "pyarrow-9.0.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pyarrow\nVersion: 9.0.0\n")
+    code = f"""import sys
+from sfumato.pipelines.doctor import check_versions
+sys.path.insert(0, {str(tmp_path)!r})
+print(check_versions())"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "state='failed'" in done.stdout
+    assert "pyarrow 9.0.0 (needs >=18)" in done.stdout
+
+
+# --- storage ---
+
+
+def test_folders_that_are_not_there(place: Path, run: Doctor) -> None:
+    (place / "days").rmdir()
+    (place / "published").touch()
+    found = run(*config_of(place))
+    assert (found["input"]["state"], found["output"]["state"]) == ("failed", "failed")
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with storage_emulator() as running:
+        yield running
+
+
+def test_a_bucket_is_listed_and_its_clock_compared(
+    emulator: Emulator, run: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(f"{BUCKET}/doctor/published/file", b"x")
+    open_ledger(f"{BUCKET}/doctor/ledger").set_limits("taxis", LIMITS)
+    options = ("--ledger", f"{BUCKET}/doctor/ledger", "--output", f"{BUCKET}/doctor/published")
+    found = run(*options)
+    assert {found[name]["state"] for name in ("ledger", "clock", "output")} == {"ok"}
+    assert "in order with the ledger and the storage" in found["clock"]["text"]
+    monkeypatch.setattr(
+        "http.server.BaseHTTPRequestHandler.date_time_string", lambda *_: "Fri, 01 Jan 2027 00:00:00 GMT"
+    )
+    found = run(*options)
+    assert found["clock"]["state"] == "failed"
+    assert "differs from the storage's" in found["clock"]["text"]
+    assert run("--ledger", "gs://no-such-bucket-here/ledger")["ledger"]["state"] == "failed"
+
+
+def test_a_configuration_stands_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", *config_of(place), "--output", "elsewhere"]) == 2
+    assert "output: the configuration names it" in capsys.readouterr().err
