@@ -11,7 +11,7 @@ from dataclasses import asdict
 import numpy as np
 
 from sfumato.schemas.errors import FormatError, RequestError
-from sfumato.schemas.formats import check_format
+from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import MODEL_FILE

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import FormatError, RequestError
-from sfumato.schemas.formats import check_format
+from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Region
 from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.formats import check_format
+from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import (
     ANSWERS_FILE,

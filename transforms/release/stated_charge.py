@@ -11,7 +11,7 @@ from typing import Any
 
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import FormatError, LedgerError
-from sfumato.schemas.formats import check_format
+from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Period, parse_amount, parse_day
 from sfumato.schemas.release import MANIFEST_FILE, MANIFEST_FORMAT, REFUSAL_FORMAT
 from sfumato.schemas.rotation import Rotation

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import FormatError, RequestError
-from sfumato.schemas.formats import check_format
+from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import FormatError, LedgerError, RequestError
-from sfumato.schemas.formats import check_format
+from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ledger import UNIT, Charge, Limit, Period, dataset_name, format_amount, parse_amount, parse_day
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.windows import check_rho

@@ -14,7 +14,7 @@ import pytest
 
 from sfumato.pipelines import cli
 from sfumato.schemas.errors import FormatError, RequestError
-from sfumato.schemas.formats import check_format
+from sfumato.schemas.file_formats import check_format
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
 from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.privacy.ledger.entries import FORMAT, OLDEST
