@@ -76,7 +76,7 @@ def _limit(request: LedgerRequest) -> int:
     assert limits is not None
     ledger = open_ledger(request.ledger)
     before = ledger.history().limits
-    ledger.set_limits(dataset, limits, _approver_key("approver_key", request.approver_key))
+    ledger.set_limits(dataset, limits, approver_key("approver_key", request.approver_key))
     if dataset in before:
         change = f"before: {','.join(map(str, before[dataset]))}"
     else:
@@ -86,17 +86,17 @@ def _limit(request: LedgerRequest) -> int:
 
 
 def _approver(request: LedgerRequest) -> int:
-    new = _approver_key("file", request.file)
+    new = approver_key("file", request.file)
     assert new is not None  # a request to name an approver has a file
     before = read_history(request.ledger, with_limits=False).approver
-    current = _approver_key("approver_key", request.approver_key)
+    current = approver_key("approver_key", request.approver_key)
     public_key = open_ledger(request.ledger).set_approver(new, current)
     sys.stdout.write(f"{request.ledger}: looser limits and new datasets now need key {public_key[:KEY_DIGITS]}")
     sys.stdout.write(f" (before: {before[:KEY_DIGITS] if before else 'no approver'})\n")
     return 0
 
 
-def _approver_key(option: str, path: str | None) -> ApproverKey | None:
+def approver_key(option: str, path: str | None) -> ApproverKey | None:
     """The approver's key in a file. Raises RequestError where it cannot be read, is weak, or others may read it."""
     if path is None:
         return None

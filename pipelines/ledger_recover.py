@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sfumato.pipelines.ledger import restore_copy
+from sfumato.pipelines.ledger import approver_key, restore_copy
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import format_amount
 from sfumato.schemas.requests.commands import LedgerRequest
@@ -19,9 +19,10 @@ def run(request: LedgerRequest) -> int:
     found = [charge for folder in request.releases for charge in stated_charges(folder)]
     if not found:
         raise RequestError(f"releases: nothing in {', '.join(request.releases)} was charged to a ledger")
-    ledger, recovered = open_ledger(request.ledger), 0
+    ledger, approver = open_ledger(request.ledger), approver_key("approver_key", request.approver_key)
+    recovered = 0
     for one in sorted(found, key=lambda one: one.entry):
-        if ledger.recover(one.charge, one.hash, one.manifest, one.refusal):
+        if ledger.recover(one.charge, one.hash, one.manifest, one.refusal, approver):
             charge = one.charge
             what = "refused" if one.manifest is None else "published"
             sys.stdout.write(

@@ -163,8 +163,8 @@ class LedgerRequest(LogOptions):
     )
     approver_key: str | None = option(
         None,
-        "the key of the ledger's approver: needed for looser limits, a new dataset or another approver, once one is "
-        "named (limit, approver)",
+        "the key of the ledger's approver: needed for looser limits, a new dataset, another approver or a lost charge "
+        "above the limits, once one is named (limit, approver, restore)",
         KEY,
         common=True,
         metavar="FILE",
@@ -178,8 +178,8 @@ class LedgerRequest(LogOptions):
                 raise RequestError(f"file: name the {what}, as `sfumato ledger {self.action} FILE --ledger LOCATION`")
         elif self.file is not None:
             raise RequestError("file: only `sfumato ledger approver`, `backup` and `restore` take one")
-        if self.approver_key is not None and self.action not in ("limit", "approver"):
-            raise RequestError("approver_key: only `sfumato ledger limit` and `approver` take it")
+        if self.approver_key is not None and self.action not in ("limit", "approver", "restore"):
+            raise RequestError("approver_key: only `sfumato ledger limit`, `approver` and `restore` take it")
         if self.action == "limit":
             if self.dataset is None or self.budget is None:
                 raise RequestError("dataset, budget: give both, as --dataset taxis --budget 10/365d,1/1d")

@@ -260,7 +260,7 @@ def test_the_command_and_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run("limit", "--dataset", "city", "--budget", "9/1d", *alice) == 2
     assert "approver_key: others than the owner" in capsys.readouterr().err
     assert run("verify", *alice) == 2
-    assert "approver_key: only `sfumato ledger limit` and `approver` take it" in capsys.readouterr().err
+    assert "approver_key: only `sfumato ledger limit`, `approver` and `restore` take it" in capsys.readouterr().err
 
 
 def json_approver(folder: Path) -> str:

@@ -8,11 +8,12 @@ import shutil
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
+from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
@@ -22,10 +23,12 @@ from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from sfumato.transforms.privacy.rotation import rotation_key, with_partition
+from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release.catalog import check_not_lost, disagreement, stated_charges
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import manifest_at
 from tests.attacks.releases import publish_release
+from tests.keys import write_key
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 EARLIER = Path(__file__).parents[1] / "data" / "version_0_1_0"
@@ -117,6 +120,35 @@ def test_a_manifest_that_does_not_state_its_charge_is_an_error(restored: Path, d
     assert ledger(restored).history() == before
 
 
+@pytest.mark.parametrize(
+    ("folder", "change"),
+    [
+        ("few", {"reason": ""}),
+        ("few", {"privacy": {"adjacency": "add or remove", "epsilon_spent": 0, "delta": 0}}),
+        ("gauss", {"privacy": {"epsilon": 0.5, "delta": 1e-6, "rho": 0.5, "trust": "central"}}),
+        ("gauss", {"privacy": {"epsilon": 0.5, "delta": 0, "rho": 0.007, "trust": "central"}}),
+        ("2026-11-18", {"cohorts": 7}),
+    ],
+)
+def test_no_manifest_makes_a_ledger_that_cannot_be_read(tmp_path: Path, folder: str, change: dict[str, Any]) -> None:
+    shutil.copy(EARLIER / "ledger.db", tmp_path / "ledger.db")
+    shutil.copytree(EARLIER / folder, tmp_path / "release")
+    path = tmp_path / "release" / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"release_id": "another"}
+    manifest["ledger"]["hash"] = "f" * 64
+    if "cohorts" in change:
+        partition = ledger(tmp_path).history().reservations["city-2026-11-18"].charge.rotation
+        assert partition is not None
+        manifest["ledger"]["partition"] = partition.partition
+        manifest["privacy"]["rotation"]["cohorts"] = change["cohorts"]
+    else:
+        manifest |= change
+    path.write_text(json.dumps(manifest))
+    before = ledger(tmp_path).history()
+    assert run(tmp_path, "restore", "--releases", str(tmp_path / "release")) == 4
+    assert ledger(tmp_path).history() == before
+
+
 def test_a_changed_manifest_is_still_noticed(restored: Path) -> None:
     """The charge that was made again holds the manifest's digest, and so does a later change of it show."""
     assert run(restored, "restore", "--releases", str(restored / "out")) == 0
@@ -161,13 +193,27 @@ def test_a_cohort_is_charged_again_as_the_cohort(tmp_path: Path) -> None:
     assert found.manifest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_recovered_charge_needs_no_approval_and_lifts_none(restored: Path) -> None:
+def test_lost_charges_are_no_way_around_an_approver(restored: Path) -> None:
+    """Within the limits nobody is asked. Above them a forged manifest would spend what nobody approved."""
     book = ledger(restored)
-    alice = ApproverKey(FixedSecret(hashlib.sha256(b"Alice").digest()))
+    write_key(restored / "alice")
+    alice = ApproverKey(FileSecret(str(restored / "alice")))
     book.set_approver(alice)
     assert run(restored, "restore", "--releases", str(restored / "out")) == 0
-    with pytest.raises(RequestError):
-        book.set_limits("taxis", Limit.parse_all("9/1d"))
+    forged = restored / "forged"
+    forged.mkdir()
+    manifest = json.loads((restored / "out" / "releases" / LOST_DAY / "manifest.json").read_text())
+    manifest["ledger"]["hash"], manifest["release_id"] = "f" * 64, "forged"
+    (forged / "manifest.json").write_text(json.dumps(manifest))
+    before = book.history()
+    assert run(restored, "restore", "--releases", str(forged)) == 2
+    assert book.history() == before
+    entries = SqliteStore(str(restored / "ledger.db")).read()
+    content = recover_content(charge("forged", LOST_DAY), "f" * 64, "m", None)
+    with pytest.raises(LedgerError, match="exceeds the limit"):
+        replay([*entries, entry_bytes(len(entries), before.head, "t", "n", RECOVER, content)], with_limits=True)
+    assert run(restored, "restore", "--releases", str(forged), "--approver_key", str(restored / "alice")) == 0
+    assert book.history(with_limits=True).reservations["forged"].lost == "f" * 64
 
 
 @pytest.mark.parametrize(

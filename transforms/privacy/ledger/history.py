@@ -112,6 +112,8 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             if charge.release_id in reservations or charge.dataset not in limits:
                 raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again, or has no limits")
             _check_partition(index, charge, cohorts)
+            if with_limits and approver is not None and not is_approved(approver, previous, content):
+                _check_limits(index, _counted_charges((*refusals, *reservations.values())), charge, limits)
             reservations[charge.release_id] = Reservation(
                 charge, index, entry["hash"], entry["time"], manifest, refusal, lost=lost
             )

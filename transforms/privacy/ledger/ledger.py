@@ -27,6 +27,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     entry_bytes,
     limits_content,
     recover_content,
+    recovered_of,
     settle_content,
 )
 from sfumato.transforms.privacy.ledger.history import History, replay
@@ -252,22 +253,31 @@ class Ledger:
 
         return str(self._append_until_done(decide))
 
-    def recover(self, charge: Charge, lost: str, manifest: str | None, refusal: str | None) -> bool:
+    def recover(
+        self,
+        charge: Charge,
+        lost: str,
+        manifest: str | None,
+        refusal: str | None,
+        approver: ApproverKey | None = None,
+    ) -> bool:
         """Charges a release again whose entry was lost, as its manifest states it. Safe to repeat.
 
-        It counts even above the limits, because the release was published.
+        It counts even above the limits, because the release was published. Then the ledger's approver, if it has one,
+        must sign it: otherwise a forged manifest would be a way around the limits.
 
         Args:
             charge: what the manifest states.
             lost: hash of the lost entry.
             manifest: SHA-256 of the manifest of a published release; None for a refusal.
             refusal: the reason of a refusal; None for a published release.
+            approver: the key of the ledger's approver. Charges within the limits need none.
 
         Returns:
             Whether the ledger lacked the charge.
 
         Raises:
-            RequestError: the dataset has no limits.
+            RequestError: the dataset has no limits, or the charge is above them and the ledger has another approver.
             LedgerError: the ledger has another charge of the release, or is damaged.
         """
         written = False
@@ -286,8 +296,17 @@ class Ledger:
                     f"budget: the ledger has no limits for dataset {charge.dataset!r}; set them first: "
                     f"sfumato ledger limit --dataset {charge.dataset} --budget 10/365d"
                 )
+            content = recover_content(charge, lost, manifest, refusal)
+            recovered_of(content)  # what could not be read again is not written
+            if not same_cohorts(history.charges, charge):
+                raise LedgerError(f"ledger: {charge.release_id} states a partition with another number of cohorts")
+            if history.approver is not None:
+                try:
+                    check_budget(history, charge)
+                except (BudgetError, RequestError):
+                    content |= _approval(history, content, approver)
             written = True
-            return RECOVER, recover_content(charge, lost, manifest, refusal)
+            return RECOVER, content
 
         return bool(self._append_until_done(decide))
 
@@ -368,10 +387,13 @@ def _approval(history: History, content: Mapping[str, Any], approver: ApproverKe
 
 def _needs_approval(approver: str, content: Mapping[str, Any]) -> str:
     what = "another approver needs"
-    if "dataset" in content:
+    if "limits" in content:
         what = f"{','.join(content['limits'])} for dataset {content['dataset']!r} loosens its limits, which needs"
-    return f"approver_key: {what} the approval of the ledger's approver, key {approver[:KEY_DIGITS]}; " + (
-        "the holder of that key runs `sfumato ledger limit` with --approver_key FILE"
+    elif "release_id" in content:
+        what = f"the lost charge of {content['release_id']} is above the limits, which needs"
+    return (
+        f"approver_key: {what} the approval of the ledger's approver, key {approver[:KEY_DIGITS]}; the holder of that "
+        "key runs `sfumato ledger` with --approver_key FILE"
     )
 
 
