@@ -38,12 +38,14 @@ def run(request: LedgerRequest) -> int:
         raise LedgerError("ledger: " + "\n  ".join(problems))
     sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
     sys.stdout.write(limit_changes(history, None))
+    if taken_down := [name for name, entry in history.reservations.items() if state_of(entry) == "removed"]:
+        sys.stdout.write(f"taken down: {', '.join(taken_down)}\n")
     if request.releases:
         sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
         if left:
             sys.stdout.write(f"{len(left)} of them pruned: the manifest is there, the other files were removed\n")
         if unfinished := [path for path, names in left.items() if names]:
-            sys.stdout.write(f"pruned, but with files left; prune again: {', '.join(unfinished)}\n")
+            sys.stdout.write(f"pruned, but with files left; prune again, or remove again: {', '.join(unfinished)}\n")
         unlisted = [release.path for release in releases if release.listed is None]
         if unlisted:
             sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")

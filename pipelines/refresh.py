@@ -21,6 +21,7 @@ from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReady
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
+from sfumato.schemas.release import REMOVAL_FORMAT
 from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
 from sfumato.schemas.requests.refresh_days import RefreshRequest
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
@@ -34,6 +35,7 @@ from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, disagreement, is_pruned, published_releases
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.publishing import CommitRelease
+from sfumato.transforms.release.release_folder import format_at
 
 _MAX_ADDED = 31  # nights whose answers a release adds to the state that it starts from
 # Options that stand at the top of the configuration, or that a refresh sets itself.
@@ -90,6 +92,11 @@ class Refresh:
                 self._sync_published(day, existing, history)
                 return
             reservation = history.reservations.get(self.release_id(day))
+            if self._is_taken_down(day, reservation):
+                log_event("taken_down", f"{day} was taken down; nothing is published", logging.WARNING, date=str(day))
+                if flex_launch(self.settings):
+                    launch_nothing(self.settings)
+                return
             starts = {name: release for name, release in releases.items() if not is_pruned(release, history)}
             try:
                 try:
@@ -105,6 +112,12 @@ class Refresh:
                 # Another process charged this day first, maybe with another warm start. Read its charge and try again.
                 if reservation is not None:
                     raise
+
+    def _is_taken_down(self, day: date, reservation: Reservation | None) -> bool:
+        """Whether the day's release was taken down. A new attempt publishes the day anew, with a new charge."""
+        if reservation is not None and reservation.removal is not None:
+            return True
+        return self.attempt == 1 and format_at(self.folder(day)) == REMOVAL_FORMAT
 
     def _verify_against_ledger(self, day: str, release: Release, history: History) -> None:
         """Raises LedgerError if a published release disagrees with the ledger.

@@ -150,6 +150,11 @@ JOBS = {
         "schemas.requests.commands:PruneRequest",
         "pipelines.releases_prune:run",
     ),
+    "releases remove": Job(
+        "take a release down: remove it, and leave a notice with the reason",
+        "schemas.requests.commands:RemoveRequest",
+        "pipelines.releases_remove:run",
+    ),
     "key": Job(
         "make a key: the secret behind the noise of a release",
         "schemas.requests.commands:KeyRequest",

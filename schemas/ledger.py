@@ -301,6 +301,7 @@ class Reservation:
         reserved_charge: of a refused run, the charge before `charge` was lowered to what was spent.
         pruned: when the removal of the release's files was recorded, ISO 8601 in UTC. The manifest stays. None if they
             were never removed.
+        removal: why the release was taken down, its manifest too; None if it was not.
     """
 
     charge: Charge
@@ -311,6 +312,7 @@ class Reservation:
     refusal: str | None = None
     reserved_charge: Charge | None = None
     pruned: str | None = None
+    removal: str | None = None
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
         """Returns the reservation of a refused run that spent only these amounts.

@@ -31,6 +31,7 @@ from sfumato.schemas.release import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     REFUSAL_FORMAT,
+    REMOVAL_FORMAT,
     TOTALS_FILE,
 )
 from sfumato.schemas.tree import Tree, nodes_from_names
@@ -333,6 +334,8 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
         raise RequestError(f"{text}: changes between two releases, no release; read {CHANGES_FILE}")
     if manifest.get("format") == REFUSAL_FORMAT:
         raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")
+    if manifest.get("format") == REMOVAL_FORMAT:
+        raise RequestError(f"{text}: this release was taken down: {manifest.get('reason')}")
     if manifest.get("format") != MANIFEST_FORMAT:
         raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
     return Release(text, manifest, hashlib.sha256(content).hexdigest())

@@ -19,7 +19,7 @@ from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.windows import check_rho
 
 FORMAT = "sfumato-ledger/2"
-KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE = "reserve", "settle", "commit", "limits", "prune"
+KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, REMOVE = "reserve", "settle", "commit", "limits", "prune", "remove"
 FIRST = "0" * 64  # the hash before the first entry
 _ROTATION_FIELDS = {"cohort", "cohorts", "partition"}
 _FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
