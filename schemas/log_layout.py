@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from datetime import date
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.time_zones import check_time_zone
 
 E7 = "e7"
 MAX_H3, MAX_QUADKEY = 15, 30
@@ -49,6 +51,28 @@ class CellColumn:
 
 
 @dataclass(frozen=True)
+class DayRows:
+    """The rows of a log that are read: those of some days, by the calendar of a time zone.
+
+    Attributes:
+        column: of timestamps, or of seconds since 1970. A row without a time is of no day.
+        time_zone: name in the IANA database. A day has the hours that it has there: 23, 24 or 25, and others at times.
+        first, last: days, both included.
+
+    Raises:
+        RequestError: the zone is unknown.
+    """
+
+    column: str
+    time_zone: str
+    first: date
+    last: date
+
+    def __post_init__(self) -> None:
+        check_time_zone("day_zone", self.time_zone)
+
+
+@dataclass(frozen=True)
 class LogLayout:
     """What a run says of its logs beside the names of their columns.
 
@@ -59,6 +83,7 @@ class LogLayout:
         geometry: a column of points in place of them; None without.
         cells: a column of cells in place of them; None without.
         columns: that a job reads, for warehouses that read these alone; empty for all.
+        days: the days whose rows are read; None for all rows.
     """
 
     format: str | None = None
@@ -68,6 +93,7 @@ class LogLayout:
     geometry: str | None = None
     cells: CellColumn | None = None
     columns: tuple[str, ...] = ()
+    days: DayRows | None = None
 
     @property
     def place_column(self) -> str | None:

@@ -12,21 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import Columns, field_type
+from sfumato.schemas.locations import TIME_TYPE, Columns, check_time, field_type
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.transforms.files import file_version
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
 from sfumato.transforms.inputs.json_log import open_json_log
+from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, LogFormat, OpenLog
 from sfumato.transforms.inputs.parquet_log import open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
 from sfumato.transforms.inputs.text_values import from_text
+from sfumato.transforms.metrics import EARLIER_DAYS_ROWS, LATER_DAYS_ROWS
 
 FORMATS: Mapping[str, LogFormat] = MappingProxyType({
     "parquet": open_parquet_log,
@@ -96,7 +100,8 @@ def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
             upcoming = thread.submit(next, batches, None)
             while (batch := upcoming.result()) is not None:
                 upcoming = thread.submit(next, batches, None)
-                yield reading.presented(batch)
+                if (rows := reading.of_its_days(batch)).num_rows:
+                    yield reading.presented(rows)
     except RequestError as error:
         raise DataError(str(error)) from error
     _check_version(log)
@@ -123,6 +128,8 @@ def open_log(log: LogFile, columns: Columns) -> Iterator[tuple[OpenLog, Reading]
     """Opens a file and checks its columns. Raises RequestError, or DataError if it cannot be read."""
     types = dict(columns.text_types())
     layout = log.layout
+    if layout.days is not None:
+        types.setdefault(layout.days.column, TIME_TYPE)
     if layout.e7:
         types |= {name: pa.int64() for name in (layout.latitude, layout.longitude) if name in types}
     if layout.place_column is not None:
@@ -150,6 +157,18 @@ class Reading:
     constants: Mapping[str, pa.Scalar]
     derives: bool
     column_types: dict[str, str]
+
+    def of_its_days(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch of the file that are of the run's days. The others are counted, for the operator."""
+        days = self.log.layout.days
+        if days is None:
+            return batch
+        kept, before, after = of_days(batch.column(days.column), days)
+        EARLIER_DAYS_ROWS.add(before)
+        LATER_DAYS_ROWS.add(after)
+        if days.column not in self.wanted:
+            batch = batch.select([name for name in batch.schema.names if name != days.column])
+        return batch if kept.all() else _filtered(batch, kept)
 
     def presented(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the file as the job reads it."""
@@ -193,6 +212,9 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
                         f"holds {held}"
                     )
                 shown = _with_column(shown, name, pa.float64())
+    if layout.days is not None:
+        check_time(schema, layout.days.column, path=log.path, option="day_column")
+        sources.append(layout.days.column)
     constants = {}
     for name, value in log.partition:
         if name in wanted and name not in schema.names:
@@ -204,6 +226,13 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
     except RequestError as error:
         raise RequestError(f"{error}{_advice(layout, shown, axes)}") from None
     return Reading(log, wanted, tuple(dict.fromkeys(sources)), constants, derives, kinds)
+
+
+def _filtered(batch: pa.RecordBatch, kept: NDArray[np.bool_]) -> pa.RecordBatch:
+    """Some rows of a batch. Arrow cannot filter views of strings and bytes, so these become strings and bytes."""
+    copied = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    columns = [column.cast(copied.get(column.type, column.type)) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names).filter(pa.array(kept))
 
 
 def _check_places(layout: LogLayout, schema: pa.Schema, path: str) -> None:

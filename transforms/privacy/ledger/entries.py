@@ -102,6 +102,7 @@ def charge_content(charge: Charge) -> dict[str, Any]:
         "also_charged": [[dataset, str(period)] for dataset, period in charge.also_charged],
         **_rho_content(charge.rho),
         **_rotation_content(charge.rotation),
+        **({} if charge.rows_by is None else {"rows_by": charge.rows_by}),
     }
 
 
@@ -153,6 +154,7 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
             also_charged=tuple((str(dataset), Period.parse(days)) for dataset, days in content["also_charged"]),
             rho=rho_of(content),
             rotation=_rotation_of(content),
+            rows_by=None if "rows_by" not in content else str(content["rows_by"]),
         )
         check_rho(charge)
         return charge
