@@ -42,9 +42,8 @@ _MAX_ADDED = 31  # nights whose answers a release adds to the state that it star
 # Options that stand at the top of the configuration, or that a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_users", "allow_reuse", "day_column",
-    "day_zone", "warm_start", "night", "rotation", "corrects", "seed", "overwrite", "dry_run",
-    *RunnerOptions.model_fields,
+    "min_users", "allow_reuse", "day_column", "day_zone", "warm_start", "night", "rotation", "corrects", "seed",
+    "overwrite", "dry_run", *RunnerOptions.model_fields,
 })  # fmt: skip
 
 

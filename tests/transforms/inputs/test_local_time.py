@@ -99,5 +99,5 @@ def test_an_unknown_zone_and_a_missing_column_are_named(tmp_path: Path) -> None:
         DayRows("time", "Europe/Berlim", day, day)
     pq.write_table(pa.table({"user_id": [1], "latitude": [0.1], "longitude": [0.1]}), tmp_path / "log.parquet")
     log = LogFile(str(tmp_path / "log.parquet"), layout=LogLayout(days=DayRows("time", "UTC", day, day)))
-    with pytest.raises(Exception, match="no column 'time'.*--day_column"):
+    with pytest.raises(Exception, match=r"no column 'time'.*--day_column"):
         list(read_batches(next(slice_file(log)), LocationColumns()))
