@@ -94,7 +94,7 @@ def test_the_wrapper_keeps_the_status_and_writes_what_prometheus_reads(tmp_path:
     assert int(metrics["sfumato_refresh_newest_night_timestamp_seconds"]) == 1_795_132_800
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["city.prom"]
     if shutil.which("promtool"):
-        subprocess.run(["promtool", "check", "metrics"], stdin=file.open(), check=True)
+        subprocess.run(["promtool", "check", "metrics"], input=file.read_bytes(), check=True)
     used = set(re.findall(r"sfumato_refresh_\w+", RULES.read_text()))
     assert used == set(metrics)
 
