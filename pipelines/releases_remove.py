@@ -23,6 +23,7 @@ from sfumato.transforms.release.catalog import (
     remaining_files,
 )
 from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.publishing import ledger_metadata
 from sfumato.transforms.release.release_folder import manifest_at, remove_files
 from sfumato.transforms.release.release_index import MAPS, STAC_ITEMS, remove_index, update_timeline
 from sfumato.transforms.release.removal import Notice, removal_files
@@ -54,7 +55,7 @@ def run(request: RemoveRequest) -> int:
         reservation = open_ledger(request.ledger).remove(release_id, request.reason)
         remove_files([*names, *index])
         # The manifest first: a page that is not the published one would look damaged beside the release's manifest.
-        for name, content in removal_files(reservation).items():
+        for name, content in removal_files(reservation, ledger_metadata(reservation)).items():
             write_file(FileSystems.join(folder, name), content)
     later = {} if request.timeline is None else published_releases(request.timeline)
     if request.timeline is not None and not request.dry_run:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import date
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.time_zones import check_time_zone
 
 E7 = "e7"
 MAX_H3, MAX_QUADKEY = 15, 30
@@ -58,18 +57,12 @@ class DayRows:
         column: of timestamps, or of seconds since 1970. A row without a time is of no day.
         time_zone: name in the IANA database. A day has the hours that it has there: 23, 24 or 25, and others at times.
         first, last: days, both included.
-
-    Raises:
-        RequestError: the zone is unknown.
     """
 
     column: str
     time_zone: str
     first: date
     last: date
-
-    def __post_init__(self) -> None:
-        check_time_zone("day_zone", self.time_zone)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean
-from sfumato.schemas.time_zones import UTC, check_time_zone
+from sfumato.schemas.requests.time_zones import UTC, check_time_zone
 
 KINDS = ("hour", "weekday", "hour_of_week")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -26,8 +26,8 @@ from sfumato.schemas.requests.request_base import (
     option,
     shown,
 )
+from sfumato.schemas.requests.time_zones import UTC, check_time_zone
 from sfumato.schemas.tile_server import tile_host
-from sfumato.schemas.time_zones import UTC
 
 
 def region_of(value: Any) -> Region:
@@ -255,7 +255,7 @@ class ReleaseRequest(PublishRequest):
 
     @property
     def day_rows(self) -> DayRows | None:
-        """The days whose rows are read; None for all rows. Raises RequestError for an unknown time zone."""
+        """The days whose rows are read; None for all rows."""
         if self.day_column is None or self.period is None:
             return None
         return DayRows(self.day_column, self.day_zone or UTC, self.period.first, self.period.last)
@@ -267,7 +267,7 @@ class ReleaseRequest(PublishRequest):
                 raise RequestError("day_zone: is of days, which need --day_column NAME")
         elif self.period is None:
             raise RequestError("day_column: needs the days whose rows are read; give --period")
-        _ = self.day_rows
+        check_time_zone("day_zone", self.day_zone or UTC)
         if self.ledger is None:
             for name in ("dataset", "period", "budget", "allow_reuse", "corrects"):
                 if getattr(self, name) not in (None, False) and not (name == "period" and self.day_column):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import refresh
+from sfumato.pipelines import cli, refresh
 from sfumato.pipelines.refresh import newest_day, read_config
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.pipelines.test_refresh import Place
@@ -128,6 +128,30 @@ def test_without_a_date_it_is_the_last_day_that_is_over_in_its_zone(
     place = Place(tmp_path / "place", utc_days(tmp_path / "logs", "2026-11-20", 0, 0), rows_of_day=rows)
     assert str(newest_day(read_config(str(place.config)))) == day
     assert ZoneInfo(read_config(str(place.config)).time_zone)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--day_zone", "Europe/Berlin"], "day_zone: is of days, which need --day_column"),
+        (["--day_column", "time"], "day_column: needs the days whose rows are read; give --period"),
+        (["--period", "2026-11-20"], "period: needs a ledger"),
+        (["--day_column", "time", "--day_zone", "Europe/Berlim", "--period", "2026-11-20"], "did you mean"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, options: list[str], words: str, capsys: Any) -> None:
+    job = [
+        "heatmap",
+        "--input",
+        str(tmp_path),
+        "--output",
+        str(tmp_path / "o"),
+        "--region=-1,50,1,51",
+        "--epsilon",
+        "1",
+    ]
+    assert cli.main([*job, *options]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

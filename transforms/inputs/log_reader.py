@@ -6,7 +6,7 @@ the job's own check sees the result. So a job reads every format alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +30,6 @@ from sfumato.transforms.inputs.log_file import FileSlice, LogFile, LogFormat, Op
 from sfumato.transforms.inputs.parquet_log import open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
 from sfumato.transforms.inputs.text_values import from_text
-from sfumato.transforms.metrics import EARLIER_DAYS_ROWS, LATER_DAYS_ROWS
 
 FORMATS: Mapping[str, LogFormat] = MappingProxyType({
     "parquet": open_parquet_log,
@@ -87,8 +86,12 @@ def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
     _check_version(log)
 
 
-def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    part: FileSlice, columns: Columns, left_out: Callable[[int, int], None] | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yields the columns of a slice in batches of at most a million rows. A thread decodes the next batch meanwhile.
+
+    left_out: is given the numbers of rows of earlier and of later days than those that are read.
 
     Raises DataError for a file that is damaged, that lacks a column, or whose version is not that of the LogFile.
     """
@@ -100,7 +103,7 @@ def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
             upcoming = thread.submit(next, batches, None)
             while (batch := upcoming.result()) is not None:
                 upcoming = thread.submit(next, batches, None)
-                if (rows := reading.of_its_days(batch)).num_rows:
+                if (rows := reading.of_its_days(batch, left_out)).num_rows:
                     yield reading.presented(rows)
     except RequestError as error:
         raise DataError(str(error)) from error
@@ -158,14 +161,14 @@ class Reading:
     derives: bool
     column_types: dict[str, str]
 
-    def of_its_days(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch of the file that are of the run's days. The others are counted, for the operator."""
+    def of_its_days(self, batch: pa.RecordBatch, left_out: Callable[[int, int], None] | None) -> pa.RecordBatch:
+        """The rows of a batch of the file that are of the run's days; see `read_batches`."""
         days = self.log.layout.days
         if days is None:
             return batch
         kept, before, after = of_days(batch.column(days.column), days)
-        EARLIER_DAYS_ROWS.add(before)
-        LATER_DAYS_ROWS.add(after)
+        if left_out is not None:
+            left_out(before, after)
         if days.column not in self.wanted:
             batch = batch.select([name for name in batch.schema.names if name != days.column])
         return batch if kept.all() else _filtered(batch, kept)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REMOVAL_FORMAT
 from sfumato.transforms.release.metadata import manifest_bytes
-from sfumato.transforms.release.publishing import ledger_metadata
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -46,11 +47,12 @@ class Notice:
             return None
 
 
-def removal_files(reservation: Reservation) -> dict[str, bytes]:
+def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[str, bytes]:
     """Returns the files of the notice by name, the manifest first.
 
     Args:
         reservation: of the release that was taken down. Equal reservations give equal files.
+        ledger: the manifest's entry `ledger` of its charge.
     """
     charge = reservation.charge
     manifest = {
@@ -62,7 +64,7 @@ def removal_files(reservation: Reservation) -> dict[str, bytes]:
         "removed": reservation.pruned,
         "reason": reservation.removal,
         "removed_manifest": {"sha256": reservation.manifest},
-        "ledger": ledger_metadata(reservation),
+        "ledger": dict(ledger),
     }
     fields = {
         "title": "This release was taken down",
