@@ -30,6 +30,7 @@ class Accounting:
         period: days that the logs cover.
         budget: the dataset's expected limits; empty to accept the ledger's.
         allow_reuse: charge input files that were charged to another dataset or other days before.
+        rows_by: see Charge.
     """
 
     ledger: str
@@ -37,6 +38,7 @@ class Accounting:
     period: Period
     budget: tuple[Limit, ...] = ()
     allow_reuse: bool = False
+    rows_by: str | None = None
 
     def open(self) -> Ledger:
         """Opens the ledger."""
@@ -76,6 +78,7 @@ class Accounting:
             binding=key.subkey("ledger").hex(),
             starts_from=_starts_from(metadata.parameters.get("warm_start")),
             rotation=cost.rotation,
+            rows_by=self.rows_by,
         )
 
     def reserve(self, charge: Charge) -> Reservation:
@@ -141,4 +144,5 @@ def accounting(request: ReleaseRequest) -> Accounting | None:
     assert request.dataset is not None
     assert request.period is not None  # a request with a ledger has both
     ledger = absolute_location(request.ledger)
-    return Accounting(ledger, request.dataset, request.period, request.budget or (), request.allow_reuse)
+    rows_by = None if request.day_rows is None else f"{request.day_rows.column} {request.day_rows.time_zone}"
+    return Accounting(ledger, request.dataset, request.period, request.budget or (), request.allow_reuse, rows_by)

@@ -15,7 +15,7 @@ from apache_beam.io.filesystem import FileMetadata
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.log_layout import E7, CellColumn, LogLayout, PartitionFilter
-from sfumato.schemas.requests.publish_request import PublishRequest
+from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.files import content_digest, file_version, is_remote, join
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, table_state
@@ -82,6 +82,10 @@ def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
         if layout.place_column is not None and {layout.latitude, layout.longitude} & set(names):
             names = [*(name for name in names if name not in (layout.latitude, layout.longitude)), layout.place_column]
         layout = replace(layout, columns=tuple(names))
+    if isinstance(request, ReleaseRequest) and (days := request.day_rows) is not None:
+        layout = replace(layout, days=days)
+        if layout.columns and days.column not in layout.columns:
+            layout = replace(layout, columns=(*layout.columns, days.column))
     return layout
 
 

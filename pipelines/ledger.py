@@ -159,6 +159,8 @@ def state_of(reservation: Reservation) -> str:
     """Whether a charge is refused, reserved or published, or its release was published and its files removed."""
     if reservation.refusal is not None:
         return "refused"
+    if reservation.removal is not None:
+        return "removed"
     if reservation.pruned is not None:
         return "pruned"
     return "reserved" if reservation.manifest is None else "published"

@@ -40,12 +40,14 @@ def run(request: LedgerRequest) -> int:
     sys.stdout.write(limit_changes(history, None) + approver_line(history))
     if recovered := [name for name, entry in history.reservations.items() if entry.lost is not None]:
         sys.stdout.write(f"charged again after their entries were lost: {', '.join(recovered)}\n")
+    if taken_down := [name for name, entry in history.reservations.items() if state_of(entry) == "removed"]:
+        sys.stdout.write(f"taken down: {', '.join(taken_down)}\n")
     if request.releases:
         sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
         if left:
             sys.stdout.write(f"{len(left)} of them pruned: the manifest is there, the other files were removed\n")
         if unfinished := [path for path, names in left.items() if names]:
-            sys.stdout.write(f"pruned, but with files left; prune again: {', '.join(unfinished)}\n")
+            sys.stdout.write(f"pruned, but with files left; prune again, or remove again: {', '.join(unfinished)}\n")
         unlisted = [release.path for release in releases if release.listed is None]
         if unlisted:
             sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")

@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from apache_beam.io.filesystems import FileSystems
 
@@ -21,6 +22,7 @@ from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReady
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
+from sfumato.schemas.release import REMOVAL_FORMAT
 from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
 from sfumato.schemas.requests.refresh_days import RefreshRequest
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
@@ -34,13 +36,14 @@ from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, disagreement, is_pruned, published_releases
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.publishing import CommitRelease
+from sfumato.transforms.release.release_folder import format_at
 
 _MAX_ADDED = 31  # nights whose answers a release adds to the state that it starts from
 # Options that stand at the top of the configuration, or that a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_users", "allow_reuse", "warm_start", "night", "rotation", "corrects", "seed", "overwrite", "dry_run",
-    *RunnerOptions.model_fields,
+    "min_users", "allow_reuse", "day_column", "day_zone", "warm_start", "night", "rotation", "corrects", "seed",
+    "overwrite", "dry_run", *RunnerOptions.model_fields,
 })  # fmt: skip
 
 
@@ -90,6 +93,11 @@ class Refresh:
                 self._sync_published(day, existing, history)
                 return
             reservation = history.reservations.get(self.release_id(day))
+            if self._is_taken_down(day, reservation):
+                log_event("taken_down", f"{day} was taken down; nothing is published", logging.WARNING, date=str(day))
+                if flex_launch(self.settings):
+                    launch_nothing(self.settings)
+                return
             starts = {name: release for name, release in releases.items() if not is_pruned(release, history)}
             try:
                 try:
@@ -105,6 +113,12 @@ class Refresh:
                 # Another process charged this day first, maybe with another warm start. Read its charge and try again.
                 if reservation is not None:
                     raise
+
+    def _is_taken_down(self, day: date, reservation: Reservation | None) -> bool:
+        """Whether the day's release was taken down. A new attempt publishes the day anew, with a new charge."""
+        if reservation is not None and reservation.removal is not None:
+            return True
+        return self.attempt == 1 and format_at(self.folder(day)) == REMOVAL_FORMAT
 
     def _verify_against_ledger(self, day: str, release: Release, history: History) -> None:
         """Raises LedgerError if a published release disagrees with the ledger.
@@ -175,11 +189,16 @@ class Refresh:
         values = {"release_id": release_id, "corrects": corrected, "overwrite": True}
         self._run(day, releases, reservation, format_amount(parse_amount("late: epsilon", late.epsilon)), values)
 
-    def _logs(self, day: date) -> str:
-        return str(FileSystems.join(self.config.input, f"dt={day}"))
+    def _logs(self, day: date) -> list[str]:
+        """The folders of a day's files."""
+        days = [day + timedelta(days=offset) for offset in self.config.folders]
+        return [str(FileSystems.join(self.config.input, f"dt={one}")) for one in days]
 
     def _has_data(self, day: date) -> bool:
-        return has_logs(self._logs(day), example_request(self.config).input_format)
+        return all(map(self._has_logs, self._logs(day)))
+
+    def _has_logs(self, folder: str) -> bool:
+        return has_logs(folder, example_request(self.config).input_format)
 
     def _run(
         self,
@@ -195,11 +214,11 @@ class Refresh:
         given: options in place of the day's own.
         """
         config = self.config
-        logs = self._logs(day)
         if "://" not in config.input and not os.path.isdir(config.input):
             raise RequestError(f"config: input: there is no folder {config.input}")
-        if not self._has_data(day):
-            raise NotReadyError(f"input: there are no data of {day} ({logs}); nothing is charged")
+        logs = self._logs(day)
+        if missing := [folder for folder in logs if not self._has_logs(folder)]:
+            raise NotReadyError(f"input: there are no data of {day} ({', '.join(missing)}); nothing is charged")
         values: dict[str, Any] = {
             **config.options,
             "input": logs,
@@ -217,6 +236,8 @@ class Refresh:
             "dry_run": self.dry_run,
             **(given or {}),
         }
+        if (rows := config.rows_of_day) is not None:
+            values |= {"day_column": rows.time_column, "day_zone": rows.time_zone}
         if config.rotation > 1:
             values["rotation"] = Rotation.of_night(day, config.rotation)
         if self._follows_nights(day):
@@ -329,7 +350,7 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     if request.backfill is not None and flex_launch(refresh.settings):
         raise RequestError("backfill: a template starts one job a launch; launch it for each date")
     if request.backfill is None:
-        yesterday = datetime.now(UTC).date() - timedelta(days=1)
+        yesterday = newest_day(config)
         refresh.publish(yesterday if request.date is None else request.date)
         if config.late is not None and not (request.dry_run or flex_launch(refresh.settings)):
             _correct(refresh, [yesterday - timedelta(days=one) for one in range(config.late.days, -1, -1)])
@@ -342,6 +363,12 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
             worst = DataError.exit_code if DataError.exit_code in (worst, error.exit_code) else error.exit_code
             log_event("not_ready", f"{when}: {error}", logging.WARNING, date=str(when))
     return worst
+
+
+def newest_day(config: RefreshConfig) -> date:
+    """The last day that is over in the time zone of the days, with all folders that are read for it."""
+    after = max(0, config.folders[-1])
+    return datetime.now(ZoneInfo(config.time_zone)).date() - timedelta(days=1 + after)
 
 
 def _correct(refresh: Refresh, days: Sequence[date]) -> None:

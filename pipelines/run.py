@@ -150,6 +150,11 @@ JOBS = {
         "schemas.requests.commands:PruneRequest",
         "pipelines.releases_prune:run",
     ),
+    "releases remove": Job(
+        "take a release down: remove it, and leave a notice with the reason",
+        "schemas.requests.commands:RemoveRequest",
+        "pipelines.releases_remove:run",
+    ),
     "doctor": Job(
         "check the machine, the runner, the key, the ledger and the storage before a run",
         "schemas.requests.commands:DoctorRequest",

@@ -246,6 +246,8 @@ class Charge:
         rho: see Cost. Charges with a rho are composed by their rhos.
         rotation: the cohort of users that the release asks, with its partition. The charge counts for these users
             alone. None if it counts for all users.
+        rows_by: `COLUMN ZONE` where only rows of the period were read, by that column and time zone. Two such charges
+            of one dataset for different days share no row of a file. None where all rows were read.
     """
 
     release_id: str
@@ -263,6 +265,7 @@ class Charge:
     also_charged: tuple[tuple[str, Period], ...] = ()
     rho: Decimal | None = None
     rotation: Rotation | None = None
+    rows_by: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
@@ -303,6 +306,7 @@ class Reservation:
             were never removed.
         lost: hash of the entry that charged the release first, and was lost when the ledger was restored from an old
             copy. This entry charges it again, as its manifest states it. None for an entry that was not lost.
+        removal: why the release was taken down, its manifest too; None if it was not.
     """
 
     charge: Charge
@@ -313,6 +317,7 @@ class Reservation:
     refusal: str | None = None
     reserved_charge: Charge | None = None
     pruned: str | None = None
+    removal: str | None = None
     lost: str | None = None
 
     @property

@@ -245,9 +245,9 @@ def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataT
     return kind.value_type if pt.is_dictionary(kind) else kind
 
 
-def check_time(schema: pa.Schema, name: str, path: str) -> None:
+def check_time(schema: pa.Schema, name: str, path: str, option: str = "time_column") -> None:
     """Raises RequestError unless the column exists and holds timestamps or numbers."""
-    time = field_type(schema, name, "time_column", path)
+    time = field_type(schema, name, option, path)
     if not (pt.is_timestamp(time) or pt.is_floating(time) or pt.is_integer(time)):
         raise RequestError(f"{path}: column {name!r} must hold timestamps, or seconds as numbers, it holds {time}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from datetime import date
 
 from sfumato.schemas.errors import RequestError
 
@@ -49,6 +50,22 @@ class CellColumn:
 
 
 @dataclass(frozen=True)
+class DayRows:
+    """The rows of a log that are read: those of some days, by the calendar of a time zone.
+
+    Attributes:
+        column: of timestamps, or of seconds since 1970. A row without a time is of no day.
+        time_zone: name in the IANA database. A day has the hours that it has there: 23, 24 or 25, and others at times.
+        first, last: days, both included.
+    """
+
+    column: str
+    time_zone: str
+    first: date
+    last: date
+
+
+@dataclass(frozen=True)
 class LogLayout:
     """What a run says of its logs beside the names of their columns.
 
@@ -59,6 +76,7 @@ class LogLayout:
         geometry: a column of points in place of them; None without.
         cells: a column of cells in place of them; None without.
         columns: that a job reads, for warehouses that read these alone; empty for all.
+        days: the days whose rows are read; None for all rows.
     """
 
     format: str | None = None
@@ -68,6 +86,7 @@ class LogLayout:
     geometry: str | None = None
     cells: CellColumn | None = None
     columns: tuple[str, ...] = ()
+    days: DayRows | None = None
 
     @property
     def place_column(self) -> str | None:

@@ -32,6 +32,7 @@ from sfumato.schemas.requests.request_base import (
     did_you_mean,
     option,
 )
+from sfumato.schemas.requests.time_zones import UTC, check_time_zone
 from sfumato.schemas.rotation import MAX_COHORTS
 
 MAX_LATE_DAYS = 60
@@ -97,6 +98,38 @@ def _late(value: Any) -> Late | None:
     return Late(days, float(parse_amount("late: epsilon", value["epsilon"])))
 
 
+@dataclass(frozen=True)
+class RowsOfDay:
+    """Which rows are a day's, by the time of each row.
+
+    Attributes:
+        time_column: of timestamps, or of seconds since 1970.
+        time_zone: whose days count. A day has the hours that it has there: 23, 24 or 25.
+        folders: the folders that are read for a day, relative to it: -1 is that of the day before.
+    """
+
+    time_column: str
+    time_zone: str
+    folders: tuple[int, ...] = (0,)
+
+
+def _rows_of_day(value: Any) -> RowsOfDay | None:
+    if value is None or isinstance(value, RowsOfDay):
+        return value
+    if not isinstance(value, dict) or not {"time_column", "time_zone"} <= set(value):
+        raise RequestError(f"rows_of_day: write {{time_column: time, time_zone: Europe/Berlin}}, got {value!r}")
+    check_known(value, ("time_column", "time_zone", "folders"), "rows_of_day")
+    texts, folders = [value["time_column"], value["time_zone"]], value.get("folders", [0])
+    if not all(isinstance(text, str) and text for text in texts):
+        raise RequestError(f"rows_of_day: time_column and time_zone are names, got {value!r}")
+    if folders not in _FOLDERS:
+        raise RequestError(f"rows_of_day: folders is one of {', '.join(map(str, _FOLDERS))}; got {folders!r}")
+    return RowsOfDay(texts[0], check_time_zone("rows_of_day: time_zone", texts[1]), tuple(folders))
+
+
+_FOLDERS = ([0], [-1, 0], [0, 1], [-1, 0, 1])
+
+
 Place = Annotated[StrictStr, AfterValidator(_resolved)]
 Folder = Annotated[Place, AfterValidator(_plain_folder)]
 
@@ -132,6 +165,9 @@ class RefreshConfig(Request):
     late: Annotated[Late | None, PlainValidator(_late)] = option(
         None, "files that arrive after the charge: ignore, or {days: N, epsilon: E} for corrections", PRIVACY
     )
+    rows_of_day: Annotated[RowsOfDay | None, PlainValidator(_rows_of_day)] = option(
+        None, "which rows are a day's, by their time: {time_column: T, time_zone: Z, folders: [-1, 0]}", INPUT
+    )
     min_users: StrictInt = option(0, "smallest number of users, by the noisy count", PRIVACY, ge=0)
     runner_config: Annotated[StrictStr, AfterValidator(_resolved_file)] | None = option(
         None, "YAML file of Beam options, or a shipped one", RUN
@@ -143,6 +179,16 @@ class RefreshConfig(Request):
         if (self.key_file is None) == (self.key_secret is None):
             raise RequestError("key_file, key_secret: give one of them; a run that crashes needs its key again")
         return self
+
+    @property
+    def time_zone(self) -> str:
+        """The time zone of the days."""
+        return UTC if self.rows_of_day is None else self.rows_of_day.time_zone
+
+    @property
+    def folders(self) -> tuple[int, ...]:
+        """The folders of a day's files, relative to the day, in order."""
+        return (0,) if self.rows_of_day is None else self.rows_of_day.folders
 
     @classmethod
     def read(cls, settings: Any, folder: str) -> RefreshConfig:

@@ -75,6 +75,7 @@ RELEASE_FILES = frozenset(
 )
 MANIFEST_FORMAT = "sfumato-release/2"
 REFUSAL_FORMAT = "sfumato-refusal/2"  # of the notice that replaces a release that was refused after its charge
+REMOVAL_FORMAT = "sfumato-removal/1"  # of the notice that replaces a release that was taken down
 
 # `sfumato compare` writes a page and a manifest too, in a format that readers of releases refuse.
 RUNS_FILE = "runs.csv"

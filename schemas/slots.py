@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import zoneinfo
 from dataclasses import dataclass
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean
+from sfumato.schemas.requests.time_zones import UTC, check_time_zone
 
 KINDS = ("hour", "weekday", "hour_of_week")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-UTC = "UTC"
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,7 @@ class Slots:
                 f"slots: must be {known}, or edges in hours such as 0,7,10,16,19,24; got {self.kind!r}"
                 f"{did_you_mean(self.kind, KINDS)}"
             )
-        try:
-            zoneinfo.ZoneInfo(self.time_zone)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            hint = did_you_mean(self.time_zone, sorted(zoneinfo.available_timezones()))
-            raise RequestError(
-                f"time_zone: no time zone is named {self.time_zone!r}{hint}; give a name such as Asia/Tokyo"
-            ) from None
+        check_time_zone("time_zone", self.time_zone)
 
     @classmethod
     def parse(cls, column: str, text: str, time_zone: str = UTC) -> Slots:

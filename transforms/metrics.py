@@ -115,6 +115,10 @@ CLAMPED_ROWS = Counter(
     "rows whose value was moved to the border of --range or --bits",
 )
 READ_FILES = Counter("read_files", "files", RAW, "files read to their end")
+EARLIER_DAYS_ROWS = Counter(
+    "earlier_days_rows", "rows", RAW, "rows of days before the release's, left out by --day_column: late rows"
+)
+LATER_DAYS_ROWS = Counter("later_days_rows", "rows", RAW, "rows of days after the release's, left out by --day_column")
 SLICE_ROWS = Distribution("slice_rows", "rows", RAW, "rows of a slice, some row groups of a file")
 SLICE_READ = Distribution(
     "slice_read_milliseconds", "milliseconds", RAW, "reading and encoding a slice, waits for storage included"
@@ -139,7 +143,16 @@ RELEASE_TIME = Distribution("release_write_milliseconds", "milliseconds", PUBLIC
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        *(READ_FILES, READ_ROWS, *DROPPED_ROWS.values(), CLAMPED_ROWS, SLICE_ROWS, SLICE_READ),
+        *(
+            READ_FILES,
+            READ_ROWS,
+            EARLIER_DAYS_ROWS,
+            LATER_DAYS_ROWS,
+            *DROPPED_ROWS.values(),
+            CLAMPED_ROWS,
+            SLICE_ROWS,
+            SLICE_READ,
+        ),
         *(BOUNDED_USERS, SHARD_GROUP_USERS, SHARD_GROUP_BYTES),
         *(SUB_QUERIES, VECTOR_ENTRIES, LOST_SHARDS, SUM_TIME),
         *(REPORTED_BITS, TALLY_TIME),

@@ -1,4 +1,4 @@
-"""Requests of the commands that run no pipeline: `sfumato key`, `page`, `ledger`, `releases prune` and `doctor`."""
+"""Requests of commands that run no pipeline: `sfumato key`, `page`, `ledger`, `releases prune`, `remove`, `doctor`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pydantic import PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, OUTPUT, PRIVACY, option
+
+MAX_REASON = 300
 
 
 class KeyRequest(LogOptions):
@@ -80,6 +82,47 @@ class PruneRequest(LogOptions):
         INPUT,
         common=True,
         metavar="Nd",
+    )
+    dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
+
+
+def _reason(value: Any) -> str:
+    text = str(value).strip()
+    if not text or len(text) > MAX_REASON or not text.isprintable():
+        raise RequestError(f"reason: one line of 1 to {MAX_REASON} characters, which everybody may read")
+    return text
+
+
+class RemoveRequest(LogOptions):
+    """The removal of one release, its manifest too, for a stated reason."""
+
+    JOB: ClassVar[str] = "releases"
+    COMMAND: ClassVar[str] = "releases remove"
+    ABOUT: ClassVar[str] = (
+        "Takes a release down: removes its files, its map and its catalogue entry, and leaves a notice. What it cost "
+        "stays charged. Names the later releases that rest on it."
+    )
+    EXAMPLE: ClassVar[str] = (
+        "city-2026-11-20 --timeline published --ledger ledger.db --reason 'a wrong file was published'"
+    )
+
+    release: str = option(
+        ...,
+        "its release id; without --timeline its folder, local or gs://",
+        INPUT,
+        common=True,
+        metavar="RELEASE",
+        style="positional",
+    )
+    timeline: str | None = option(
+        None, "the folder whose releases/ hold it: `output` of a refresh", INPUT, common=True, metavar="FOLDER"
+    )
+    ledger: str = option(
+        ..., "the ledger that it was charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
+        metavar="LOCATION",
+    )  # fmt: skip
+    reason: Annotated[str, PlainValidator(_reason)] = option(
+        ..., "why, in one line: it stands in the notice and in the ledger", INPUT, common=True, metavar="TEXT"
     )
     dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
-from sfumato.schemas.log_layout import PartitionFilter
+from sfumato.schemas.log_layout import DayRows, PartitionFilter
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.request_base import (
     INPUT,
@@ -26,6 +26,7 @@ from sfumato.schemas.requests.request_base import (
     option,
     shown,
 )
+from sfumato.schemas.requests.time_zones import UTC, check_time_zone
 from sfumato.schemas.tile_server import tile_host
 
 
@@ -197,6 +198,18 @@ class ReleaseRequest(PublishRequest):
         le=1,
         allow_inf_nan=False,
     )
+    day_column: str | None = option(
+        None,
+        "column of timestamps, or of seconds since 1970: only the rows of the --period are read; default: all rows",
+        INPUT,
+        metavar="NAME",
+    )
+    day_zone: str | None = option(
+        None,
+        "time zone of the days of --day_column, such as Europe/Berlin; times without a zone are in UTC (default: UTC)",
+        INPUT,
+        metavar="NAME",
+    )
     timeline: str | None = option(
         None, "update this folder's page of all releases in FOLDER/releases/", OUTPUT, metavar="FOLDER"
     )
@@ -212,7 +225,7 @@ class ReleaseRequest(PublishRequest):
     )
     period: PeriodOption | None = option(
         None,
-        "days that the logs cover, such as 2026-11-20 (with --ledger)",
+        "days that the logs cover, such as 2026-11-20 (with --ledger or --day_column)",
         LEDGER,
         common=True,
         metavar="DATE[:DATE]",
@@ -237,13 +250,27 @@ class ReleaseRequest(PublishRequest):
 
     def shaping(self) -> dict[str, Any]:
         """See PublishRequest.shaping."""
-        return self._added_to(ReleaseRequest, "min_users", "max_bad_fraction", *_SHAPING)
+        values = self._added_to(ReleaseRequest, "min_users", "max_bad_fraction", "day_column", "day_zone", *_SHAPING)
+        return values if self.day_column is None else {**values, "days_read": str(self.period)}
+
+    @property
+    def day_rows(self) -> DayRows | None:
+        """The days whose rows are read; None for all rows."""
+        if self.day_column is None or self.period is None:
+            return None
+        return DayRows(self.day_column, self.day_zone or UTC, self.period.first, self.period.last)
 
     @model_validator(mode="after")
     def _accounted(self) -> Self:
+        if self.day_column is None:
+            if self.day_zone is not None:
+                raise RequestError("day_zone: is of days, which need --day_column NAME")
+        elif self.period is None:
+            raise RequestError("day_column: needs the days whose rows are read; give --period")
+        check_time_zone("day_zone", self.day_zone or UTC)
         if self.ledger is None:
             for name in ("dataset", "period", "budget", "allow_reuse", "corrects"):
-                if getattr(self, name) not in (None, False):
+                if getattr(self, name) not in (None, False) and not (name == "period" and self.day_column):
                     raise RequestError(f"{name}: needs a ledger; give --ledger as well")
             return self
         for name in ("dataset", "period"):

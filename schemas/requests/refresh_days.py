@@ -37,7 +37,11 @@ class RefreshRequest(RunnerOptions):
 
     config: str = option(..., "the refresh's YAML file, local or gs://", INPUT, common=True, metavar="FILE")
     date: Annotated[datetime.date, PlainValidator(_day)] | None = option(
-        None, "day to publish, as 2026-11-20; default: yesterday in UTC", INPUT, common=True, metavar="DATE"
+        None,
+        "day to publish, as 2026-11-20; default: yesterday, in UTC or the time zone of `rows_of_day`",
+        INPUT,
+        common=True,
+        metavar="DATE",
     )
     backfill: Annotated[Period, PlainValidator(_days)] | None = option(
         None,

@@ -53,7 +53,15 @@ BASES: dict[str, dict[str, Any]] = {
     "zones": {"zones": "tracts", "id_column": "tract"},
 }
 # Which records are read, and how: of every job.
-READING = [("input_format", {}, "csv"), ("where", {}, "day=2026-11-20")]
+CHARGED = {"ledger": "l.db", "dataset": "city", "period": "2026-11-20", "key_file": "key"}
+OF_A_DAY = {**CHARGED, "day_column": "t"}
+READING: list[tuple[str, dict[str, Any], Any]] = [
+    ("input_format", {}, "csv"),
+    ("where", {}, "day=2026-11-20"),
+    ("day_column", CHARGED, "t"),
+    ("day_zone", OF_A_DAY, "Asia/Tokyo"),
+    ("period", OF_A_DAY, "2026-11-21"),
+]
 LIMITS = [("min_users", {}, 9), ("max_bad_fraction", {}, 0.3), *READING]
 PLACES = [
     ("coordinates", {}, "e7"),
@@ -82,7 +90,6 @@ SAMPLED = [
     ("contact", {"population": 100_000}, "limited"),
 ]
 CENTRAL = {"trust": "central"}
-CHARGED = {"ledger": "l.db", "dataset": "city", "period": "2026-11-20", "key_file": "key"}
 COUNTED_BY_CURATOR = [
     ("trust", {}, "central"),
     ("noise", CENTRAL, "gaussian"),

@@ -25,8 +25,9 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
+from sfumato.schemas.requests.time_zones import UTC
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
-from sfumato.schemas.slots import UTC, Slots
+from sfumato.schemas.slots import Slots
 from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters

@@ -45,7 +45,7 @@ from sfumato.transforms.histogram.user_sample import (
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import NULL_USER
-from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, sum_row_counts
+from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, count_other_days, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.logs import SAMPLED_USERS
@@ -169,7 +169,7 @@ class _SampleSliceFn(beam.DoFn):
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         counts, stopwatch = RowCounts(), Stopwatch()
-        for batch in stopwatch.over(read_batches(part, self._items.columns)):
+        for batch in stopwatch.over(read_batches(part, self._items.columns, count_other_days)):
             with stopwatch:
                 draw = UserDraw(self._draw, self._admission)
                 encoded = self._items.encode(batch, self._draw.key, draw)

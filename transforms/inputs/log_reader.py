@@ -6,23 +6,26 @@ the job's own check sees the result. So a job reads every format alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import Columns, field_type
+from sfumato.schemas.locations import TIME_TYPE, Columns, check_time, field_type
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.transforms.files import file_version
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
 from sfumato.transforms.inputs.json_log import open_json_log
+from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, LogFormat, OpenLog
 from sfumato.transforms.inputs.parquet_log import open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
@@ -83,8 +86,12 @@ def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
     _check_version(log)
 
 
-def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    part: FileSlice, columns: Columns, left_out: Callable[[int, int], None] | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yields the columns of a slice in batches of at most a million rows. A thread decodes the next batch meanwhile.
+
+    left_out: is given the numbers of rows of earlier and of later days than those that are read.
 
     Raises DataError for a file that is damaged, that lacks a column, or whose version is not that of the LogFile.
     """
@@ -96,7 +103,8 @@ def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
             upcoming = thread.submit(next, batches, None)
             while (batch := upcoming.result()) is not None:
                 upcoming = thread.submit(next, batches, None)
-                yield reading.presented(batch)
+                if (rows := reading.of_its_days(batch, left_out)).num_rows:
+                    yield reading.presented(rows)
     except RequestError as error:
         raise DataError(str(error)) from error
     _check_version(log)
@@ -123,6 +131,8 @@ def open_log(log: LogFile, columns: Columns) -> Iterator[tuple[OpenLog, Reading]
     """Opens a file and checks its columns. Raises RequestError, or DataError if it cannot be read."""
     types = dict(columns.text_types())
     layout = log.layout
+    if layout.days is not None:
+        types.setdefault(layout.days.column, TIME_TYPE)
     if layout.e7:
         types |= {name: pa.int64() for name in (layout.latitude, layout.longitude) if name in types}
     if layout.place_column is not None:
@@ -150,6 +160,18 @@ class Reading:
     constants: Mapping[str, pa.Scalar]
     derives: bool
     column_types: dict[str, str]
+
+    def of_its_days(self, batch: pa.RecordBatch, left_out: Callable[[int, int], None] | None) -> pa.RecordBatch:
+        """The rows of a batch of the file that are of the run's days; see `read_batches`."""
+        days = self.log.layout.days
+        if days is None:
+            return batch
+        kept, before, after = of_days(batch.column(days.column), days)
+        if left_out is not None:
+            left_out(before, after)
+        if days.column not in self.wanted:
+            batch = batch.select([name for name in batch.schema.names if name != days.column])
+        return batch if kept.all() else _filtered(batch, kept)
 
     def presented(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the file as the job reads it."""
@@ -193,6 +215,9 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
                         f"holds {held}"
                     )
                 shown = _with_column(shown, name, pa.float64())
+    if layout.days is not None:
+        check_time(schema, layout.days.column, path=log.path, option="day_column")
+        sources.append(layout.days.column)
     constants = {}
     for name, value in log.partition:
         if name in wanted and name not in schema.names:
@@ -204,6 +229,13 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
     except RequestError as error:
         raise RequestError(f"{error}{_advice(layout, shown, axes)}") from None
     return Reading(log, wanted, tuple(dict.fromkeys(sources)), constants, derives, kinds)
+
+
+def _filtered(batch: pa.RecordBatch, kept: NDArray[np.bool_]) -> pa.RecordBatch:
+    """Some rows of a batch. Arrow cannot filter views of strings and bytes, so these become strings and bytes."""
+    copied = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    columns = [column.cast(copied.get(column.type, column.type)) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names).filter(pa.array(kept))
 
 
 def _check_places(layout: LogLayout, schema: pa.Schema, path: str) -> None:

@@ -23,6 +23,8 @@ from sfumato.transforms.logs import READ_COUNTS, READ_FILE
 from sfumato.transforms.metrics import (
     CLAMPED_ROWS,
     DROPPED_ROWS,
+    EARLIER_DAYS_ROWS,
+    LATER_DAYS_ROWS,
     READ_FILES,
     READ_ROWS,
     SLICE_READ,
@@ -118,6 +120,12 @@ class RowCounts:
             )
 
 
+def count_other_days(earlier: int, later: int) -> None:
+    """Adds rows of other days than those that are read to the job's metrics."""
+    EARLIER_DAYS_ROWS.add(earlier)
+    LATER_DAYS_ROWS.add(later)
+
+
 def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
     """Adds up row counts; a function for `beam.CombineGlobally`."""
     return sum(counts, start=RowCounts())
@@ -138,7 +146,7 @@ class _EncodeSliceFn(beam.DoFn):
     def process(self, part: FileSlice) -> Iterator[Any]:
         user_key = self._run_key.subkey("users")
         counts, stopwatch = RowCounts(), Stopwatch()
-        for batch in stopwatch.over(read_batches(part, self._columns)):
+        for batch in stopwatch.over(read_batches(part, self._columns, count_other_days)):
             with stopwatch:
                 if self._asked is not None:
                     batch = self._asked.only(batch, self._columns)

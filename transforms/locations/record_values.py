@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.locations import Auxiliary, LocationColumns, holds_text
 from sfumato.schemas.slots import Slots
+from sfumato.transforms.inputs.local_time import DAY_SECONDS, local_seconds
 
 REASONS = ("null_value", "bad_weight", "unknown_category")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DAY = 24 * 3600  # seconds
 _EPOCH_WEEKDAY = 3  # 1 January 1970 was a Thursday
-_FIRST_SECOND, _END_SECOND = -62_135_510_400, 253_402_214_400  # of the years 1 to 9999, a day inside
-_MAX_SECONDS = 1e15
 
 
 def read_values(
@@ -86,19 +84,8 @@ def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArra
     A timestamp without a zone, and a number of seconds since 1970, is in UTC. A moment outside the years 1 to 9999
     counts as no time.
     """
-    column = _plain(column)
-    if pt.is_timestamp(column.type):
-        unit = _PER_SECOND[column.type.unit]
-        known = ~nulls(column)
-        seconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // unit
-    else:
-        numbers = _numbers(column)
-        known = np.isfinite(numbers)
-        seconds = np.floor(np.clip(np.where(known, numbers, 0), -_MAX_SECONDS, _MAX_SECONDS)).astype(np.int64)
-    known = known & (seconds >= _FIRST_SECOND) & (seconds < _END_SECOND)
-    moments = pa.array(np.where(known, seconds, 0), pa.timestamp("s", slots.time_zone))
-    local = pc.local_timestamp(moments).cast(pa.int64()).to_numpy()
-    day, second = np.divmod(local, _DAY)
+    local, known = local_seconds(column, slots.time_zone)
+    day, second = np.divmod(local, DAY_SECONDS)
     weekday = (day + _EPOCH_WEEKDAY) % 7
     if slots.kind == "weekday":
         return weekday.astype(np.uint64), known

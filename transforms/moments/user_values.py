@@ -10,7 +10,7 @@ from apache_beam import typehints
 
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
-from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, sum_row_counts
+from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, count_other_days, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import count_unusable, split_unusable
 from sfumato.transforms.logs import COUNTED_USERS
@@ -34,7 +34,7 @@ class _EncodeSliceFn(beam.DoFn):
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         counts, stopwatch = RowCounts(), Stopwatch()
-        for batch in stopwatch.over(read_batches(part, self._values.columns)):
+        for batch in stopwatch.over(read_batches(part, self._values.columns, count_other_days)):
             with stopwatch:
                 encoded = self._values.encode(batch, self._key)
             if encoded.users is None:

@@ -21,6 +21,7 @@ from sfumato.schemas.release import (
     PAGE_FILE,
     REFUSAL_FORMAT,
     RELEASE_FILES,
+    REMOVAL_FORMAT,
 )
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
@@ -30,7 +31,8 @@ from sfumato.transforms.release.stated_charge import NO_COST, StatedCharge, stat
 from sfumato.transforms.storage import matching
 
 RELEASES = "releases"
-NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: frozenset({MANIFEST_FILE, PAGE_FILE})}
+_NOTICE = frozenset({MANIFEST_FILE, PAGE_FILE})
+NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: _NOTICE, REMOVAL_FORMAT: _NOTICE}
 _MARKERS = RELEASE_FILES - {PAGE_FILE}  # the page of all releases has that name too
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -122,7 +124,7 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
 
     Returns:
         The releases, sorted by path, and a message for each folder that holds a release's file but no readable
-        manifest. Evaluations and refusals are in neither list.
+        manifest. Evaluations, refusals and notices of removals are in neither list.
 
     Raises:
         RequestError: the folder has no release, or cannot be listed.
@@ -134,17 +136,19 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
         path, _, name = file.path.rpartition("/")
         if not any(part.startswith(".") for part in path.removeprefix(root).split("/")):
             files_by_folder.setdefault(path, set()).add(name)
-    releases, problems = [], []
+    releases, problems, notices = [], [], 0
     for path, names in sorted(files_by_folder.items()):
         if not names & _MARKERS:
             continue
         try:
             releases.append(open_release(path))
         except RequestError as error:
-            # An evaluation or a refusal is no release and no problem.
-            if not names <= NO_RELEASE.get(format_at(path) or "", frozenset()):
+            # An evaluation, a refusal or the notice of a removal is no release and no problem.
+            found = format_at(path) or ""
+            notices += found == REMOVAL_FORMAT
+            if not names <= NO_RELEASE.get(found, frozenset()):
                 problems.append(str(error))
-    if not releases and not problems:
+    if not releases and not problems and not notices:
         raise RequestError(f"{folder}: no release here (no {MANIFEST_FILE} that can be read)")
     return releases, problems
 
@@ -172,7 +176,7 @@ def missing_releases(
 ) -> list[str]:
     """Returns a message for each release that the ledger knows as published and that was not found.
 
-    A release is not missing if a later one of the same job, dataset and days was found.
+    A release is not missing if it was taken down, or if a later one of the same job, dataset and days was found.
 
     Args:
         before: the ledger, read before the search.
@@ -193,6 +197,7 @@ def missing_releases(
         reservation.charge
         for reservation in before.reservations.values()
         if reservation.manifest is not None
+        and reservation.removal is None
         and dataset in (None, reservation.charge.dataset)
         and reservation.charge.release_id not in found_ids
         and reservation.index > newest.get(subject(reservation), -1)

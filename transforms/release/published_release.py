@@ -32,6 +32,7 @@ from sfumato.schemas.release import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     REFUSAL_FORMAT,
+    REMOVAL_FORMAT,
     TOTALS_FILE,
 )
 from sfumato.schemas.tree import Tree, nodes_from_names
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PARQUET = ".parquet"
-_FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, EVALUATION_FORMAT, CHANGES_FORMAT
+_FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT, EVALUATION_FORMAT, CHANGES_FORMAT
 
 
 @dataclass(frozen=True, repr=False)
@@ -344,6 +345,8 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
         raise RequestError(f"{text}: changes between two releases, no release; read {CHANGES_FILE}")
     if stated == REFUSAL_FORMAT:
         raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")
+    if stated == REMOVAL_FORMAT:
+        raise RequestError(f"{text}: this release was taken down: {manifest.get('reason')}")
     return Release(text, manifest, hashlib.sha256(content).hexdigest())
 
 

@@ -22,7 +22,7 @@ from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.release.release_folder import clear_lost, is_refusal, manifest_at, publish, with_digests
+from sfumato.transforms.release.release_folder import clear_lost, is_notice, manifest_at, publish, with_digests
 
 
 def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
@@ -33,7 +33,7 @@ def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
         Without a ledger, the metadata unchanged.
 
     Raises:
-        LedgerError: the ledger does not hold the charge.
+        LedgerError: the ledger does not hold the charge, or the release was taken down.
     """
     if metadata.ledger_location is None:
         return metadata
@@ -42,6 +42,8 @@ def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
         raise LedgerError(
             f"ledger: {metadata.ledger_location} no longer holds the charge of release {metadata.release_id}"
         )
+    if reservation.removal is not None:  # a repeated bundle of the run, or a run that was slower
+        raise LedgerError(f"ledger: release {metadata.release_id} was taken down, so it is not published again")
     return replace(
         metadata,
         created=reservation.time,
@@ -104,13 +106,13 @@ def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
 
 
 def published_digest(output: str, reservation: Reservation) -> str | None:
-    """Returns the SHA-256 of the manifest at `output` if it belongs to the reserved release and is no refusal.
+    """Returns the SHA-256 of the manifest at `output` if it belongs to the reserved release and is no notice.
 
     Raises:
         OSError: the manifest cannot be read now.
     """
     manifest = manifest_at(output)
-    if manifest is None or is_refusal(manifest):
+    if manifest is None or is_notice(manifest):
         return None
     try:
         ours = json.loads(manifest)["ledger"]["hash"] in reservation.hashes

@@ -25,6 +25,7 @@ from sfumato.schemas.release import (
     MANIFEST_FORMAT,
     REFUSAL_FORMAT,
     RELEASE_FILES,
+    REMOVAL_FORMAT,
 )
 from sfumato.transforms.files import content_type, is_remote
 from sfumato.transforms.release.metadata import manifest_bytes
@@ -292,9 +293,13 @@ def _is_replaceable(output: Path, kind: str) -> bool:
 
 
 def _kind_of(manifest: bytes | None) -> str | None:
-    """Returns the format of a manifest, that of a release for a refusal; None without one."""
-    found = _format_of(manifest)
-    return MANIFEST_FORMAT if found == REFUSAL_FORMAT else found
+    """Returns the format of a manifest, that of a release for a notice in its place; None without one."""
+    return MANIFEST_FORMAT if is_notice(manifest) else _format_of(manifest)
+
+
+def is_notice(manifest: bytes | None) -> bool:
+    """Returns whether a manifest stands in place of a release that was refused or taken down."""
+    return _format_of(manifest) in (REFUSAL_FORMAT, REMOVAL_FORMAT)
 
 
 def is_refusal(manifest: bytes | None) -> bool:

@@ -24,6 +24,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_by_day
 from sfumato.transforms.release.catalog import RELEASES, is_pruned, published_releases
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.release.release_folder import remove_files
 from sfumato.transforms.release.stac_item import stac_bytes, stac_catalog, stac_item
 from sfumato.transforms.release.timeline_view import (
     LATEST_FILE,
@@ -61,6 +62,12 @@ def update_timeline(root: str, ledger: str | None) -> None:
         shown, releases = releases, published_releases(root)
         if [release.digest for release in shown.values()] == [release.digest for release in releases.values()]:
             return  # nothing was published meanwhile, so no newer page was overwritten
+
+
+def remove_index(root: str) -> None:
+    """Removes the page, its files and the catalog, where no release is left. Raises OSError."""
+    names = (PAGE_FILE, TIMELINE_FILE, LATEST_FILE, CATALOG_FILE, BASEMAP_FILE)
+    remove_files([FileSystems.join(root, name) for name in names])
 
 
 def _pruned(root: str, releases: Mapping[str, Release], history: History | None) -> set[str]:

@@ -21,10 +21,10 @@ from sfumato.transforms.privacy.ledger.windows import check_rho
 
 FORMAT = "sfumato-ledger/3"
 OLDEST = 2  # version of FORMAT that is read
-KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, APPROVER, RECOVER = (
-    "reserve", "settle", "commit", "limits", "prune", "approver", "recover",
+KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, REMOVE, APPROVER, RECOVER = (
+    "reserve", "settle", "commit", "limits", "prune", "remove", "approver", "recover",
 )  # fmt: skip
-_SINCE = {APPROVER: 3, RECOVER: 3}  # the first version of FORMAT that has the kind
+_SINCE = {APPROVER: 3, RECOVER: 3, REMOVE: 3}  # the first version of FORMAT that has the kind
 FIRST = "0" * 64  # the hash before the first entry
 _ROTATION_FIELDS = {"cohort", "cohorts", "partition"}
 _FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
@@ -109,6 +109,7 @@ def charge_content(charge: Charge) -> dict[str, Any]:
         "also_charged": [[dataset, str(period)] for dataset, period in charge.also_charged],
         **_rho_content(charge.rho),
         **_rotation_content(charge.rotation),
+        **({} if charge.rows_by is None else {"rows_by": charge.rows_by}),
     }
 
 
@@ -160,6 +161,7 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
             also_charged=tuple((str(dataset), Period.parse(days)) for dataset, days in content["also_charged"]),
             rho=rho_of(content),
             rotation=_rotation_of(content),
+            rows_by=None if "rows_by" not in content else str(content["rows_by"]),
         )
         check_rho(charge)
         return charge

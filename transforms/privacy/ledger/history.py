@@ -16,6 +16,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     LIMITS,
     PRUNE,
     RECOVER,
+    REMOVE,
     RESERVE,
     SETTLE,
     charge_of,
@@ -153,6 +154,15 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
                     f"ledger: entry {index} removes the files of {content.get('release_id')!r:.120}, which has none"
                 )
             reservations[existing.charge.release_id] = replace(existing, pruned=entry["time"])
+        elif kind == REMOVE:
+            existing, reason = reservations.get(str(content.get("release_id"))), content.get("reason")
+            if existing is None or existing.manifest is None or existing.removal is not None:
+                raise LedgerError(
+                    f"ledger: entry {index} takes down {content.get('release_id')!r:.120}, which is not published"
+                )
+            if not (isinstance(reason, str) and reason):
+                raise LedgerError(f"ledger: entry {index} does not say why a release was taken down")
+            reservations[existing.charge.release_id] = replace(existing, pruned=entry["time"], removal=reason)
         else:
             raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals), approver)

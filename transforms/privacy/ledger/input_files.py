@@ -63,10 +63,19 @@ def select_files(charged: Iterable[str], found: Sequence[str]) -> FileSelection:
 
 
 def charged_elsewhere(charges: Iterable[Charge], new: Charge) -> list[Charge]:
-    """Returns charges that share a file with the new one but are for another dataset, or for other days."""
+    """Returns charges that share a file with the new one but are for another dataset, or for other days.
+
+    Without those of the same dataset that read other days' rows of the file, by the same column and time zone: no row
+    is in both.
+    """
     files = set(new.files)
     return [
         one
         for one in charges
-        if not files.isdisjoint(one.files) and not (one.dataset == new.dataset and one.period.overlaps(new.period))
+        if not files.isdisjoint(one.files)
+        and not (one.dataset == new.dataset and (one.period.overlaps(new.period) or _reads_other_rows(one, new)))
     ]
+
+
+def _reads_other_rows(one: Charge, other: Charge) -> bool:
+    return one.rows_by is not None and one.rows_by == other.rows_by and not one.period.overlaps(other.period)

@@ -21,6 +21,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     LIMITS,
     PRUNE,
     RECOVER,
+    REMOVE,
     RESERVE,
     SETTLE,
     charge_content,
@@ -204,6 +205,24 @@ class Ledger:
             return (PRUNE, {"release_id": release_id}) if existing.pruned is None else existing
 
         self._append_until_done(decide)
+
+    def remove(self, release_id: str, reason: str) -> Reservation:
+        """Records that a published release is about to be taken down: its charge publishes nothing any more.
+
+        Safe to repeat: a release keeps the first reason.
+
+        Raises:
+            LedgerError: the ledger knows of no publication of the release.
+        """
+
+        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+            existing = history.reservations.get(release_id)
+            if existing is None or existing.manifest is None:
+                raise LedgerError(f"ledger: release {release_id} is not known to be published, so it is not taken down")
+            return (REMOVE, {"release_id": release_id, "reason": reason}) if existing.removal is None else existing
+
+        removed: Reservation = self._append_until_done(decide)
+        return removed
 
     def set_limits(self, dataset: str, limits: Sequence[Limit], approver: ApproverKey | None = None) -> None:
         """Changes a dataset's limits for later charges. What has been spent stays spent.
@@ -478,6 +497,11 @@ def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[
 def _existing_reservation(history: History, charge: Charge) -> Reservation | None:
     """Returns the reservation for this charge; None if a new one is needed. Raises RequestError."""
     existing = history.reservations.get(charge.release_id)
+    if existing is not None and existing.removal is not None:
+        raise RequestError(
+            f"release_id: {charge.release_id} was taken down ({existing.removal}), and its charge publishes nothing "
+            "any more; give another release_id (a refresh: --attempt 2), which is charged anew"
+        )
     if existing is not None and (existing.refusal is None or existing.charge.binding == charge.binding):
         _check_same(existing.reserved_charge or existing.charge, charge)
         return existing

@@ -1,0 +1,111 @@
+"""`sfumato releases remove`: takes one release down and leaves a notice. The ledger records it first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import date
+
+from apache_beam.io.filesystems import FileSystems
+
+from sfumato.pipelines.ledger import read_history
+from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.ledger import Period
+from sfumato.schemas.requests.commands import RemoveRequest
+from sfumato.schemas.requests.request_base import did_you_mean
+from sfumato.transforms.files import write_file
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.release.catalog import (
+    RELEASES,
+    disagreement,
+    published_dates,
+    published_releases,
+    remaining_files,
+)
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.publishing import ledger_metadata
+from sfumato.transforms.release.release_folder import manifest_at, remove_files
+from sfumato.transforms.release.release_index import MAPS, STAC_ITEMS, remove_index, update_timeline
+from sfumato.transforms.release.removal import Notice, removal_files
+from sfumato.transforms.storage import matching
+
+
+def run(request: RemoveRequest) -> int:
+    """Runs the command. Raises RequestError, NotReadyError, or LedgerError if the release disagrees with the ledger."""
+    day, folder = _place(request)
+    try:
+        notice = Notice.parse(manifest_at(folder))
+    except OSError as error:
+        raise RequestError(f"release: {folder} cannot be read ({error})") from None
+    release = None if notice else open_release(folder)
+    release_id = notice.release_id if notice else str(release and release.manifest.get("release_id"))
+    history = read_history(request.ledger, with_limits=False)  # after the release, so that it has the charge
+    if release is not None and (problem := disagreement(release, history)):
+        raise LedgerError(f"ledger: nothing was removed; {folder}: {problem}")
+    known = history.reservations.get(release_id)
+    if notice is not None and (known is None or known.removal is None):
+        raise LedgerError(f"ledger: {folder} holds a notice, and the ledger knows of no removal; a person must look")
+    names = [] if release is None else [FileSystems.join(folder, name) for name in remaining_files(release)]
+    index: list[str] = []
+    if day is not None and request.timeline is not None:
+        for part in (MAPS, STAC_ITEMS):
+            index += [file.path for file in matching(FileSystems.join(request.timeline, part, f"{day}-*"))]
+    if not request.dry_run:
+        # Recorded first: from here on the charge publishes nothing, and what is left is no release in order.
+        reservation = open_ledger(request.ledger).remove(release_id, request.reason)
+        remove_files([*names, *index])
+        # The manifest first: a page that is not the published one would look damaged beside the release's manifest.
+        for name, content in removal_files(reservation, ledger_metadata(reservation)).items():
+            write_file(FileSystems.join(folder, name), content)
+    later = {} if request.timeline is None else published_releases(request.timeline)
+    if request.timeline is not None and not request.dry_run:
+        update_timeline(request.timeline, request.ledger) if later else remove_index(request.timeline)
+    done = "would be taken down; nothing was removed" if request.dry_run else "taken down"
+    sys.stdout.write(f"{folder}: release {release_id}, {len(names) + len(index)} files, {done}\n")
+    if resting := rests_on(release_id, day, later):
+        sys.stdout.write(
+            f"{len(resting)} later release{'s'[: len(resting) != 1]} rest on it, and stay as they are: "
+            f"{', '.join(resting)}\n"
+        )
+    return 0
+
+
+def rests_on(release_id: str, day: str | None, releases: Mapping[str, Release]) -> list[str]:
+    """Returns the ids of releases that were made from a release's published answers, or from such a release.
+
+    Args:
+        release_id: the release.
+        day: its day in the timeline; None outside of one.
+        releases: of the timeline, by date.
+    """
+    resting: dict[str, None] = {}
+    for name, release in sorted(releases.items()):
+        manifest = release.manifest
+        start = (manifest.get("parameters") or {}).get("warm_start") or {}
+        sources = {start.get("release_id"), *start.get("added", ())}
+        periods = [Period.parse(text) for text in (manifest.get("nights") or {}).get("rests_on", ())]
+        is_in = day is not None and any(one.first <= date.fromisoformat(day) <= one.last for one in periods)
+        own = str(manifest.get("release_id"))
+        if own != release_id and ((is_in and name > str(day)) or sources & {release_id, *resting}):
+            resting[own] = None
+    return list(resting)
+
+
+def _place(request: RemoveRequest) -> tuple[str | None, str]:
+    """The day of the release and its folder. Raises RequestError if there is no such release."""
+    if request.timeline is None:
+        return None, request.release
+    ids = {}
+    for day in published_dates(request.timeline):
+        folder = FileSystems.join(request.timeline, RELEASES, day)
+        manifest = manifest_at(folder)
+        found = Notice.parse(manifest)
+        try:
+            release_id = found.release_id if found else str(open_release(folder).manifest["release_id"])
+        except (RequestError, KeyError):
+            continue
+        ids[release_id] = day, folder
+    if request.release not in ids:
+        hint = did_you_mean(request.release, sorted(ids))
+        raise RequestError(f"release: no release {request.release!r} in {request.timeline}{hint}")
+    return ids[request.release]

@@ -1,0 +1,100 @@
+"""Days of 23, 24 and 25 hours, and others: which moments they have, in files of every format."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.log_layout import DayRows, LogLayout
+from sfumato.transforms.inputs.local_time import of_days
+from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+
+QUARTER = 900  # seconds
+HOURS = [
+    ("Europe/Berlin", "2026-03-29", 23),
+    ("Europe/Berlin", "2026-10-25", 25),
+    ("Europe/Berlin", "2026-11-20", 24),
+    ("America/Sao_Paulo", "2018-11-04", 23),  # begins at 01:00
+    ("America/Sao_Paulo", "2018-02-17", 25),
+    ("Asia/Kolkata", "2026-03-29", 24),
+    ("Australia/Lord_Howe", "2026-04-05", 24.5),
+    ("Pacific/Apia", "2011-12-30", 0),  # there was no such day
+    ("America/St_Johns", "2006-10-28", 1499 / 60),  # the clocks went back at 00:01 of the next day
+]
+
+
+def moments(day: date, step: int = QUARTER) -> np.ndarray:
+    """Seconds since 1970 of the day in UTC, and of two days on either side."""
+    noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp())
+    return np.arange(noon - 60 * 3600, noon + 60 * 3600, step)
+
+
+@pytest.mark.parametrize(("zone", "text", "hours"), HOURS)
+def test_a_day_has_the_hours_of_its_zone(zone: str, text: str, hours: float) -> None:
+    day = date.fromisoformat(text)
+    seconds = moments(day, 60 if "St_Johns" in zone else QUARTER)
+    expected = [datetime.fromtimestamp(int(second), UTC).astimezone(ZoneInfo(zone)).date() for second in seconds]
+    for column in (pa.array(seconds), pa.array(seconds * 1000, pa.timestamp("ms")), pa.array(seconds + 0.5)):
+        kept, before, after = of_days(column, DayRows("time", zone, day, day))
+        assert kept.tolist() == [one == day for one in expected]
+        assert before == sum(one < day for one in expected)
+        assert after == sum(one > day for one in expected)
+    assert kept.sum() * (seconds[1] - seconds[0]) / 3600 == hours
+
+
+def test_a_row_without_a_time_is_of_no_day() -> None:
+    day = date(2026, 11, 20)
+    numbers = pa.array([np.nan, None, np.inf, 1e300, -1e300, 1.0], pa.float64())
+    kept, before, after = of_days(numbers, DayRows("time", "Europe/Berlin", day, day))
+    assert (kept.any(), before, after) == (False, 1, 0)
+    kept, before, after = of_days(pa.array([None, None], pa.timestamp("us")), DayRows("time", "UTC", day, day))
+    assert (kept.any(), before, after) == (False, 0, 0)
+
+
+@pytest.mark.parametrize("form", ["parquet", "views", "csv", "ndjson"])
+@pytest.mark.parametrize("named", [False, True])  # whether the job reads the column of times as well
+def test_files_of_every_format_give_the_rows_of_the_day(tmp_path: Path, form: str, named: bool) -> None:
+    day, zone = date(2026, 3, 29), ZoneInfo("Europe/Berlin")
+    seconds = moments(day)
+    number = np.arange(len(seconds))
+    ids = pa.array([f"user{one}" for one in number], pa.string_view() if form == "views" else pa.string())
+    places = number / 1000
+    table = pa.table({"user_id": ids, "latitude": places, "longitude": places})
+    path = tmp_path / f"log.{form.replace('views', 'parquet')}"
+    if form in ("parquet", "views"):
+        times = pa.array(seconds * 10**6, pa.timestamp("us"))
+        pq.write_table(table.append_column("time", times), path, row_group_size=100)
+    elif form == "csv":
+        texts = [datetime.fromtimestamp(int(one), UTC).isoformat() for one in seconds]
+        pyarrow.csv.write_csv(table.append_column("time", pa.array(texts)), path)
+    else:
+        rows = table.append_column("time", pa.array(seconds)).to_pandas()
+        rows.to_json(path, orient="records", lines=True)
+    layout = LogLayout(days=DayRows("time", "Europe/Berlin", day, day))
+    columns = LocationColumns(time="time") if named else LocationColumns()
+    parts = slice_file(LogFile(str(path), layout=layout))
+    batches = [batch for part in parts for batch in read_batches(part, columns)]
+    assert all(batch.num_rows and set(batch.schema.names) == set(columns.names()) for batch in batches)
+    found = [str(one) for batch in batches for one in batch.column("user_id").to_pylist()]
+    begin = datetime(2026, 3, 29, tzinfo=zone).timestamp()
+    end = datetime(2026, 3, 30, tzinfo=zone).timestamp()
+    assert end - begin == timedelta(hours=23).total_seconds()
+    expected = [f"user{one}" for one in number if begin <= seconds[one] < end]
+    assert [one.removeprefix("b'").removesuffix("'") for one in found] == expected
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    day = date(2026, 11, 20)
+    pq.write_table(pa.table({"user_id": [1], "latitude": [0.1], "longitude": [0.1]}), tmp_path / "log.parquet")
+    log = LogFile(str(tmp_path / "log.parquet"), layout=LogLayout(days=DayRows("time", "UTC", day, day)))
+    with pytest.raises(Exception, match=r"no column 'time'.*--day_column"):
+        list(read_batches(next(slice_file(log)), LocationColumns()))

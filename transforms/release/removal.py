@@ -1,0 +1,79 @@
+"""The page and manifest that stand in place of a release that was taken down. Pure.
+
+The notice holds no result: it names the release, its charge, the digest of its manifest, and the reason.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.schemas.ledger import Reservation
+from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REMOVAL_FORMAT
+from sfumato.transforms.release.metadata import manifest_bytes
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>body {{ font: 1.05rem/1.6 system-ui, sans-serif; max-width: 40rem; margin: 12vh auto; padding: 0 1.25rem }}
+h1 {{ font-size: 1.5rem; line-height: 1.25 }} small {{ opacity: .75 }}</style></head>
+<body><h1>{title}</h1>
+<p>Release {release_id} was taken down on {removed}. Reason: {reason}.</p>
+<p>Its cost stays charged, because whoever has seen it knows what it said.</p>
+<p><small>{job}, dataset {dataset}, data of {period}. The notice is
+<a href="manifest.json">manifest.json</a>.</small></p>
+</body></html>
+"""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What the notice in a folder says. release_id: of the release that was taken down."""
+
+    release_id: str
+
+    @classmethod
+    def parse(cls, manifest: bytes | None) -> Notice | None:
+        """The notice that a manifest holds; None for any other manifest, or without one."""
+        try:
+            content = json.loads(manifest or b"null")
+            return cls(str(content["release_id"])) if content["format"] == REMOVAL_FORMAT else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+
+def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[str, bytes]:
+    """Returns the files of the notice by name, the manifest first.
+
+    Args:
+        reservation: of the release that was taken down. Equal reservations give equal files.
+        ledger: the manifest's entry `ledger` of its charge.
+    """
+    charge = reservation.charge
+    manifest = {
+        "format": REMOVAL_FORMAT,
+        "status": "removed",
+        "release_id": charge.release_id,
+        "job": charge.job,
+        "created": reservation.time,
+        "removed": reservation.pruned,
+        "reason": reservation.removal,
+        "removed_manifest": {"sha256": reservation.manifest},
+        "ledger": dict(ledger),
+    }
+    fields = {
+        "title": "This release was taken down",
+        "reason": str(reservation.removal).rstrip("."),
+        "removed": str(reservation.pruned)[:10],
+        "release_id": charge.release_id,
+        "job": charge.job,
+        "dataset": charge.dataset,
+        "period": str(charge.period),
+    }
+    page = _PAGE.format(**{name: html.escape(value) for name, value in fields.items()})
+    return {MANIFEST_FILE: manifest_bytes(manifest), PAGE_FILE: page.encode()}
