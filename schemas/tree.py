@@ -8,6 +8,7 @@ root is always a node, so every location counts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -188,35 +189,19 @@ def node_positions(nodes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArra
 
 def node_names(nodes: NDArray[np.uint64]) -> list[str]:
     """Cell ids: `r` and one digit a level (0 north-west, 1 south-west, 2 north-east, 3 south-east)."""
-    levels, paths = node_levels(nodes), node_paths(nodes)
-    deepest = int(levels.max(initial=0))
-    # One byte a character. Names of levels above the deepest end in zero bytes, which NumPy's texts leave out.
-    text = np.zeros((len(nodes), 1 + deepest), dtype=np.uint8)
-    text[:, 0] = ord("r")
-    for place in range(1, 1 + deepest):
-        rows = levels >= place
-        digits = paths[rows] >> (_TWO * (levels[rows] - place).astype(np.uint64)) & np.uint64(3)
-        text[rows, place] = ord("0") + digits.astype(np.uint8)
-    names: list[str] = text.view(f"S{1 + deepest}")[:, 0].astype(str).tolist()
+    names = []
+    for node in nodes.tolist():
+        digits = ""
+        while node > 1:
+            digits = "0123"[node & 3] + digits
+            node >>= 2
+        names.append("r" + digits)
     return names
 
 
 def nodes_from_names(names: Sequence[str], depth: int) -> NDArray[np.uint64]:
     """The inverse of `node_names`: uint64[n]. Raises ValueError for a name that is no node of a grid of this depth."""
-
-    def refused(name: object) -> ValueError:
-        return ValueError(f"{name!r} is no cell id: r and at most {depth} digits 0 to 3")
-
     for name in names:
-        if not isinstance(name, str) or not 1 <= len(name) <= depth + 1:
-            raise refused(name)
-    text = np.array(names, dtype=f"U{depth + 1}").view(np.uint32).reshape(-1, depth + 1)
-    length = np.fromiter(map(len, names), np.int64)
-    nodes, usable = np.ones(len(names), dtype=np.uint64), text[:, 0] == ord("r")
-    for place in range(1, depth + 1):
-        digits, present = text[:, place] - np.uint32(ord("0")), length > place  # below "0" it wraps around
-        usable &= (digits < 4) | ~present
-        nodes = np.where(present, nodes << _TWO | digits, nodes)
-    if not usable.all():
-        raise refused(names[int(np.argmin(usable))])
-    return nodes
+        if not isinstance(name, str) or not re.fullmatch("r[0-3]*", name) or len(name) > depth + 1:
+            raise ValueError(f"{name!r} is no cell id: r and at most {depth} digits 0 to 3")
+    return np.array([int("1" + name[1:], 4) for name in names], dtype=np.uint64)

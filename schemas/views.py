@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
@@ -157,17 +156,17 @@ class Layer(_Model):
     def _check(self) -> Layer:
         n = len(self.level)
         columns: dict[str, Sequence[object]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
-        columns |= {} if self.shapes is None else {"shapes": self.shapes}
+        if self.shapes is not None:
+            columns["shapes"] = self.shapes
         for measure in self.measures:
-            for part in ("value", "low", "high", "uncertain"):
-                columns[f"{measure.name}.{part}"] = getattr(measure, part)
+            columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
+            columns[f"{measure.name}.uncertain"] = measure.uncertain
         for name, column in columns.items():
             if len(column) != n:
                 raise ValueError(f"{name}: must hold one entry for each of {n} cells, got {len(column)}")
-        level, x, y = (np.array(column, dtype=np.float64) for column in (self.level, self.x, self.y))
-        if (np.diff(level) < 0).any():
+        if any(above > below for above, below in zip(self.level, self.level[1:], strict=False)):
             raise ValueError("level: must ascend, because cells are painted in that order")
-        if not all(((place >= 0) & (place < np.exp2(level))).all() for place in (x, y)):
+        if any(not 0 <= p < 1 << level for xs in (self.x, self.y) for p, level in zip(xs, self.level, strict=True)):
             raise ValueError("x, y: must lie in 0..2^level - 1")
         return self
 
