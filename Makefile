@@ -132,14 +132,12 @@ check: $(VENV)/.developed
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../mypy -p sfumato
 
 bench: $(VENV)/.benched
-	$(BIN)/python -m benchmarks.speed --data bench_data --plot docs/images
-	$(BIN)/python -m benchmarks.peers --data bench_data
+	$(BIN)/python -m benchmarks.speed --data bench_data
 	$(BIN)/python -m benchmarks.central_peers --data bench_data
 	$(BIN)/python -m benchmarks.accountant
 	$(BIN)/python -m benchmarks.month --plot docs/images
 	[ ! -f build/flink/job-server.jar ] || SFUMATO_FLINK_JAR=$(abspath build/flink/job-server.jar) \
 	  $(BIN)/python -m benchmarks.runners --data bench_data
-	$(BIN)/python -m benchmarks.sampled_speed --data bench_data
 	$(BIN)/python -m benchmarks.histograms
 	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.comparison && $(BIN)/python -m benchmarks.few_users \
 	  && $(BIN)/python -m benchmarks.hotspots && $(BIN)/python -m benchmarks.accuracy \

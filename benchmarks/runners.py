@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import secrets
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.speed import REGION, Measurement, data_set, floor, phases, table, watch
+from benchmarks.speed import HEADS, Measured, Run, data_set, job_arguments, machine, run, run_floor, run_job
+from sfumato.transforms.text_tables import markdown_table
 
 _FLINK = ("--runner_config", "flink", "--flink_open_servers")  # of made-up data
 RUNNERS = {
@@ -34,16 +34,6 @@ RUNNERS = {
 }
 
 
-def measure(folder: Path, millions: float, runner: str, key: Path) -> Measurement:
-    """Floor and job, one after the other; the peak is of Python's and Java's processes together."""
-    bare = floor(folder)
-    lines, seconds, peak = watch(
-        "heatmap", "--input", f"{folder}/*.parquet", "--region", ",".join(map(str, REGION)),
-        "--depth", "10", "--epsilon", "1", "--key_file", str(key), *RUNNERS[runner],
-    )  # fmt: skip
-    return Measurement(round(millions * 1e6), runner, seconds, bare, peak / 1e6, *phases(lines, seconds))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("bench_data"))
@@ -54,21 +44,21 @@ def main() -> None:
         raise SystemExit("SFUMATO_FLINK_JAR names no file; `make flink-jar` makes one")
     options.data.mkdir(parents=True, exist_ok=True)
     folder = data_set(options.data, options.users)
-    floor(folder)  # warm the page cache
-    results: dict[str, list[Measurement]] = {runner: [] for runner in RUNNERS}
+    run_floor(folder)  # warms the page cache
+    results: dict[str, list[tuple[Run, Run, Run | None]]] = {runner: [] for runner in RUNNERS}
     with tempfile.TemporaryDirectory() as place:
         key = Path(place, "key")
         key.write_bytes(secrets.token_bytes(32))
+        heatmap = job_arguments("heatmap", folder, Path(place))
         # One runner after the other within each repeat: the machine's moods fall on all alike.
         for _ in range(options.repeats):
+            start = run([sys.executable, "-c", "import apache_beam"])
             for runner, runs in results.items():
-                runs.append(measure(folder, options.users, runner, key))
-                print(table([runs[-1:]]).splitlines()[-1], file=sys.stderr, flush=True)
-    print(
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, median of {options.repeats}"
-    )
-    print()
-    print(table(list(results.values())))
+                bare = run_floor(folder)
+                runs.append((run_job(*heatmap, "--key_file", str(key), *RUNNERS[runner]), bare, start))
+                print(f"{runner}: {runs[-1][0].seconds:.1f} s", file=sys.stderr, flush=True)
+    rows = [[f"{options.users:g} M", runner, *Measured(runs).cells()] for runner, runs in results.items()]
+    print(f"{machine(options.repeats)}\n\n{markdown_table([HEADS, *rows], left=(1,))}", end="")
 
 
 if __name__ == "__main__":

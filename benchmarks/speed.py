@@ -1,73 +1,120 @@
-"""Speed and memory of `sfumato heatmap`, as ratios to a bare pass over the same files in the same run.
+"""Time and memory of every job as a whole process, in ratios to a bare pass over its files, beside other libraries.
 
-    python -m benchmarks.speed [--data bench_data] [--sizes 1,10,54.6] [--repeats 3] [--plot docs/images]
+    python -m benchmarks.speed [--data bench_data] [--sizes 1,10,54.6] [--jobs heatmap,histogram] [--repeats 3]
 
-The floor reads two columns with pyarrow, bins them to 1024 x 1024 with NumPy and adds up: no users, no noise, no tree.
-Prints Markdown tables: of
-sizes and modes, and of what schedules and estimators cost at the largest size. Missing data sets are made with
-`sfumato synth` (31 bytes a user on disk).
+Prints the table of docs/results/speed.md. The bare pass reads two columns with pyarrow, bins them to 1024 x 1024 with
+NumPy and adds up, in a process of its own: no users, no noise, no tree. It runs before every other command, and a ratio
+is to the pass just before it; each number is the median over the repeats. Processor seconds are user and system time of
+a process and its children, which other work on the machine changes less than the wall time. Missing logs are made with
+`sfumato synth`, one row a user (35 bytes a user on disk). Other libraries run on MAX_PEER_MILLIONS users at most, and
+those that are not installed are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
 import platform
-import re
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import psutil
-import pyarrow.parquet as pq
+
+from sfumato.transforms.text_tables import markdown_table
 
 REGION = (3.00, 1.00, 3.13, 1.13)  # of `sfumato synth`
-# What the estimator costs, and what the default's larger trees cost: at the largest size, in two threads.
-VARIANTS = {
-    "`--schedule paper --estimator last`": ["--schedule", "paper", "--estimator", "last"],
-    "`--schedule paper --estimator bayes`": ["--schedule", "paper"],
-    "`--schedule lean`": ["--schedule", "lean"],
-    "default (`--schedule auto --estimator bayes`)": [],
-}
 MODES = {"one thread": "direct", "two threads": "direct_threads"}
+MAX_PEER_MILLIONS = 1.0  # PipelineDP needs a minute for a million users
+SIDE = 64  # cells along a side of the grid that other libraries count
+_BORDERS = ",".join(map(str, REGION))
+_REGION = ("--region", _BORDERS)
+_CENTRAL = ("--trust", "central")
+_DISTANCE = ("--column", "km_from_home")
+_LOCAL = (*_DISTANCE, "--epsilon", "2", "--fraction_bits", "8")
+JOBS: Mapping[str, tuple[str, ...]] = {
+    "heatmap": ("heatmap", *_REGION, "--depth", "10"),
+    "heatmap, schedule of the paper": ("heatmap", *_REGION, "--depth", "10", "--schedule", "paper"),
+    "heatmap, trusted curator": ("heatmap", *_REGION, "--depth", "10", *_CENTRAL),
+    "zones": ("zones", "--zones", "{zones}", "--id_column", "zone"),
+    "histogram, 1024 x 1024 cells": ("histogram", *_REGION, "--cells", "10"),
+    "histogram, trusted curator": ("histogram", *_REGION, "--cells", "10", *_CENTRAL),
+    f"histogram, {SIDE} x {SIDE} cells, trusted curator": ("histogram", *_REGION, "--cells", "6", *_CENTRAL),
+    "hot spots, three levels": ("hotspots", *_REGION, "--depth", "10", "--levels", "3"),
+    "hot spots, trusted curator, 5 items a user": (
+        *("hotspots", *_REGION, "--depth", "10", "--max_items_per_user", "5"),
+        *_CENTRAL,
+    ),
+    "quantiles": ("quantiles", *_DISTANCE, "--range", "0,30"),
+    "quantiles, trusted curator": ("quantiles", *_DISTANCE, "--range", "0,30", *_CENTRAL),
+    "mean, local noise": ("moments", *_LOCAL),
+    "mean, local noise, rows are users": ("moments", *_LOCAL, "--rows_are_users"),
+    "mean, secure aggregation without noise": ("moments", *_DISTANCE, "--trust", "secagg", "--no_dp"),
+    "mean and variance, trusted curator": ("moments", *_DISTANCE, "--statistics", "mean,variance", *_CENTRAL),
+    "ranges, trusted curator": ("ranges", "build", *_REGION, "--method", "ag"),
+}
+PEERS: Mapping[str, tuple[str, ...]] = {  # their packages, as they are imported
+    "duckdb": ("duckdb",),
+    "OpenDP": ("opendp", "polars"),
+    "PipelineDP": ("pipeline_dp",),
+}
+FLOOR, START = "bare pass", "`import apache_beam`"
+_FLOOR_PROGRAM = """
+import sys, numpy as np, pyarrow.parquet as pq
+from pathlib import Path
+west, south, east, north = map(float, sys.argv[2].split(","))
+total = np.zeros(1 << 20, dtype=np.int64)
+for path in sorted(Path(sys.argv[1]).glob("*.parquet")):
+    for batch in pq.ParquetFile(path).iter_batches(1 << 20, columns=["latitude", "longitude"]):
+        latitude, longitude = (batch.column(i).to_numpy() for i in (0, 1))
+        x = np.minimum(((longitude - west) * (1024 / (east - west))).astype(np.int32), 1023)
+        y = np.minimum(((north - latitude) * (1024 / (north - south))).astype(np.int32), 1023)
+        total += np.bincount(y * 1024 + x, minlength=1 << 20)
+assert total.sum() > 0
+"""
+STAGES = {"start": ("to read",), "read and group": ("read and grouped the logs", "read the logs"), "count, publish": ()}
 
 
-@dataclass
-class Measurement:
-    """One run: seconds of the whole command, peak resident MB of its processes, seconds by phase."""
+@dataclass(frozen=True)
+class Run:
+    """One run of a command to its end.
 
-    users: int
-    mode: str
+    Attributes:
+        seconds: wall time.
+        processor: user and system time of the process and its children, seconds.
+        peak: largest resident memory of all its processes together, bytes.
+        lines: what it wrote to its standard error, each line with the seconds since the start.
+    """
+
     seconds: float
-    floor: float
-    peak_mb: float
-    phases: dict[str, float]
-    sub_queries: list[tuple[int, float]]
-    entries: list[int]
+    processor: float
+    peak: int
+    lines: list[tuple[float, str]] = field(default_factory=list)
 
-
-def floor(folder: Path) -> float:
-    """Seconds of the bare pass."""
-    began = time.perf_counter()
-    west, south, east, north = REGION
-    total = np.zeros(1 << 20, dtype=np.int64)
-    for path in sorted(folder.glob("*.parquet")):
-        for batch in pq.ParquetFile(path).iter_batches(1 << 20, columns=["latitude", "longitude"]):
-            latitude, longitude = (batch.column(i).to_numpy() for i in (0, 1))
-            x = np.minimum(((longitude - west) * (1024 / (east - west))).astype(np.int32), 1023)
-            y = np.minimum(((north - latitude) * (1024 / (north - south))).astype(np.int32), 1023)
-            total += np.bincount(y * 1024 + x, minlength=1 << 20)
-    assert total.sum() > 0
-    return time.perf_counter() - began
+    def stages(self) -> list[float]:
+        """The seconds of each of STAGES, by the job's own progress lines; empty for other commands."""
+        ends = [
+            next((at for at, line in self.lines if any(mark in line for mark in marks)), None)
+            for marks in STAGES.values()
+            if marks
+        ]
+        if None in ends:
+            return []
+        times = [0.0, *(end for end in ends if end is not None), self.seconds]
+        return [end - begin for begin, end in itertools.pairwise(times)]
 
 
 def command(*arguments: str) -> list[str]:
+    """The command line of sfumato."""
     return [sys.executable, "-m", "sfumato.pipelines.cli", *arguments]
 
 
@@ -80,39 +127,33 @@ def data_set(root: Path, millions: float) -> Path:
     return folder
 
 
-def measure(folder: Path, millions: float, mode: str, options: tuple[str, ...] = ()) -> Measurement:
-    """Floor and job, one after the other. Phases come from the times of the job's own progress lines."""
-    bare = floor(folder)
-    lines, seconds, peak = watch(
-        "heatmap", "--input", f"{folder}/*.parquet", "--region", ",".join(map(str, REGION)),
-        "--depth", "10", "--epsilon", "1", "--runner_config", MODES[mode], *options,
+def run(arguments: Sequence[str]) -> Run:
+    """Runs a command to its end. Ends this program with what it wrote if it fails."""
+    began, lines, peak = time.perf_counter(), [], [0]
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
-    return Measurement(round(millions * 1e6), mode, seconds, bare, peak / 1e6, *phases(lines, seconds))
+    ended = threading.Event()
 
+    def look() -> None:
+        while not ended.wait(0.25):  # looking costs some milliseconds of one of few cores
+            peak[0] = max(peak[0], resident(process.pid))
 
-def watch(*arguments: str) -> tuple[list[tuple[float, str]], float, int]:
-    """Runs a job: its progress lines with their times, seconds of the whole command, peak resident bytes."""
-    with tempfile.TemporaryDirectory() as out:
-        began = time.perf_counter()
-        job = subprocess.Popen(
-            command(*arguments, "--output", f"{out}/release"),
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
-        os.set_blocking(job.stderr.fileno(), False)
-        lines, text, peak, looked = [], b"", 0, 0.0
-        while job.poll() is None:
-            if time.perf_counter() - looked > 0.25:  # looking costs some milliseconds of one of few cores
-                looked = time.perf_counter()
-                peak = max(peak, resident(job.pid))
-            text += job.stderr.read() or b""
-            while b"\n" in text:
-                line, text = text.split(b"\n", 1)
-                lines.append((time.perf_counter() - began, line.decode()))
-            time.sleep(0.02)
-        seconds = time.perf_counter() - began
-        if job.returncode:
-            raise SystemExit("\n".join(line for _, line in lines))
-    return lines, seconds, peak
+    looking = threading.Thread(target=look)
+    looking.start()
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.append((time.perf_counter() - began, line.rstrip("\n")))
+    ended.set()
+    looking.join()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait for it again
+    process.stderr.close()
+    if process.returncode:
+        raise SystemExit("\n".join([" ".join(arguments), *(line for _, line in lines)]))
+    return Run(seconds, usage.ru_utime + usage.ru_stime, max(peak[0], usage.ru_maxrss * 1024), lines)
 
 
 def resident(pid: int) -> int:
@@ -127,120 +168,139 @@ def resident(pid: int) -> int:
     return total
 
 
-def phases(
-    lines: list[tuple[float, str]], seconds: float
-) -> tuple[dict[str, float], list[tuple[int, float]], list[int]]:
-    """Seconds by phase, (entries, seconds) of the sub-queries after the first, and the entries of all."""
-    start = next(at for at, line in lines if "to read" in line)
-    grouped = next(at for at, line in lines if "read and grouped" in line)
-    queries = [(at, int(found[1])) for at, line in lines if (found := re.search(r"sub-query \d+: (\d+) entries", line))]
-    first, last = queries[0][0], queries[-1][0]
-    split = {
-        "start": start,
-        "read, hash, group": grouped - start,
-        "index, first sub-query": first - grouped,
-        "other sub-queries": last - first,
-        "release": seconds - last,
-    }
-    costs = [(entries, at - before) for (before, _), (at, entries) in itertools.pairwise(queries)]
-    return split, costs, [entries for _, entries in queries]
+def run_job(*arguments: str) -> Run:
+    """Runs a job of sfumato, whose release is removed again."""
+    with tempfile.TemporaryDirectory() as out:
+        return run(command(*arguments, "--output", f"{out}/release"))
 
 
-def median(runs: list[Measurement]) -> Measurement:
-    """The run of median length."""
-    return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
+def watch(*arguments: str) -> tuple[list[tuple[float, str]], float, int]:
+    """Runs a job: its progress lines with their times, seconds of the whole command, peak resident bytes."""
+    job = run_job(*arguments)
+    return job.lines, job.seconds, job.peak
 
 
-def table(results: list[list[Measurement]]) -> str:
-    """Markdown: one row a size and mode, all of the run of median length."""
-    rows = [
-        "| users | mode | seconds | times the floor | million users/s | peak MB | "
-        + " | ".join(results[0][0].phases)
-        + " |",
-        "|---" * (6 + len(results[0][0].phases)) + "|",
-    ]
-    for runs in results:
-        run = median(runs)
-        cells = [
-            f"{run.users / 1e6:g} M",
-            run.mode,
-            f"{run.seconds:.1f}",
-            f"{run.seconds / run.floor:.1f}",
-            f"{run.users / run.seconds / 1e6:.2f}",
-            f"{max(one.peak_mb for one in runs):.0f}",
-            *(f"{value:.1f}" for value in run.phases.values()),
-        ]
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+def run_floor(folder: Path) -> Run:
+    """The bare pass."""
+    return run([sys.executable, "-c", _FLOOR_PROGRAM, str(folder), _BORDERS])
 
 
-def variants(folder: Path, millions: float, repeats: int) -> dict[str, list[Measurement]]:
-    """Runs of every variant, one variant after the other within each repeat: the machine's moods fall on all alike."""
-    found: dict[str, list[Measurement]] = {name: [] for name in VARIANTS}
-    for _ in range(repeats):
-        for name, options in VARIANTS.items():
-            found[name].append(measure(folder, millions, "two threads", tuple(options)))
+def job_arguments(name: str, folder: Path, zones: Path) -> tuple[str, ...]:
+    """The command line of one of JOBS on the logs of a folder. zones: a file of `write_zones`."""
+    asked = tuple(str(zones) if one == "{zones}" else one for one in JOBS[name])
+    given = () if "--epsilon" in asked or "--no_dp" in asked else ("--epsilon", "1")
+    given += ("--delta", "1e-8") if asked[0] in ("histogram", "hotspots", "quantiles") else ()
+    return (*asked, "--input", f"{folder}/*.parquet", *given)
+
+
+def write_zones(path: Path, side: int = 16) -> None:
+    """A GeoJSON file of side x side equal zones of REGION."""
+    west, south, east, north = REGION
+    features = []
+    for number in range(side**2):
+        left, top = number % side, number // side
+        x = [west + (east - west) * at / side for at in (left, left + 1)]
+        y = [south + (north - south) * at / side for at in (top, top + 1)]
+        ring = [[x[0], y[0]], [x[1], y[0]], [x[1], y[1]], [x[0], y[1]], [x[0], y[0]]]
+        shape = {"type": "Polygon", "coordinates": [ring]}
+        features.append({"type": "Feature", "properties": {"zone": f"zone {number:03d}"}, "geometry": shape})
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+
+
+def peer_commands(folder: Path, millions: float) -> dict[str, list[str]]:
+    """The command of each library that is installed; those that are private only on logs that are not too large."""
+    found = {}
+    for name, packages in PEERS.items():
+        if not all(importlib.util.find_spec(package) for package in packages):
+            continue
+        program = [sys.executable, "-m", "benchmarks.baselines.cell_counts", name, str(folder), _BORDERS]
+        if name == "duckdb":
+            found["duckdb, users of 1024 x 1024 cells: no guarantee"] = [*program, "1024"]
+        elif millions <= MAX_PEER_MILLIONS:
+            found[f"{name}, users of {SIDE} x {SIDE} cells, trusted curator"] = [*program, str(SIDE)]
     return found
 
 
-def variants_table(found: dict[str, list[Measurement]]) -> str:
-    """Markdown: medians, and the median over repeats of the ratio to the first variant in the same repeat."""
-    rows = ["| variant | seconds | times the first | entries of the sub-queries |", "|---|---|---|---|"]
-    first = next(iter(found.values()))
-    for name, runs in found.items():
-        ratio = float(np.median([run.seconds / one.seconds for run, one in zip(runs, first, strict=True)]))
-        entries = ", ".join(f"{n:,}" for n in median(runs).entries)
-        rows.append(f"| {name} | {median(runs).seconds:.1f} | {ratio:.2f} | {entries} |")
-    return "\n".join(rows)
+@dataclass(frozen=True)
+class Measured:
+    """The runs of one command, each with the bare pass and the start of Beam just before it (None: not measured)."""
+
+    runs: list[tuple[Run, Run, Run | None]]
+
+    def cells(self) -> list[str]:
+        """Of a row: medians over the runs, and the largest memory."""
+        runs = [one for one, _, _ in self.runs]
+        stages = [one.stages() for one in runs]
+        ratios = [
+            (one.seconds / floor.seconds, one.processor / floor.processor, start and one.processor / start.processor)
+            for one, floor, start in self.runs
+        ]
+        shown = [
+            *(
+                f"{statistics.median(column):.1f}"
+                for column in ([r.seconds for r in runs], [r.processor for r in runs])
+            ),
+            *(_median(column) for column in zip(*ratios, strict=True)),
+            f"{max(one.peak for one in runs) / 1e6:,.0f}",
+        ]
+        split = [_median(column) for column in zip(*stages, strict=True)] if all(stages) else ["-"] * len(STAGES)
+        return [*shown, *split]
 
 
-def plot(results: list[list[Measurement]], many: Measurement, folder: Path) -> None:
-    """scaling.png: seconds by users, and seconds by entries for each sub-query of a run of many sub-queries."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    by_users, by_entries = figure.subplots(1, 2)
-    for mode in MODES:
-        runs = [median(one) for one in results if one[0].mode == mode]
-        by_users.plot([r.users / 1e6 for r in runs], [r.seconds for r in runs], "o-", label=mode)
-    by_users.set(xlabel="million users", ylabel="seconds, whole command", xlim=0, ylim=0)
-    entries, costs = zip(*many.sub_queries, strict=True)
-    by_entries.plot(entries, costs, "o-", label=f"{many.users / 1e6:g} M users, {many.mode}, schedule paper")
-    by_entries.set(xlabel="entries of the sub-query's vector (T)", ylabel="seconds of the sub-query", xlim=0, ylim=0)
-    for axes in (by_users, by_entries):
-        axes.legend(frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
-    FigureCanvasAgg(figure).print_png(str(folder / "scaling.png"))
+def _median(column: Iterable[float | None]) -> str:
+    numbers = [one for one in column if one is not None]
+    return f"{statistics.median(numbers):.1f}" if numbers else "-"
 
 
-def main() -> None:
+HEADS = [
+    "users", "command", "wall s", "CPU s", "wall: times the bare pass", "CPU: times the bare pass",
+    "CPU: times `import apache_beam`", "peak MB", *(f"{stage}, s" for stage in STAGES),
+]  # fmt: skip
+
+
+def measure(folder: Path, millions: float, jobs: Sequence[str], peers: bool, repeats: int) -> list[list[str]]:
+    """The rows of one size. Commands run in turn within each repeat, so other work falls on all alike."""
+    start_program = [sys.executable, "-c", "import apache_beam"]
+    found: dict[str, list[tuple[Run, Run, Run | None]]] = {}
+    with tempfile.TemporaryDirectory() as out:
+        zones = Path(out) / "zones.geojson"
+        write_zones(zones)
+        others = peer_commands(folder, millions) if peers else {}
+        run_floor(folder)  # warms the page cache
+        for number in range(repeats):
+            start = run(start_program)
+            found.setdefault(START, []).append((start, run_floor(folder), start))
+            for name in (*jobs, *others):
+                floor = run_floor(folder)
+                found.setdefault(FLOOR, []).append((floor, floor, start))
+                one = run(others[name]) if name in others else run_job(*job_arguments(name, folder, zones))
+                found.setdefault(name, []).append((one, floor, start))
+                print(f"{millions:g} M, repeat {number + 1}: {name}: {one.seconds:.1f} s", file=sys.stderr, flush=True)
+    return [[f"{millions:g} M", name, *Measured(runs).cells()] for name, runs in found.items()]
+
+
+def machine(repeats: int) -> str:
+    """One line on where and how often was measured."""
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, median of {repeats}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("bench_data"))
     parser.add_argument("--sizes", default="1,10,54.6", help="million users, comma-separated")
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--jobs", help="those whose names begin so, comma-separated; `peers` for the other libraries")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--plot", type=Path, help="folder for scaling.png")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    wanted = options.jobs.split(",") if options.jobs else ["", "peers"]
+    jobs = [name for name in JOBS if any(name.startswith(one) for one in wanted)]
+    if not jobs and "peers" not in wanted:
+        parser.error(f"--jobs: none begins so; there are {', '.join(JOBS)}")
     options.data.mkdir(parents=True, exist_ok=True)
-    results = []
+    lines = [HEADS]
     for millions in map(float, options.sizes.split(",")):
         folder = data_set(options.data, millions)
-        floor(folder)  # warm the page cache
-        for mode in options.modes.split(","):
-            results.append([measure(folder, millions, mode) for _ in range(options.repeats)])
-            print(table(results[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-    (options.data / "speed.json").write_text(json.dumps([[asdict(run) for run in runs] for runs in results]))
-    print(
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, median of {options.repeats}"
-    )
-    print()
-    print(table(results))
-    print()
-    found = variants(folder, millions, options.repeats)
-    print(variants_table(found))
-    if options.plot:
-        plot(results, median(next(iter(found.values()))), options.plot)
+        lines += measure(folder, millions, jobs, "peers" in wanted, options.repeats)
+    print(f"{machine(options.repeats)}\n\n{markdown_table(lines, left=(1,))}", end="")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ a user and has its own random bits.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sfumato.transforms.histogram.user_sample import Sample
 from sfumato.transforms.locations.record_values import nulls, without_views
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.privacy.admission import UserCounts
@@ -48,6 +49,10 @@ class AdmissionSampler:
             return users
         return users[random_bits(self._user_key, np.zeros_like(users), users)[:, 0] < self._limit]
 
+    def is_held_by_samples(self, rounds: RoundDraw) -> bool:
+        """Whether the job's own samples hold all users, so that the admission counts them there."""
+        return self.rate == 1 and rounds.draws_all
+
     def drawn_rows(self, rows: int) -> int:
         """How many of `rows` rows without a user id are drawn. Each has random bits by its number among them."""
         key, drawn = self.key.subkey("admission sample of rows"), 0
@@ -67,6 +72,10 @@ class RoundDraw(Protocol):
     def key(self) -> RunKey:
         """The key of the job's counts."""
 
+    @property
+    def draws_all(self) -> bool:
+        """Whether every user takes part."""
+
     def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user takes part in any round: bool[n]. users: uint64[n], their keyed hashes."""
         ...
@@ -82,7 +91,7 @@ class UserDraw:
 
     def __call__(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user with a usable record takes part in any round: bool[n]."""
-        if self.admission is not None:
+        if self.admission is not None and not self.admission.is_held_by_samples(self.rounds):
             self._usable.append(self.admission.drawn(users))
         return self.rounds.drawn_in_any_round(users)
 
@@ -93,13 +102,21 @@ class UserDraw:
             ids: the column of user ids of all rows.
             dropped: number of unusable rows with a user id.
         """
-        if self.admission is None:
+        if self.admission is None or self.admission.is_held_by_samples(self.rounds):
             return np.empty(0, np.uint64)
         marked = [users | _USABLE for users in self._usable]
         if dropped:
-            present = without_views(ids).filter(pa.array(~nulls(ids)))
-            marked.append(self.admission.drawn(hash_users(present, self.rounds.key.subkey("users"))) & ~_USABLE)
+            marked.append(self.admission.drawn(self._hashes(ids)) & ~_USABLE)
         return np.concatenate([np.empty(0, np.uint64), *marked])
+
+    def with_unusable(self, sample: Sample, ids: pa.Array, dropped: int) -> Sample:
+        """The sample with the users of dropped rows, where samples hold all users. Arguments: see admission_users."""
+        if not dropped or self.admission is None or not self.admission.is_held_by_samples(self.rounds):
+            return sample
+        return replace(sample, unusable=np.setdiff1d(self._hashes(ids), sample.users))
+
+    def _hashes(self, ids: pa.Array) -> NDArray[np.uint64]:
+        return hash_users(without_views(ids).filter(pa.array(~nulls(ids))), self.rounds.key.subkey("users"))
 
 
 def split_marked_users(users: NDArray[np.uint64]) -> list[tuple[int, NDArray[np.uint64]]]:

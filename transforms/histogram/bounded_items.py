@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,7 @@ class Everybody:
     """Draws every user, where Sampler draws a sample."""
 
     key: RunKey
+    draws_all: ClassVar[bool] = True
 
     def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """All true: bool[n]."""
@@ -63,6 +65,8 @@ def choose_items(sample: Sample, max_items: int, key: RunKey) -> Sample:
         key: of the counts.
     """
     pairs = add_pairs(sample)  # ordered by user where a user has several items
+    if pairs.has_each_user_once:
+        return pairs
     users = pairs.users
     starts = run_starts(users[1:] != users[:-1]) if len(users) else np.zeros(0, np.int64)
     sizes = np.diff(starts, append=len(users))
@@ -95,8 +99,8 @@ def count_items(
     rounds = []
     for level in levels:
         shorter = chosen if prefixes is None or level == WHOLE else _cut(chosen, prefixes, level, key.subkey("items"))
-        amounts = np.minimum(shorter.records.astype(np.int64), bound.max_records)
-        counted = sum_by_item(shorter.items.astype(np.uint64), amounts)
+        amounts = None if bound.max_records == 1 else np.minimum(shorter.records.astype(np.int64), bound.max_records)
+        counted = sum_by_item(shorter.items.astype(np.uint64, copy=False), amounts)
         if shorter.texts:
             texts = np.array([shorter.texts[code] for code in counted.items.tolist()], dtype=object)
             counted = replace(counted, texts=texts)

@@ -57,6 +57,7 @@ _COMPACT_ROWS = 1 << 20  # the fewest new records that make an accumulator merge
 _SUMMED_AT_ONCE = 64
 _PART_BITS = 4
 _ADMISSION_USERS = "admission_users"
+_PartCounts = tuple[tuple[int, int], ItemCounts]  # ((round, part of the items), counts)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: neighbouring codes go to different parts
 
 
@@ -174,6 +175,8 @@ class _SampleSliceFn(beam.DoFn):
                 draw = UserDraw(self._draw, self._admission)
                 encoded = self._items.encode(batch, self._draw.key, draw)
                 dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
+                ids = batch.column(self._items.columns.user_id)
+                encoded = replace(encoded, sample=draw.with_unusable(encoded.sample, ids, dropped))
                 marked = draw.admission_users(batch.column(self._items.columns.user_id), dropped)
             counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
             yield from split_sample(encoded.sample)
@@ -191,6 +194,10 @@ def split_sample(sample: Sample) -> Iterator[tuple[int, Sample]]:
         items = sample.items[at]
         texts = {code: sample.texts[code] for code in np.unique(items).tolist()} if sample.texts else {}
         yield number, Sample(sample.users[at], items, sample.records[at], texts)
+    if len(sample.unusable):
+        nobody = Sample.from_arrays(np.empty(0, np.uint64), np.empty(0, np.uint8))
+        for number, users in split_marked_users(sample.unusable):
+            yield number, replace(nobody, unusable=users)
 
 
 class SumCounts(beam.CombineFn):
@@ -278,9 +285,13 @@ class CountRounds(beam.PTransform):
         key, count_users, rounds, admit = self._draw.key, self._count, self._rounds, self._admit
         admission_sampler = None if admit is None else AdmissionSampler(key, admit.rule.sampling_rate)
 
-        def count(group: tuple[int, Sample]) -> Iterator[tuple[tuple[int, int], ItemCounts]]:
+        samples_hold_all = admission_sampler is not None and admission_sampler.is_held_by_samples(self._draw)
+
+        def count(group: tuple[int, Sample]) -> Iterator[Any]:
             with COUNT_TIME.timed():
                 counted = count_users(group[1])
+            if samples_hold_all:
+                yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group[1].user_counts())
             for number, counts in enumerate(counted):
                 for part, some in split_by_item(counts):
                     yield (number, part), some
@@ -308,18 +319,24 @@ class CountRounds(beam.PTransform):
                 ROW_COUNTS, _ADMISSION_USERS, main="samples"
             )
         )
-        counts = (
+        counted = (
             sampled.samples  # (user group, Sample)
             | "MergeSamples" >> beam.CombinePerKey(MergeSamples(self._spill))  # (user group, Sample)
-            | "CountGroup"
-            >> beam.FlatMap(count).with_output_types(tuple[tuple[int, int], ItemCounts])  # ((round, part), counts)
-            | "SumCounts" >> beam.CombinePerKey(SumCounts(self._min_users))  # ((round, part of the items), ItemCounts)
+            | "CountGroup" >> beam.FlatMap(count).with_outputs(_ADMISSION_USERS, main="counts")
+        )
+        counts = (
+            counted.counts  # ((round, part of the items), ItemCounts)
+            | "SumCounts" >> beam.CombinePerKey(SumCounts(self._min_users)).with_input_types(_PartCounts)
         )
         rows = sampled[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
-        users = (
+        marked_users = (
             sampled[_ADMISSION_USERS]  # (user group, marked hashes)
             | "MergeAdmissionUsers" >> beam.CombinePerKey(merge_marked_users)  # (user group, marked hashes)
             | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))  # UserCounts
+        )
+        users = (
+            (marked_users, counted[_ADMISSION_USERS])
+            | beam.Flatten()
             | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
         )
         exact = [beam.pvalue.AsDict(counts), beam.pvalue.AsSingleton(rows), beam.pvalue.AsSingleton(users)]

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from sfumato.transforms.histogram.trie import Prefixes
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import any_repeated
+from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import RunKey, random_bits_16
 
 
@@ -33,6 +35,7 @@ class Sampler:
     key: RunKey
     sampling: Sampling
     rounds: int = 1
+    draws_all: ClassVar[bool] = False
 
     @cached_property
     def _subkey(self) -> bytes:
@@ -63,6 +66,8 @@ class Sample:
         records: unsigned[n], the number of records of this user and item.
         texts: the texts of the codes; empty where codes are numbers.
         column_types: the types of ids and items that all rows had, sampled or not.
+        unusable: uint64[k], users of dropped rows, for a job that counts everybody. They may have records too.
+        has_each_user_once: whether no user has two rows; False where that was not found out.
     """
 
     users: NDArray[np.uint64]
@@ -70,6 +75,8 @@ class Sample:
     records: NDArray[np.unsignedinteger]
     texts: Mapping[int, str] = field(default_factory=dict)
     column_types: frozenset[str] = frozenset()
+    unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    has_each_user_once: bool = False
 
     def __len__(self) -> int:
         return len(self.users)
@@ -90,19 +97,27 @@ class Sample:
     def pack(self, spill: Spill) -> bytes:
         """The sample as bytes that travel in its place (see Spill)."""
         types = self.items.dtype.str, self.records.dtype.str
-        header = json.dumps([*types, list(self.texts.values()), sorted(self.column_types)], ensure_ascii=False)
+        texts, column_types = list(self.texts.values()), sorted(self.column_types)
+        header = json.dumps([*types, texts, column_types, self.has_each_user_once], ensure_ascii=False)
         codes = np.fromiter(self.texts, np.uint64, len(self.texts))
-        arrays = (np.ascontiguousarray(array).data for array in (self.users, self.items, self.records, codes))
+        columns = (self.users, self.items, self.records, codes, self.unusable)
+        arrays = (np.ascontiguousarray(array).data for array in columns)
         return spill.store(header.encode(), *arrays)
 
     @classmethod
     def unpack(cls, stored: bytes) -> Sample:
         """The sample that `pack` stored."""
-        header, users, items, records, codes = load(stored)
-        item_type, record_type, names, column_types = json.loads(bytes(header))
+        header, users, items, records, codes, unusable = load(stored)
+        item_type, record_type, names, column_types, once = json.loads(bytes(header))
         texts = dict(zip(np.frombuffer(codes, np.uint64).tolist(), names, strict=True))
         arrays = np.frombuffer(items, item_type), np.frombuffer(records, record_type)
-        return cls(np.frombuffer(users, np.uint64), *arrays, texts, frozenset(column_types))
+        hashes, dropped = (np.frombuffer(column, np.uint64) for column in (users, unusable))
+        return cls(hashes, *arrays, texts, frozenset(column_types), dropped, once)
+
+    def user_counts(self) -> UserCounts:
+        """The users with a record, and those that have dropped rows alone. All of their records must be here."""
+        users = self.users if self.has_each_user_once else np.unique(self.users)
+        return UserCounts(len(users), int((~np.isin(self.unusable, users)).sum()) if len(self.unusable) else 0)
 
 
 def _narrow(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
@@ -120,18 +135,22 @@ def merge(samples: Sequence[Sample]) -> Sample:
     records = np.concatenate([sample.records for sample in samples])
     texts = {code: text for sample in samples for code, text in sample.texts.items()}
     column_types = frozenset().union(*(sample.column_types for sample in samples))
-    return add_pairs(Sample.from_arrays(users, items, records, texts, column_types))
+    unusable = np.unique(np.concatenate([sample.unusable for sample in samples]))
+    return add_pairs(replace(Sample.from_arrays(users, items, records, texts, column_types), unusable=unusable))
 
 
 def add_pairs(sample: Sample) -> Sample:
     """The sample with the records of equal (user, item) pairs added up."""
-    if not any_repeated(sample.users):
+    if sample.has_each_user_once:
         return sample
+    if not any_repeated(sample.users):
+        return replace(sample, has_each_user_once=True)
     order = np.lexsort((sample.items, sample.users))
     users, items = sample.users[order], sample.items[order]
     starts = run_starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
     records = np.add.reduceat(sample.records[order], starts, dtype=np.uint64)
-    return Sample.from_arrays(users[starts], items[starts], records, sample.texts, sample.column_types)
+    pairs = Sample.from_arrays(users[starts], items[starts], records, sample.texts, sample.column_types)
+    return replace(pairs, unusable=sample.unusable)
 
 
 def run_starts(changes: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -150,7 +169,7 @@ def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.un
     Returns:
         Distinct users, uint64[n], and the item of each.
     """
-    if not any_repeated(sample.users):
+    if sample.has_each_user_once or not any_repeated(sample.users):
         return sample.users, sample.items
     order = np.lexsort((sample.items, sample.users))
     users, items = sample.users[order], sample.items[order]

@@ -20,10 +20,8 @@ from sfumato.transforms.logs import COUNTED_USERS, TRAINED
 from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.build_steps import Built, Collected, build, collect, collected_from_heatmap
-from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.exact_counts import CellTally, ExactCounts
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
-
-_MAX_PARTS = 16  # of an accumulator; summing many parts at once sorts them once
 
 
 class BuildRanges(beam.PTransform):
@@ -103,27 +101,22 @@ class SumExactCounts(beam.CombineFn):
         super().__init__()
         self._places = places
 
-    def create_accumulator(self) -> list[ExactCounts]:
-        return []
+    def create_accumulator(self) -> CellTally:
+        return CellTally(self._places.depth)
 
-    def add_input(self, accumulator: list[ExactCounts], element: bytes) -> list[ExactCounts]:
-        codes = np.frombuffer(load(element)[0], np.uint64) & self._places.mask
-        return self._limited([*accumulator, ExactCounts.from_codes(self._places.depth, codes)])
+    def add_input(self, accumulator: CellTally, element: bytes) -> CellTally:
+        accumulator.add((np.frombuffer(load(element)[0], np.uint64) & self._places.mask).view(np.int64))
+        return accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[list[ExactCounts]]) -> list[ExactCounts]:
-        merged: list[ExactCounts] = []
-        for parts in accumulators:
-            merged = self._limited([*merged, *parts])
+    def merge_accumulators(self, accumulators: Iterable[CellTally]) -> CellTally:
+        merged = self.create_accumulator()
+        for accumulator in accumulators:
+            for part in accumulator.parts():
+                merged.add(part)
         return merged
 
-    def compact(self, accumulator: list[ExactCounts]) -> list[ExactCounts]:
-        return [ExactCounts.sum(accumulator)] if len(accumulator) > 1 else accumulator
-
-    def extract_output(self, accumulator: list[ExactCounts]) -> ExactCounts:
-        return ExactCounts.sum([ExactCounts.from_codes(self._places.depth, np.empty(0, np.uint64)), *accumulator])
-
-    def _limited(self, parts: list[ExactCounts]) -> list[ExactCounts]:
-        return self.compact(parts) if len(parts) > _MAX_PARTS else parts
+    def extract_output(self, accumulator: CellTally) -> ExactCounts:
+        return accumulator.total()
 
 
 def _collect(

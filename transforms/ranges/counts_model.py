@@ -86,14 +86,14 @@ class PartitionModel(Model):
 
     def __init__(self, partition: Partition):
         self.partition = partition
-        self._users = partition.table()
-        self._variance = partition.table(partition.variance)
-        self._cell_index = partition.part_index()
+        self.part_index = partition.part_index()
+        self._users = partition.table(self.part_index)
+        self._variance = partition.table(self.part_index, partition.variance)
         edges = (partition.x0, partition.y0, partition.x1, partition.y1)
         self._cells = Boxes(*(edge.astype(np.float64) for edge in edges))
 
     def answer(self, boxes: Boxes) -> Answers:
-        centre = self._cell_index.at(*boxes.middles)
+        centre = self.part_index.at(*boxes.middles)
         variance = self._variance.sum(boxes)
         variance += centre_variance(boxes, self._cells.part(centre), self.partition.users[centre], 0.0)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))

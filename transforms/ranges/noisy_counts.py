@@ -125,19 +125,21 @@ class Partition:
     users: NDArray[np.float64]
     variance: NDArray[np.float64]
 
-    def table(self, values: NDArray[np.float64] | None = None) -> SummedAreaTable:
-        """Sums over boxes of the users, or of other values of the rectangles, spread evenly inside each."""
+    def table(self, index: PartIndex, values: NDArray[np.float64] | None = None) -> SummedAreaTable:
+        """Sums over boxes of the users, or of other values of the rectangles, spread evenly inside each.
+
+        index: of this partition.
+        """
         values = self.users if values is None else values
-        painted = paint_rectangles(self.side, self.x0, self.y0, self.x1, self.y1, values, spread=True)
-        return SummedAreaTable(*painted)
+        density = values / ((self.x1 - self.x0) * (self.y1 - self.y0))
+        spread = density[index.part]
+        spread *= np.diff(index.y_edges)[:, None]
+        spread *= np.diff(index.x_edges)
+        return SummedAreaTable(index.x_edges, index.y_edges, spread)
 
     def part_index(self) -> PartIndex:
-        """Finds the rectangle at a point."""
-        numbers = np.arange(len(self.users), dtype=np.float64)
-        x_edges, y_edges, painted = paint_rectangles(
-            self.side, self.x0, self.y0, self.x1, self.y1, numbers, spread=False
-        )
-        return PartIndex(x_edges, y_edges, np.rint(painted).astype(np.int32))
+        """Finds the rectangle at a point. Raises ValueError if rectangles overlap."""
+        return PartIndex(*paint_rectangles(self.side, self.x0, self.y0, self.x1, self.y1))
 
 
 def clumping(grid: NoisyGrid) -> float:

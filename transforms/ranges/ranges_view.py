@@ -354,7 +354,7 @@ def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
         part = PartIndex(grid.x_edges, grid.y_edges, number).at(x, y)
     elif isinstance(model, PartitionModel):
         users, stddev = model.partition.users, np.sqrt(model.partition.variance)
-        part = model.partition.part_index().at(x, y)
+        part = model.part_index.at(x, y)
     elif isinstance(model, TreeModel):
         tree, users, stddev = model.estimate.tree, model.estimate.counts, model.estimate.stddev
         fine = float(1 << tree.depth) / (1 << BASE_DEPTH)

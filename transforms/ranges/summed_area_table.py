@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ class SummedAreaTable:
         self._x, self._y = _Axis(x_edges), _Axis(y_edges)
         rows, columns = values.shape
         sums = np.zeros((rows + 1, columns + 1))
-        np.cumsum(values, axis=0, out=sums[1:, 1:])
+        _sum_down(values, sums[1:, 1:])
         np.cumsum(sums[1:, 1:], axis=1, out=sums[1:, 1:])
         self._sums = sums
 
@@ -87,35 +89,39 @@ class _Axis:
 
 
 def paint_rectangles(
-    side: int,
-    x0: NDArray[np.int64],
-    y0: NDArray[np.int64],
-    x1: NDArray[np.int64],
-    y1: NDArray[np.int64],
-    values: NDArray[np.float64],
-    spread: bool,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Turns values of rectangles into values of the grid of all their edges.
-
-    The rectangles must cover the field without overlap.
+    side: int, x0: NDArray[np.int64], y0: NDArray[np.int64], x1: NDArray[np.int64], y1: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Finds the rectangle that covers each cell of the grid of all their edges.
 
     Args:
         side: of the field, in base cells.
-        x0, y0, x1, y1: of the rectangles, int64[r] each, half open.
-        values: float64[r].
-        spread: whether a value is divided among the rectangle's cells by area; otherwise each cell gets the value.
+        x0, y0, x1, y1: of the rectangles, int64[r] each, half open. They must cover the field without overlap.
 
     Returns:
-        The edges in x and in y, int64, and the values, float64[rows, columns].
+        The edges in x and in y, int64, and the rectangle of each cell, int32[rows, columns].
+
+    Raises:
+        ValueError: rectangles overlap, so that a cell got a number that is no rectangle's.
     """
     x_edges, y_edges = np.unique(np.append(x0, side)), np.unique(np.append(y0, side))
-    density = values / ((x1 - x0) * (y1 - y0)) if spread else values
-    # Each rectangle adds its density at one corner and subtracts it after each side; two cumulative sums fill it in.
-    painted = np.zeros((len(y_edges) + 1, len(x_edges) + 1))
+    columns, number = len(x_edges) + 1, np.arange(len(x0), dtype=np.int32)
+    # Each rectangle adds its number at one corner and subtracts it after each side; two cumulative sums fill it in.
+    # They may wrap around on the way, and the results are exact.
+    painted = np.zeros((len(y_edges) + 1) * columns, dtype=np.int32)
     left, right = np.searchsorted(x_edges, x0), np.searchsorted(x_edges, x1)
-    top, bottom = np.searchsorted(y_edges, y0), np.searchsorted(y_edges, y1)
-    for row, column, sign in ((top, left, 1), (top, right, -1), (bottom, left, -1), (bottom, right, 1)):
-        np.add.at(painted, (row, column), sign * density)
-    painted = painted.cumsum(axis=0).cumsum(axis=1)[: len(y_edges) - 1, : len(x_edges) - 1]
-    areas = np.diff(y_edges)[:, None] * np.diff(x_edges)[None, :] if spread else 1
-    return x_edges, y_edges, painted * areas
+    top, bottom = np.searchsorted(y_edges, y0) * columns, np.searchsorted(y_edges, y1) * columns
+    for corner, sign in ((top + left, 1), (top + right, -1), (bottom + left, -1), (bottom + right, 1)):
+        np.add.at(painted, corner, np.int32(sign) * number)
+    part = painted.reshape(-1, columns)[: len(y_edges) - 1, : len(x_edges) - 1]
+    np.cumsum(part, axis=1, out=part)
+    _sum_down(part, part)
+    if part.size and not 0 <= part.min() <= part.max() < len(x0):
+        raise ValueError("rectangles overlap")
+    return x_edges, y_edges, part
+
+
+def _sum_down(values: NDArray[Any], out: NDArray[Any]) -> None:
+    """Cumulative sums of the columns, row by row: NumPy's own leave the processor's cache at every number."""
+    out[:1] = values[:1]
+    for row in range(1, len(values)):
+        np.add(out[row - 1], values[row], out=out[row])
