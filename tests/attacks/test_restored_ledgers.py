@@ -24,7 +24,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from sfumato.transforms.privacy.rotation import rotation_key, with_partition
 from sfumato.transforms.privacy.secrets import FileSecret
-from sfumato.transforms.release.catalog import check_not_lost, disagreement, stated_charges
+from sfumato.transforms.release.catalog import check_not_lost, disagreement, lost_charges
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import manifest_at
 from tests.attacks.releases import publish_release
@@ -115,9 +115,28 @@ def test_a_release_that_was_charged_anew_is_not_charged_again_silently(restored:
 def test_a_manifest_that_does_not_state_its_charge_is_an_error(restored: Path, damage: dict[str, object]) -> None:
     path = restored / "out" / "releases" / LOST_DAY / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    known = restored / "out" / "releases" / "2026-11-20" / "manifest.json"
+    known.write_text(
+        json.dumps({**json.loads(known.read_text()), "privacy": None})
+    )  # of which the ledger has the charge
     before = ledger(restored).history()
     assert run(restored, "restore", "--releases", str(restored / "out")) == 4
     assert ledger(restored).history() == before
+
+
+def test_what_can_be_charged_again_is_although_something_else_cannot(
+    restored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unreadable = restored / "out" / "another"
+    shutil.copytree(restored / "out" / "releases" / LOST_DAY, unreadable)
+    manifest = json.loads((unreadable / "manifest.json").read_text())
+    manifest["ledger"]["hash"], manifest["format"] = "f" * 64, "sfumato-release/9"
+    (unreadable / "manifest.json").write_text(json.dumps(manifest))
+    assert run(restored, "restore", "--releases", str(restored / "out")) == 4
+    assert f"taxis-{LOST_DAY}" in ledger(restored).history().reservations
+    shown = capsys.readouterr().err
+    assert "cannot be made again" in shown
+    assert f"{unreadable}: manifest.json was written by a newer version of sfumato" in shown
 
 
 @pytest.mark.parametrize(
@@ -187,7 +206,8 @@ def test_a_cohort_is_charged_again_as_the_cohort(tmp_path: Path) -> None:
     manifest = json.loads(path.read_text())
     manifest["privacy"]["rotation"] = {"cohort": 7, "cohorts": 30}
     path.write_text(json.dumps(manifest))
-    (found,) = stated_charges(str(output))
+    (found,), problems, number = lost_charges(str(output), replay([]))
+    assert (problems, number) == ([], 1)
     assert found.charge.rotation == rotation
     assert manifest_at(str(output)) == path.read_bytes()
     assert found.manifest == hashlib.sha256(path.read_bytes()).hexdigest()

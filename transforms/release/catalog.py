@@ -154,12 +154,14 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
     return releases, problems
 
 
-def stated_charges(folder: str) -> list[StatedCharge]:
-    """Returns what the releases and refusals in a folder, at any depth, were charged, in the order of the entries.
+def lost_charges(folder: str, history: History) -> tuple[list[StatedCharge], list[str], int]:
+    """Finds the charges of the releases and refusals in a folder, at any depth, that a ledger lacks.
+
+    Returns:
+        The charges, in the order of their entries; a message for each manifest that does not state its charge, or that
+        another version of sfumato wrote; and the number of manifests that were charged to a ledger.
 
     Raises:
-        FormatError: another version of sfumato wrote a manifest.
-        LedgerError: a manifest was charged, and does not state for what.
         NotReadyError: the folder cannot be listed or read now.
         RequestError: the folder cannot be listed.
     """
@@ -167,9 +169,24 @@ def stated_charges(folder: str) -> list[StatedCharge]:
     files = (file.path for file in matching(FileSystems.join(root, "**")))
     paths = [path for path, _, name in (file.rpartition("/") for file in files) if name == MANIFEST_FILE]
     kept = [path for path in paths if not any(part.startswith(".") for part in path.removeprefix(root).split("/"))]
+    found: list[StatedCharge] = []
+    problems, number = [], 0
+    known = _known_hashes(history)
     with ThreadPoolExecutor(16) as pool:
-        stated = pool.map(lambda path: stated_charge(path, manifest_at(path) or b""), kept)
-        return sorted((one for one in stated if one is not None), key=lambda one: one.entry)
+        for path, stated in zip(kept, pool.map(_stated_charge, kept), strict=True):
+            number += bool(stated)
+            if not stated or stated.get("hash") in known:
+                continue
+            try:
+                found.append(stated_charge(path, manifest_at(path) or b""))
+            except (FormatError, LedgerError) as error:
+                problems.append(str(error))
+    return sorted(found, key=lambda one: one.entry), problems, number
+
+
+def _known_hashes(history: History) -> set[str]:
+    """The hashes that manifests may state if the ledger has their charges."""
+    return {one for entry in (*history.refusals, *history.reservations.values()) for one in entry.hashes}
 
 
 def missing_releases(
@@ -227,7 +244,7 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
             folders |= {str(manifest.parent) for manifest in Path(output).absolute().parent.glob(f"*/{MANIFEST_FILE}")}
     if timeline is not None:
         folders |= {FileSystems.join(timeline, RELEASES, day) for day in published_dates(timeline)}
-    known = {one for entry in (*history.refusals, *history.reservations.values()) for one in entry.hashes}
+    known = _known_hashes(history)
     with ThreadPoolExecutor(16) as pool:
         for folder, stated in zip(sorted(folders), pool.map(_stated_charge, sorted(folders)), strict=True):
             if not stated or stated.get("hash") in known:

@@ -55,8 +55,8 @@ def stated_cost(manifest: Mapping[str, Any]) -> tuple[Decimal, Decimal, Decimal 
     return epsilon, parse_amount("delta", privacy.get("delta", 0)), rho and parse_amount("rho", rho), adjacency
 
 
-def stated_charge(path: str, content: bytes) -> StatedCharge | None:
-    """Returns the charge of a manifest; None if it states none, as that of a run without a ledger.
+def stated_charge(path: str, content: bytes) -> StatedCharge:
+    """Returns the charge of a manifest of a release or a refusal that a ledger charged.
 
     Args:
         path: the release's folder.
@@ -64,14 +64,11 @@ def stated_charge(path: str, content: bytes) -> StatedCharge | None:
 
     Raises:
         FormatError: another version of sfumato wrote the manifest.
-        LedgerError: the manifest was charged, and does not state for what.
+        LedgerError: the manifest does not state what was charged.
     """
     try:
         manifest = json.loads(content)
         stated = manifest["ledger"]
-    except (*NO_COST, RecursionError):
-        return None
-    try:
         is_refusal = str(manifest["format"]).startswith(REFUSAL_FORMAT.rpartition("/")[0] + "/")
         check_format(f"{path}: {MANIFEST_FILE}", manifest["format"], REFUSAL_FORMAT if is_refusal else MANIFEST_FORMAT)
         cost = _refusal_cost(manifest) if is_refusal else stated_cost(manifest)
@@ -97,7 +94,7 @@ def stated_charge(path: str, content: bytes) -> StatedCharge | None:
         )  # fmt: skip
     except FormatError:
         raise
-    except (*NO_COST, ArithmeticError) as error:
+    except (*NO_COST, ArithmeticError, RecursionError) as error:
         raise LedgerError(f"ledger: {path} was charged, and its manifest does not say for what ({error})") from None
 
 

@@ -65,7 +65,7 @@ DAMAGED = {
     "no metadata": STATE.to_table().replace_schema_metadata(None),
     "metadata of another kind": STATE.to_table().replace_schema_metadata({nights_state._METADATA: b"[1]"}),
     "no JSON": STATE.to_table().replace_schema_metadata({nights_state._METADATA: b"{"}),
-    "another format": _with_metadata(format=2),
+    "no format": _with_metadata(format="two"),
     "no night": _with_metadata(night="today"),
     "rests on nothing": _with_metadata(rests_on=[]),
     "rests on later nights": _with_metadata(rests_on=["2026-03-02:2026-04-01"]),
