@@ -63,10 +63,7 @@ def run(request: RemoveRequest) -> int:
     done = "would be taken down; nothing was removed" if request.dry_run else "taken down"
     sys.stdout.write(f"{folder}: release {release_id}, {len(names) + len(index)} files, {done}\n")
     if resting := rests_on(release_id, day, later):
-        sys.stdout.write(
-            f"{len(resting)} later release{'s'[: len(resting) != 1]} rest on it, and stay as they are: "
-            f"{', '.join(resting)}\n"
-        )
+        sys.stdout.write(f"later releases that rest on it, and stay as they are: {', '.join(resting)}\n")
     return 0
 
 

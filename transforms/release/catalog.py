@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from sfumato.schemas.release import (
     RELEASE_FILES,
     REMOVAL_FORMAT,
 )
-from sfumato.transforms.files import file_version, is_remote
+from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import format_at, manifest_at
@@ -259,32 +258,18 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
 
 
 def _opened(folder: str) -> Release | None:
-    """The release in a folder; None without one. A run asks several times, so what is on a disk is parsed once.
-
-    The time of the last change and the inode tell whether a manifest is still the one that was parsed.
-    """
     try:
-        if is_remote(folder):  # to ask for its version takes as long as to read it
-            return open_release(folder)
-        return Release(folder, *_parsed(folder, file_version(FileSystems.join(folder, MANIFEST_FILE))))
+        return open_release(folder)
     except FormatError:  # it is a release: the night is not taken for one without
         raise
-    except (RequestError, OSError):
+    except RequestError:
         return None
-
-
-@lru_cache(8192)
-def _parsed(folder: str, _version: str) -> tuple[dict[str, Any], str]:
-    """The manifest in a folder and its digest. Nobody changes what is shared here. Raises RequestError."""
-    release = open_release(folder)
-    return release.manifest, release.digest
 
 
 def _stated_charge(folder: str) -> dict[str, Any]:
     """Returns the entry `ledger` of the manifest in a folder, of a release or a refusal; empty without one."""
-    release = _opened(folder)
     try:
-        stated = (json.loads(manifest_at(folder) or b"{}") if release is None else release.manifest)["ledger"]
+        stated = json.loads(manifest_at(folder) or b"{}")["ledger"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
     return stated if isinstance(stated, dict) else {}
