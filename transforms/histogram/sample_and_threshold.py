@@ -232,7 +232,7 @@ class CountOptions(TypedDict, total=False):
     """
 
     admit: Admit | None
-    spill: str | None
+    spill: Spill | str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +272,7 @@ class CountRounds(beam.PTransform):
         self._items, self._draw, self._count, self._rounds = items, draw, count, rounds
         self._min_users = min_users
         self._admit = options.get("admit")
-        self._spill = Spill(options.get("spill"))
+        self._spill = Spill.of(options.get("spill"))
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, count_users, rounds, admit = self._draw.key, self._count, self._rounds, self._admit
