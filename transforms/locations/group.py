@@ -185,7 +185,8 @@ class _BuildShardGroupFn(beam.DoFn):
 class BuildShards(beam.PTransform):
     """Bounded users (bytes, from `BoundUsers`) and a singleton Cohort -> every ShardGroup of the cohort.
 
-    No other transform may read the bounded users: the memory that holds them is released. Deterministic, given the key. weighted: whether users have distributions.
+    No other transform may read the bounded users: the memory that holds them is released. Deterministic, given the key.
+    weighted: whether users have distributions.
     """
 
     def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill, weighted: bool = False):

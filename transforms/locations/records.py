@@ -173,7 +173,10 @@ def sorted_records(
     places: Places,
     max_dwell: float | None,
 ) -> UserRecords:
-    """The records of `join_records` in order; `users` is sorted in place. max_dwell: seconds, if values are times; None if they are weights."""
+    """The records of `join_records` in order. `users` is sorted in place.
+
+    max_dwell: seconds, if values are times; None if they are weights.
+    """
     if values is not None and max_dwell is not None:
         values = dwell_weights(users, values, max_dwell)
     return UserRecords.from_columns(users, codes, places, values)
