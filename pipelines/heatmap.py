@@ -37,6 +37,7 @@ from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 class HeatmapJob(ReleaseJob):
     """A requested heatmap, and the earlier release from which it starts, if any."""
 
+    HELD_SHARE: ClassVar[float] = 0.5
     STATED_AS: ClassVar[Mapping[str, str]] = IN_COLUMNS
 
     request: HeatmapOptions

@@ -55,6 +55,7 @@ MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several time
 class RangesJob(ReleaseJob):
     """A requested model."""
 
+    HELD_SHARE: ClassVar[float] = 0.5
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
         **dict.fromkeys(method_options(), "options"),

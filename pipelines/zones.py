@@ -45,6 +45,7 @@ _KEPT = ("epsilon", "delta", "noise", "trust", "population", "population_share",
 class ZonesJob(ReleaseJob):
     """Requested counts of zones, and the zones."""
 
+    HELD_SHARE: ClassVar[float] = 0.5
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
         **dict.fromkeys(("id_column", "levels", "region"), "zones"),

@@ -23,8 +23,8 @@ _FIELD_ID = b"PARQUET:field_id"
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """Opens a Parquet file, local or remote. Raises DataError with the path if it cannot be read as Parquet."""
     try:
-        # Arrow reads local files without Python's lock, and a few pages at a time: a row group may have any size. Remote
-        # files need Beam's file systems, and few large reads: Arrow then holds the columns of a row group.
+        # Arrow reads local files without Python's lock, and a few pages at a time: a row group may have any size.
+        # Remote files need Beam's file systems, and few large reads: Arrow then holds the columns of a row group.
         remote = is_remote(path)
         with (
             open_file(path) if remote else pa.OSFile(path) as source,

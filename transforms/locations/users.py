@@ -22,36 +22,30 @@ from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS, Spill, length
 # What a user adds: one of their records, their location of largest weight, or a distribution over all their locations.
 Contribution = Literal["one", "top", "all"]
 MAX_GROUP_BITS = 16  # NumPy sorts numbers of at most 16 bits by their digits, which takes linear time
-_GROUP_ROWS = 1 << 20  # of logs of few rows, whose groups are small so that all workers have some
-_LARGE_GROUP_ROWS = 1 << 24  # of logs of many rows: at ROW_BYTES, 0.8 GB
-_MIN_BITS, _MANY_GROUPS = 2, 6
+ROW_BYTES = 150  # of memory at most, for each record of a group while its users are bounded
+MAX_GROUP_BYTES = 2_000_000_000
+_GROUP_ROWS = 1 << 20  # of logs of few rows, so that all workers have some groups
+_MIN_BITS, _MANY_BITS = 2, 6
 _BUFFERED_ROWS = 1 << 22
 _RARE_BITS = 10
 
-# Memory while the records of one group are bounded, at most, bytes a record (tests/transforms/locations).
-ROW_BYTES = 48
-VALUE_ROW_BYTES = 120  # where records have weights or times
-DISTRIBUTION_ROW_BYTES = 136  # where users have distributions
 
-
-def group_bits(rows: int, row_bytes: int = ROW_BYTES, max_bytes: float = np.inf) -> int:
+def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
     """How many upper bits of a hash say the user group: log2 of the number of groups.
 
-    It follows from public figures alone. Few rows have few groups, each of about a million rows; from 64 groups on they
-    grow to 16 million rows, and from there on their number follows the rows.
+    It follows from public figures alone, and no result depends on it. Groups have about a million rows, up to 64
+    groups. From there on they grow up to the memory for one group, and then their number follows the rows.
 
     Args:
         rows: of the logs.
-        row_bytes: of memory while a group is bounded, for each of its rows.
         max_bytes: of memory for one group.
 
     Returns:
         2..16.
     """
-    small = min((-(-rows // _GROUP_ROWS) - 1).bit_length(), _MANY_GROUPS)
-    largest = max(min(_LARGE_GROUP_ROWS, max_bytes / row_bytes), 1.0)
-    needed = (math.ceil(rows / largest) - 1).bit_length()
-    return max(_MIN_BITS, min(max(small, needed), MAX_GROUP_BITS))
+    few = min((-(-rows // _GROUP_ROWS) - 1).bit_length(), _MANY_BITS) if rows else 0
+    needed = max(math.ceil(rows * ROW_BYTES / max_bytes) - 1, 0).bit_length()
+    return max(_MIN_BITS, min(max(few, needed), MAX_GROUP_BITS))
 
 
 def by_user_group(
