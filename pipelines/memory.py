@@ -47,11 +47,11 @@ def _left_in_groups(system: Path) -> Iterator[int]:
         return
     for line in lines:
         number, controllers, group = line.split(":", 2)
+        roots: tuple[str, ...] = ("sys/fs/cgroup/memory",)
         if number == "0":  # version 2
             names, roots = ("memory.max", "memory.current", "inactive_file"), ("sys/fs/cgroup", "sys/fs/cgroup/unified")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            roots = ("sys/fs/cgroup/memory",)
         else:
             continue
         for root in roots:

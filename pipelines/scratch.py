@@ -1,6 +1,7 @@
-"""The place for bulky data between the stages of a run: memory, a private folder, or the runner. It follows the memory.
+"""The place for bulky data between the stages of a run: memory, a private folder, or the runner.
 
-A plan is made of public figures alone: the rows by the files' footers, the memory, the threads. No result depends on it.
+A plan is made of public figures alone: the rows by the files' footers, the memory, the threads. No result depends on
+it.
 """
 
 from __future__ import annotations

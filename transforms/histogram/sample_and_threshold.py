@@ -162,10 +162,11 @@ class SampleAndThreshold(MergeSamples):
 
 @typehints.with_input_types(FileSlice)
 class _SampleSliceFn(beam.DoFn):
-    def __init__(self, items: Items, draw: RoundDraw, admission: AdmissionSampler | None):
+    def __init__(self, items: Items, draw: RoundDraw, admission: AdmissionSampler | None, group_bits: int):
         self._items = items
         self._draw = draw
         self._admission = admission
+        self._group_bits = group_bits
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         counts, stopwatch = RowCounts(), Stopwatch()
@@ -176,16 +177,16 @@ class _SampleSliceFn(beam.DoFn):
                 dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
                 marked = draw.admission_users(batch.column(self._items.columns.user_id), dropped)
             counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
-            yield from split_sample(encoded.sample)
-            for group in split_marked_users(marked):
+            yield from split_sample(encoded.sample, self._group_bits)
+            for group in split_marked_users(marked, self._group_bits):
                 yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group)
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
-def split_sample(sample: Sample) -> Iterator[tuple[int, Sample]]:
+def split_sample(sample: Sample, group_bits: int) -> Iterator[tuple[int, Sample]]:
     """Splits a sample by user group, so that all of a user's records meet: (group, the group's sample)."""
-    order, groups = by_user_group(sample.users)
+    order, groups = by_user_group(sample.users, group_bits)
     for number, rows in groups:
         at = order[rows]
         items = sample.items[at]
@@ -304,9 +305,9 @@ class CountRounds(beam.PTransform):
             | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
             | "SpreadSlices" >> beam.Reshuffle()
             | "Sample"
-            >> beam.ParDo(_SampleSliceFn(self._items, self._draw, admission_sampler)).with_outputs(
-                ROW_COUNTS, _ADMISSION_USERS, main="samples"
-            )
+            >> beam.ParDo(
+                _SampleSliceFn(self._items, self._draw, admission_sampler, self._spill.group_bits)
+            ).with_outputs(ROW_COUNTS, _ADMISSION_USERS, main="samples")
         )
         counts = (
             sampled.samples  # (user group, Sample)

@@ -22,7 +22,7 @@ from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS, Spill, length
 # What a user adds: one of their records, their location of largest weight, or a distribution over all their locations.
 Contribution = Literal["one", "top", "all"]
 MAX_GROUP_BITS = 16  # NumPy sorts numbers of at most 16 bits by their digits, which takes linear time
-ROW_BYTES = 150  # of memory at most, for each record of a group while its users are bounded
+ROW_BYTES = 160  # of memory at most, for each record of a group while its users are bounded
 MAX_GROUP_BYTES = 2_000_000_000
 _GROUP_ROWS = 1 << 20  # of logs of few rows, so that all workers have some groups
 _MIN_BITS, _MANY_BITS = 2, 6
