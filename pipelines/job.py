@@ -38,7 +38,7 @@ from sfumato.pipelines.inputs import (
 )
 from sfumato.pipelines.progress import log_metrics, show_progress
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, memory_lines, plan_memory, scratch
+from sfumato.pipelines.scratch import BYTES_PER_ROW, PLAIN_BYTES, RunBytes, memory_lines, plan_memory, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, format_amount, parse_amount
@@ -71,11 +71,13 @@ class ReleaseJob(ABC):
         FORMAT: of the manifest that the job writes.
         STATED_AS: options of the request that the manifest states as a part of another parameter.
         HELD_SHARE: of the stored bytes, the share that is in memory at one time.
+        RELEASE_MEMORY: expected bytes of the process while it makes the release.
     """
 
     FORMAT: ClassVar[str] = MANIFEST_FORMAT
     STATED_AS: ClassVar[Mapping[str, str]] = {}
     HELD_SHARE: ClassVar[float] = 1.0
+    RELEASE_MEMORY: ClassVar[int] = PLAIN_BYTES
 
     request: PublishRequest
 
@@ -126,9 +128,10 @@ class ReleaseJob(ABC):
         """Expected bytes of bulky data between stages, for this number of input rows."""
         return rows * BYTES_PER_ROW
 
-    def held_bytes(self, rows: int) -> int:
-        """How many of the `stored_bytes` are in memory at one time, if they are not written to a folder."""
-        return int(self.HELD_SHARE * self.stored_bytes(rows))
+    def run_bytes(self, rows: int) -> RunBytes:
+        """Expected bytes of the run, for this number of input rows."""
+        stored = self.stored_bytes(rows)
+        return RunBytes(stored, int(self.HELD_SHARE * stored), self.RELEASE_MEMORY)
 
     @property
     def read_by_workers(self) -> tuple[str, ...]:
@@ -226,7 +229,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     files = match_files(request.input, layout_of(request, job.columns()), filters_of(request))
     if isinstance(request, ReleaseRequest) and request.dry_run:
         charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
-        memory = memory_lines(settings, max(job.held_bytes(1), 1), request.memory)
+        memory = memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory)
         forecast = Forecast(job.columns().names(), files, job.cost(), charge, memory, trust_lines(job), job.plan_text())
         sys.stdout.write(dry_run_text(request, forecast))
         return
@@ -253,7 +256,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
             return
     settings = settings.sized(rows)
-    memory_plan = plan_memory(settings, rows, job.stored_bytes(rows), job.held_bytes(rows), request.memory)
+    memory_plan = plan_memory(settings, rows, job.run_bytes(rows), request.memory)
     settings = settings.with_workers(memory_plan.workers) if settings.local else settings
     log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
     rule, logs = job.admission(), [file.log for file in files]

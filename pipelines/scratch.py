@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sfumato.pipelines.folders import private_folder, sweep
 from sfumato.pipelines.memory import available_memory
@@ -25,12 +25,28 @@ BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user
 VALUE_BYTES_PER_ROW = 8  # of a record's chunk, where records have weights or times
 DISTRIBUTION_BYTES_PER_ROW = 76  # 12, and then 20, 20 and 16, or 24 with many levels, of each of its user's cells
 
-# Resident memory by `python -m benchmarks.memory`, of maps of depth 10 at most.
-_START_BYTES = 350_000_000  # while logs are read: Python, Beam, NumPy
-_RELEASE_BYTES = 600_000_000  # while a release is written
+# Memory by `python -m benchmarks.memory`.
+PLAIN_BYTES = 350_000_000  # of Python, Beam and NumPy, and of a small release
+MAP_BYTES = 600_000_000  # while a map of depth 10 is estimated, drawn and written
 _WORKER_BYTES = 150_000_000  # of one thread: rows that are decoded, and those that wait for their group
+_DECODED_ROW_BYTES = 100  # of them, where there are few rows
 _SKEW = 1.25  # the largest group of users over the mean
 _MIN_GROUP_BYTES = 64_000_000
+
+
+@dataclass(frozen=True)
+class RunBytes:
+    """Expected bytes of a run.
+
+    Attributes:
+        stored: bulky data that are written in all.
+        held: those in memory at one time, if they are not written to a folder.
+        release: the process while it makes the release.
+    """
+
+    stored: int
+    held: int
+    release: int
 
 
 @dataclass(frozen=True)
@@ -50,7 +66,7 @@ class MemoryPlan:
     needed: int
 
 
-def plan_memory(settings: RunnerSettings, rows: int, stored: int, held: int, memory: int | None = None) -> MemoryPlan:
+def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int | None = None) -> MemoryPlan:
     """The plan of a run.
 
     Memory is the place if it suffices. Otherwise the data are written to a folder, with as many threads as the memory
@@ -59,8 +75,7 @@ def plan_memory(settings: RunnerSettings, rows: int, stored: int, held: int, mem
     Args:
         settings: where the run takes place, with the number of threads.
         rows: of the logs.
-        stored: expected bytes of bulky data that are written in all.
-        held: expected bytes of them in memory at one time.
+        size: of the run.
         memory: bytes that the run may use; None for what is available.
 
     Raises:
@@ -75,8 +90,9 @@ def plan_memory(settings: RunnerSettings, rows: int, stored: int, held: int, mem
     chosen = settings.workers()
     if not budget:  # on systems that do not state it
         return MemoryPlan("folder", chosen, group_bits(rows), 0)
-    choices = [(held, chosen), (0, chosen)] + [(0, 1)] * (not settings.workers_chosen)
-    plans = [_plan(budget, rows, resident, workers) for resident, workers in choices]
+    on_disk = replace(size, held=0)
+    choices = [(size, chosen), (on_disk, chosen)] + [(on_disk, 1)] * (not settings.workers_chosen)
+    plans = [_plan(budget, rows, one, workers) for one, workers in choices]
     plan = next((one for one in plans if one.needed <= budget), None)
     if plan is None:
         least = min(one.needed for one in plans)
@@ -85,22 +101,22 @@ def plan_memory(settings: RunnerSettings, rows: int, stored: int, held: int, mem
             f"{' and state it with --memory' if memory else ''}, or read fewer rows"
         )
     free = shutil.disk_usage(tempfile.gettempdir()).free
-    if plan.place == "folder" and stored > free:
+    if plan.place == "folder" and size.stored > free:
         raise RequestError(
-            f"memory: users' records are too many for {byte_text(budget)} and need {byte_text(stored)} of disk; "
+            f"memory: users' records are too many for {byte_text(budget)} and need {byte_text(size.stored)} of disk; "
             f"{tempfile.gettempdir()} has {byte_text(free)}; set TMPDIR to a larger disk, or give more memory"
         )
     return plan
 
 
-def _plan(budget: int, rows: int, held: int, workers: int) -> MemoryPlan:
-    """A plan with so many threads. held: bytes of bulky data in memory; 0 for a folder."""
-    left = (budget - _START_BYTES - held) / (workers * _SKEW)
+def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
+    """A plan with so many threads. Without held bytes the place is a folder."""
+    left = (budget - PLAIN_BYTES - size.held) / (workers * _SKEW)
     bits = group_bits(rows, min(max(left, _MIN_GROUP_BYTES), MAX_GROUP_BYTES))
     group = _SKEW * rows / (1 << bits) * ROW_BYTES
-    reading = _START_BYTES + held + workers * max(_WORKER_BYTES, group)
-    needed = max(reading, _RELEASE_BYTES + held / 3)  # then the index is left
-    return MemoryPlan("memory" if held else "folder", workers, bits, int(needed))
+    reading = PLAIN_BYTES + size.held + workers * max(min(_WORKER_BYTES, _DECODED_ROW_BYTES * rows), group)
+    needed = max(reading, size.release + size.held / 3)  # the index is left then
+    return MemoryPlan("memory" if size.held else "folder", workers, bits, int(needed))
 
 
 @contextmanager
@@ -137,7 +153,7 @@ def memory_lines(settings: RunnerSettings, row_bytes: int, memory: int | None) -
     budget = memory or available_memory()
     if not budget:
         return ["the system does not state it (--memory); users' records are written to a temporary folder"]
-    rows = max(budget - _START_BYTES - 2 * _WORKER_BYTES, 0) // row_bytes
+    rows = max(budget - PLAIN_BYTES - 2 * _WORKER_BYTES, 0) // row_bytes
     origin = "--memory" if memory else "what is available; --memory"
     return [
         f"{byte_text(budget)} ({origin}); records of up to {rows / 1e6:,.3g} million rows stay in it, those of more "
