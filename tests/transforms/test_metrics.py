@@ -158,8 +158,10 @@ def test_a_heatmap_counts_what_the_data_say(
             "release_write_milliseconds": 1,
         },
     )
-    users = found.pop("shard_group_users")
+    users, grouped = found.pop("shard_group_users"), found.pop("user_group_bytes")
     assert (users["count"], users["sum"]) == (groups, USERS)
+    usable = table.num_rows - sum(BAD.values())
+    assert (grouped["count"], grouped["sum"]) == (1 << DEFAULT_GROUP_BITS, 12 * usable)  # a hash and a code a record
     sizes = {name: 4 * value for name, value in users.items() if name != "count"}  # 4 bytes a key
     release = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     assert found == {
