@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
+from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.comparison import BY_TRUTH, EVALUATION, YARDSTICK, Outcome
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
@@ -48,6 +48,7 @@ class CompareJob(ReleaseJob):
 
     FORMAT: ClassVar[str] = EVALUATION_FORMAT
     STATED_AS: ClassVar[Mapping[str, str]] = {**IN_COLUMNS, "truth": "cohort"}
+    RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
 
     request: CompareOptions
     cases: list[Case]

@@ -22,6 +22,7 @@ class Forecast(NamedTuple):
         files: that match the input.
         cost: of the complete release.
         charge_lines: see `Accounting.forecast`; None without a ledger.
+        memory_lines: what the run may use.
         trust_lines: one a trust model, with the error to expect.
         plan_text: see `ReleaseJob.plan_text`.
     """
@@ -30,6 +31,7 @@ class Forecast(NamedTuple):
     files: Sequence[InputFile]
     cost: Cost
     charge_lines: Sequence[str] | None
+    memory_lines: Sequence[str]
     trust_lines: Sequence[str]
     plan_text: str
 
@@ -46,6 +48,7 @@ def dry_run_text(request: ReleaseRequest, forecast: Forecast) -> str:
         "reads": reads,
         "charges": _no_ledger(forecast.cost) if forecast.charge_lines is None else forecast.charge_lines,
         "publishes": _publishes(request),
+        "memory": forecast.memory_lines,
         "trust": forecast.trust_lines,
         "plan": forecast.plan_text.splitlines(),
     }

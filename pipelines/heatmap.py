@@ -12,7 +12,7 @@ import apache_beam as beam
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.requested_heatmap import requested_start
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
+from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
@@ -37,6 +37,8 @@ from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 class HeatmapJob(ReleaseJob):
     """A requested heatmap, and the earlier release from which it starts, if any."""
 
+    HELD_SHARE: ClassVar[float] = 0.5
+    RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = IN_COLUMNS
 
     request: HeatmapOptions

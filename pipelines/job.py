@@ -38,7 +38,7 @@ from sfumato.pipelines.inputs import (
 )
 from sfumato.pipelines.progress import log_metrics, show_progress
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
+from sfumato.pipelines.scratch import BYTES_PER_ROW, PLAIN_BYTES, RunBytes, memory_lines, plan_memory, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, format_amount, parse_amount
@@ -50,6 +50,7 @@ from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
@@ -69,10 +70,14 @@ class ReleaseJob(ABC):
     Attributes:
         FORMAT: of the manifest that the job writes.
         STATED_AS: options of the request that the manifest states as a part of another parameter.
+        HELD_SHARE: of the stored bytes, the share that is in memory at one time.
+        RELEASE_MEMORY: expected bytes of the process while it makes the release.
     """
 
     FORMAT: ClassVar[str] = MANIFEST_FORMAT
     STATED_AS: ClassVar[Mapping[str, str]] = {}
+    HELD_SHARE: ClassVar[float] = 1.0
+    RELEASE_MEMORY: ClassVar[int] = PLAIN_BYTES
 
     request: PublishRequest
 
@@ -123,6 +128,11 @@ class ReleaseJob(ABC):
         """Expected bytes of bulky data between stages, for this number of input rows."""
         return rows * BYTES_PER_ROW
 
+    def run_bytes(self, rows: int) -> RunBytes:
+        """Expected bytes of the run, for this number of input rows."""
+        stored = self.stored_bytes(rows)
+        return RunBytes(stored, int(self.HELD_SHARE * stored), self.RELEASE_MEMORY)
+
     @property
     def read_by_workers(self) -> tuple[str, ...]:
         """Folders of earlier releases that the graph reads when it runs."""
@@ -166,13 +176,13 @@ class Inputs:
     Attributes:
         files: to read.
         column_types: the type of each column's values (see Columns.check).
-        spill: a place for Spill; None without one.
+        spill: the place for bulky data between stages.
         admit: charges the ledger once all input is read, and decides whether the run goes on.
     """
 
     files: list[LogFile]
     column_types: dict[str, str]
-    spill: str | None
+    spill: Spill
     admit: Admit
 
 
@@ -219,7 +229,8 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     files = match_files(request.input, layout_of(request, job.columns()), filters_of(request))
     if isinstance(request, ReleaseRequest) and request.dry_run:
         charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
-        forecast = Forecast(job.columns().names(), files, job.cost(), charge, trust_lines(job), job.plan_text())
+        memory = memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory)
+        forecast = Forecast(job.columns().names(), files, job.cost(), charge, memory, trust_lines(job), job.plan_text())
         sys.stdout.write(dry_run_text(request, forecast))
         return
     if ledger is not None:
@@ -245,13 +256,15 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
             return
     settings = settings.sized(rows)
+    memory_plan = plan_memory(settings, rows, job.run_bytes(rows), request.memory)
+    settings = settings.with_workers(memory_plan.workers) if settings.local else settings
     log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
     rule, logs = job.admission(), [file.log for file in files]
     if job.kept_secret is not None and request.release_id is not None:
         logs = named_by_content(files)
     try:
         with (
-            scratch(settings, job.stored_bytes(rows)) as spill,
+            scratch(memory_plan) as spill,
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):

@@ -19,7 +19,7 @@ from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.requested_ranges import requested_ranges
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, VALUE_BYTES_PER_ROW
+from sfumato.pipelines.scratch import BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
@@ -55,6 +55,8 @@ MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several time
 class RangesJob(ReleaseJob):
     """A requested model."""
 
+    HELD_SHARE: ClassVar[float] = 0.5
+    RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
         **dict.fromkeys(method_options(), "options"),

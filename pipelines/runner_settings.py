@@ -63,7 +63,16 @@ class RunnerSettings:
         """Sets the number of threads for this number of rows, unless the user chose it. Returns the settings."""
         if self.local and not self.workers_chosen:
             workers = min(processors(), 8) if rows >= LARGE_INPUT_ROWS else 1
-            self.options.view_as(DirectOptions).direct_num_workers = workers
+            self.with_workers(workers)
+        return self
+
+    def workers(self) -> int:
+        """Threads of a local run."""
+        return self.options.view_as(DirectOptions).direct_num_workers or processors()
+
+    def with_workers(self, workers: int) -> RunnerSettings:
+        """Sets the number of threads of a local run. Returns the settings."""
+        self.options.view_as(DirectOptions).direct_num_workers = workers
         return self
 
 

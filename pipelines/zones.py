@@ -12,7 +12,7 @@ import apache_beam as beam
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
+from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, Cost
 from sfumato.schemas.locations import LocationColumns
@@ -45,6 +45,8 @@ _KEPT = ("epsilon", "delta", "noise", "trust", "population", "population_share",
 class ZonesJob(ReleaseJob):
     """Requested counts of zones, and the zones."""
 
+    HELD_SHARE: ClassVar[float] = 0.5
+    RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
         **dict.fromkeys(("id_column", "levels", "region"), "zones"),

@@ -124,6 +124,7 @@ SLICE_READ = Distribution(
     "slice_read_milliseconds", "milliseconds", RAW, "reading and encoding a slice, waits for storage included"
 )
 BOUNDED_USERS = Counter("bounded_users", "users", RAW, "distinct users with a usable row, before any cohort is drawn")
+USER_GROUP_BYTES = Distribution("user_group_bytes", "bytes", RAW, "size of the records of a group of users, as grouped")
 SHARD_GROUP_USERS = Distribution("shard_group_users", "users", RAW, "users of the cohort in a group of shards")
 SHARD_GROUP_BYTES = Distribution("shard_group_bytes", "bytes", RAW, "size of the index over a group of shards")
 SUM_TIME = Distribution(
@@ -143,17 +144,9 @@ RELEASE_TIME = Distribution("release_write_milliseconds", "milliseconds", PUBLIC
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        *(
-            READ_FILES,
-            READ_ROWS,
-            EARLIER_DAYS_ROWS,
-            LATER_DAYS_ROWS,
-            *DROPPED_ROWS.values(),
-            CLAMPED_ROWS,
-            SLICE_ROWS,
-            SLICE_READ,
-        ),
-        *(BOUNDED_USERS, SHARD_GROUP_USERS, SHARD_GROUP_BYTES),
+        *(READ_FILES, READ_ROWS, EARLIER_DAYS_ROWS, LATER_DAYS_ROWS, *DROPPED_ROWS.values(), CLAMPED_ROWS),
+        *(SLICE_ROWS, SLICE_READ),
+        *(BOUNDED_USERS, USER_GROUP_BYTES, SHARD_GROUP_USERS, SHARD_GROUP_BYTES),
         *(SUB_QUERIES, VECTOR_ENTRIES, LOST_SHARDS, SUM_TIME),
         *(REPORTED_BITS, TALLY_TIME),
         *(COUNT_TIME, RELEASE_BYTES, RELEASE_TIME),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, PlainValidator, model_validator
 
+from sfumato.schemas.byte_sizes import parse_bytes
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
 from sfumato.schemas.log_layout import DayRows, PartitionFilter
@@ -81,6 +82,7 @@ WhereOption = Annotated[str, PlainValidator(_where)]
 RegionOption = Annotated[Region, PlainValidator(region_of)]
 PeriodOption = Annotated[Period, PlainValidator(_period)]
 BudgetOption = Annotated[tuple[Limit, ...], PlainValidator(_limits)]
+MemoryOption = Annotated[int, PlainValidator(lambda size: parse_bytes("memory", size))]
 ReleaseId = Annotated[str, AfterValidator(check_release_id)]
 DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]
 INPUT_HELP = "logs: files, patterns, folders, tables"
@@ -140,6 +142,13 @@ class PublishRequest(RunnerOptions):
         "date=2026-11-01:2026-11-07",
         INPUT,
         metavar="NAME=VALUE,...",
+    )
+    memory: MemoryOption | None = option(
+        None,
+        "memory that the run may use, such as 1.5G: users' records beyond it are written to a temporary folder "
+        "(default: what the machine and its container have free); with workers elsewhere, the memory of one",
+        RUN,
+        metavar="SIZE",
     )
     release_id: ReleaseId | None = option(None, "name of the result; default: a random one", KEY, metavar="ID")
     key_file: str | None = option(

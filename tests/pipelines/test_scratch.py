@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -11,12 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.direct import DirectRunner
 
 from sfumato.pipelines import folders, scratch
 from sfumato.pipelines.runner_settings import RunnerSettings, runner_settings
-from sfumato.transforms.locations.spill import MEMORY, Spill, load
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.locations.spill import MEMORY, load
 
-LARGE = 10**12
+GB = 10**9
+FLINK = RunnerSettings(DirectRunner(), PipelineOptions([]), local=False, workers_chosen=False)
 HOLD = (
     "import time\n"
     "from sfumato.pipelines.folders import private_folder\n"
@@ -32,30 +37,42 @@ def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
-def settings() -> RunnerSettings:
-    return runner_settings(None, None, []).sized(1000)
+def settings(*beam: str) -> RunnerSettings:
+    return runner_settings(None, None, list(beam)).sized(1000)
+
+
+def plan(rows: int, memory: float | None, *beam: str, where: RunnerSettings | None = None) -> scratch.MemoryPlan:
+    return scratch.plan_memory(
+        where or settings(*beam),
+        rows,
+        scratch.RunBytes(30 * rows, 15 * rows, 6 * GB // 10),
+        None if memory is None else int(memory),
+    )
+
+
+IN_MEMORY, ON_DISK = scratch.MemoryPlan("memory", 1, 3, 0), scratch.MemoryPlan("folder", 1, 3, 0)
 
 
 def test_one_process_holds_its_data_in_memory_and_lets_go() -> None:
-    with scratch.scratch(settings(), 1000) as place:
-        assert place is not None
-        assert place.startswith(MEMORY)
-        stored = Spill(place).store(b"cells")
+    with scratch.scratch(IN_MEMORY) as spill:
+        assert (spill.place or "").startswith(MEMORY)
+        assert spill.group_bits == 3
+        stored = spill.store(b"cells")
         assert bytes(load(stored)[0]) == b"cells"
     with pytest.raises(KeyError):
         load(stored)
 
 
 def test_else_a_private_folder_is_made_and_removed(tmp_path: Path) -> None:
-    with scratch.scratch(settings(), LARGE) as place:
-        assert place is not None
+    with scratch.scratch(ON_DISK) as spill:
+        place = str(spill.place)
         assert Path(place).parent == tmp_path
         assert stat.S_IMODE(os.stat(place).st_mode) == 0o700
-        stored = Spill(place).store(b"cells")
+        stored = spill.store(b"cells")
         assert bytes(load(stored)[0]) == b"cells"
         assert {stat.S_IMODE(path.stat().st_mode) for path in Path(place).iterdir()} == {0o600}
     assert list(tmp_path.iterdir()) == []
-    with contextlib.suppress(ZeroDivisionError), scratch.scratch(settings(), LARGE):
+    with contextlib.suppress(ZeroDivisionError), scratch.scratch(ON_DISK):
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +94,7 @@ def test_a_run_sweeps_what_a_killed_run_left_and_nothing_else(tmp_path: Path) ->
         for folder in theirs:
             folder.mkdir(mode=0o755)  # of the names, none is a scratch folder's and private
         (tmp_path / "sfumato-scratch-abcdefgh").symlink_to(theirs[1])
-        with scratch.scratch(settings(), 1000):
+        with scratch.scratch(IN_MEMORY):
             assert not killed.exists()
             assert (alive / "cells").is_file()
         assert all(folder.is_dir() for folder in theirs)
@@ -89,3 +106,52 @@ def test_a_run_sweeps_what_a_killed_run_left_and_nothing_else(tmp_path: Path) ->
         for job in jobs:
             job.kill()
             job.communicate()
+
+
+def test_the_place_follows_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 54_600_000
+    assert plan(rows, 2 * GB, "--direct_num_workers=2").place == "memory"
+    small = plan(rows, 1 * GB, "--direct_num_workers=2")
+    assert (small.place, small.workers) == ("folder", 2)
+    assert small.needed <= GB
+    monkeypatch.setattr(scratch, "available_memory", lambda: 2 * GB)
+    assert plan(rows, None).place == "memory"
+    monkeypatch.setattr(scratch, "available_memory", lambda: 1 * GB)
+    assert plan(rows, None).place == "folder"
+    monkeypatch.setattr(scratch, "available_memory", lambda: 0)  # nobody says
+    assert plan(rows, None).place == "folder"
+
+
+def test_more_rows_in_the_same_memory_have_more_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**15, 0, 10**15))
+    few, many = (plan(rows, GB, "--direct_num_workers=2") for rows in (10**7, 10**10))
+    assert many.group_bits > few.group_bits
+    assert max(few.needed, many.needed) <= GB
+
+
+def test_threads_that_nobody_asked_for_are_given_up_for_memory() -> None:
+    chosen = runner_settings(None, None, []).with_workers(8)
+    assert plan(10**8, 1 * GB, where=chosen).workers == 1
+    with pytest.raises(RequestError, match="--memory"):
+        plan(10**8, 1 * GB, "--direct_num_workers=8")
+
+
+def test_a_run_that_does_not_fit_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match=r"needs about 600M and may use 400M.*--memory"):
+        plan(1000, 0.4 * GB)
+    monkeypatch.setattr(scratch, "available_memory", lambda: int(0.3 * GB))
+    with pytest.raises(RequestError, match=r"needs about 600M and may use 300M"):
+        plan(1000, None)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(GB, 0, GB))
+    with pytest.raises(RequestError, match=r"3G of disk.*has 1G; set TMPDIR"):
+        plan(10**8, 1 * GB)
+
+
+def test_workers_elsewhere_have_groups_by_their_own_memory() -> None:
+    assert plan(20 * 10**9, None, where=FLINK).place == "runner"
+    assert 1 << plan(20 * 10**9, None, where=FLINK).group_bits >= 1000
+    assert plan(20 * 10**9, 1 * GB, where=FLINK).group_bits > plan(20 * 10**9, None, where=FLINK).group_bits
+    with pytest.raises(RequestError, match="worker"):
+        plan(1000, 0.1 * GB, where=FLINK)
+    with scratch.scratch(plan(1000, None, where=FLINK)) as spill:
+        assert spill.place is None

@@ -27,7 +27,7 @@ from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.locations.users import GROUP_BITS
+from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS
 from sfumato.transforms.metrics import METRICS, PUBLIC, RAW, Counter, Distribution, Metric, Stopwatch, read_metrics
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
@@ -158,8 +158,10 @@ def test_a_heatmap_counts_what_the_data_say(
             "release_write_milliseconds": 1,
         },
     )
-    users = found.pop("shard_group_users")
+    users, grouped = found.pop("shard_group_users"), found.pop("user_group_bytes")
     assert (users["count"], users["sum"]) == (groups, USERS)
+    usable = table.num_rows - sum(BAD.values())
+    assert (grouped["count"], grouped["sum"]) == (1 << DEFAULT_GROUP_BITS, 12 * usable)  # a hash and a code a record
     sizes = {name: 4 * value for name, value in users.items() if name != "count"}  # 4 bytes a key
     release = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     assert found == {
@@ -179,7 +181,7 @@ def test_a_heatmap_counts_what_the_data_say(
 
 def test_bits_are_counted_as_the_data_say(table: pa.Table, pattern: str, bit_pushing: dict) -> None:
     found, stages = dict(bit_pushing), 4  # two rounds of the value, two of its distance from the mean
-    check_times(found, {"slice_read_milliseconds": FILES, "block_tally_milliseconds": stages << GROUP_BITS})
+    check_times(found, {"slice_read_milliseconds": FILES, "block_tally_milliseconds": stages << DEFAULT_GROUP_BITS})
     usable = table.filter(pa.compute.is_finite(table["latitude"]))
     dropped = {"null_user_id": 4, "null_value": table["latitude"].null_count, "not_finite": BAD["not_finite"]}
     assert found == {
@@ -198,7 +200,7 @@ def test_a_count_without_noise_counts_what_the_data_say(
     values = table["latitude"].filter(pa.compute.is_valid(table["user_id"])).to_numpy()
     outside = int(((values < 50.25) | (values > 50.75)).sum())
     missing = table["latitude"].null_count
-    times = {"slice_read_milliseconds": FILES, "group_count_milliseconds": 1 << GROUP_BITS}
+    times = {"slice_read_milliseconds": FILES, "group_count_milliseconds": 1 << DEFAULT_GROUP_BITS}
     check_times(found, times)
     dropped = {"null_user_id": 4, "null_value": missing, "not_finite": BAD["not_finite"]}
     assert found == {

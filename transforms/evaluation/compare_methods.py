@@ -58,7 +58,7 @@ class CompareMethods(beam.PTransform):
         evaluation: Evaluation,
         key: RunKey,
         columns: LocationColumns | None = None,
-        spill: str | None = None,
+        spill: Spill | str | None = None,
     ):
         super().__init__()
         if columns is not None and columns.auxiliary is not None:
@@ -69,7 +69,7 @@ class CompareMethods(beam.PTransform):
         self._evaluation = evaluation
         self._key = key
         self._columns = columns or LocationColumns()
-        self._spill = Spill(spill)
+        self._spill = Spill.of(spill)
 
     def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         grid, spill, key = self._grid, self._spill, self._key
@@ -81,7 +81,7 @@ class CompareMethods(beam.PTransform):
         bounded = {
             bound: chunks
             | f"BoundUsers{_label(bound)}"
-            >> BoundUsers(places, spill, bound[0], bound[1] or None, self._columns.dwell_limit)
+            >> BoundUsers(places, spill, bound[0], bound[1] or None, self._columns.dwell_limit, last=False)
             for bound in bounds
         }
         # The truth comes from the bound with the most information: distributions, if any case has them.

@@ -47,7 +47,7 @@ class CountLocations(beam.PTransform):
         parameters: HeatmapParameters,
         key: RunKey,
         columns: LocationColumns,
-        spill: str | None = None,
+        spill: Spill | str | None = None,
         prior: Estimate | None = None,
         admit: Admit | None = None,
         asked: AskedUsers | None = None,
@@ -57,7 +57,7 @@ class CountLocations(beam.PTransform):
         self._parameters = parameters
         self._key = key
         self._columns = columns
-        self._spill = Spill(spill)
+        self._spill = Spill.of(spill)
         self._prior = prior
         self._admit = admit or Admit(parameters.admission())
         self._asked = asked
@@ -112,7 +112,7 @@ class PrivateHeatmap(CountLocations):
         parameters: HeatmapParameters,
         key: RunKey,
         columns: LocationColumns | None = None,
-        spill: str | None = None,
+        spill: Spill | str | None = None,
         prior: Estimate | None = None,
         admit: Admit | None = None,
         asked: AskedUsers | None = None,

@@ -119,9 +119,9 @@ class UserDraw:
         return hash_users(without_views(ids).filter(pa.array(~nulls(ids))), self.rounds.key.subkey("users"))
 
 
-def split_marked_users(users: NDArray[np.uint64]) -> list[tuple[int, NDArray[np.uint64]]]:
+def split_marked_users(users: NDArray[np.uint64], group_bits: int) -> list[tuple[int, NDArray[np.uint64]]]:
     """Splits marked hashes by user group, so that all records of a user meet: (group, the group's users)."""
-    order, groups = by_user_group(users)
+    order, groups = by_user_group(users, group_bits)
     return [(number, users[order[rows]]) for number, rows in groups]
 
 

@@ -163,10 +163,11 @@ class SampleAndThreshold(MergeSamples):
 
 @typehints.with_input_types(FileSlice)
 class _SampleSliceFn(beam.DoFn):
-    def __init__(self, items: Items, draw: RoundDraw, admission: AdmissionSampler | None):
+    def __init__(self, items: Items, draw: RoundDraw, admission: AdmissionSampler | None, group_bits: int):
         self._items = items
         self._draw = draw
         self._admission = admission
+        self._group_bits = group_bits
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         counts, stopwatch = RowCounts(), Stopwatch()
@@ -179,16 +180,16 @@ class _SampleSliceFn(beam.DoFn):
                 encoded = replace(encoded, sample=draw.with_unusable(encoded.sample, ids, dropped))
                 marked = draw.admission_users(batch.column(self._items.columns.user_id), dropped)
             counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
-            yield from split_sample(encoded.sample)
-            for group in split_marked_users(marked):
+            yield from split_sample(encoded.sample, self._group_bits)
+            for group in split_marked_users(marked, self._group_bits):
                 yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group)
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
-def split_sample(sample: Sample) -> Iterator[tuple[int, Sample]]:
+def split_sample(sample: Sample, group_bits: int) -> Iterator[tuple[int, Sample]]:
     """Splits a sample by user group, so that all of a user's records meet: (group, the group's sample)."""
-    order, groups = by_user_group(sample.users)
+    order, groups = by_user_group(sample.users, group_bits)
     for number, rows in groups:
         at = order[rows]
         items = sample.items[at]
@@ -239,7 +240,7 @@ class CountOptions(TypedDict, total=False):
     """
 
     admit: Admit | None
-    spill: str | None
+    spill: Spill | str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +280,7 @@ class CountRounds(beam.PTransform):
         self._items, self._draw, self._count, self._rounds = items, draw, count, rounds
         self._min_users = min_users
         self._admit = options.get("admit")
-        self._spill = Spill(options.get("spill"))
+        self._spill = Spill.of(options.get("spill"))
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, count_users, rounds, admit = self._draw.key, self._count, self._rounds, self._admit
@@ -315,9 +316,9 @@ class CountRounds(beam.PTransform):
             | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
             | "SpreadSlices" >> beam.Reshuffle()
             | "Sample"
-            >> beam.ParDo(_SampleSliceFn(self._items, self._draw, admission_sampler)).with_outputs(
-                ROW_COUNTS, _ADMISSION_USERS, main="samples"
-            )
+            >> beam.ParDo(
+                _SampleSliceFn(self._items, self._draw, admission_sampler, self._spill.group_bits)
+            ).with_outputs(ROW_COUNTS, _ADMISSION_USERS, main="samples")
         )
         counted = (
             sampled.samples  # (user group, Sample)

@@ -15,6 +15,7 @@ from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 
 SLICE_ROWS = 4_000_000
 BATCH_ROWS = 1 << 20
+_READ_BYTES = 1 << 20  # of a column, from a local disk
 _FIELD_ID = b"PARQUET:field_id"
 
 
@@ -22,10 +23,17 @@ _FIELD_ID = b"PARQUET:field_id"
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """Opens a Parquet file, local or remote. Raises DataError with the path if it cannot be read as Parquet."""
     try:
-        # Arrow reads local files without Python's lock. Remote files need Beam's file systems.
+        # Arrow reads local files without Python's lock, and a few pages at a time: a row group may have any size.
+        # Remote files need Beam's file systems, and few large reads: Arrow then holds the columns of a row group.
+        remote = is_remote(path)
         with (
-            open_file(path) if is_remote(path) else pa.OSFile(path) as source,
-            pq.ParquetFile(source, page_checksum_verification=True) as file,
+            open_file(path) if remote else pa.OSFile(path) as source,
+            pq.ParquetFile(
+                source,
+                page_checksum_verification=True,
+                pre_buffer=remote,
+                buffer_size=0 if remote else _READ_BYTES,
+            ) as file,
         ):
             yield file
     except (PermissionError, FileNotFoundError, IsADirectoryError) as error:

@@ -19,7 +19,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations.records import join_records, sorted_records
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
-from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.locations.spill import Spill, take
 
 # The largest number below, gamma n + n, then fits 63 bits: a user's amounts add up to n <= 2^31.
 MAX_GAMMA = (1 << 31) - 1
@@ -68,7 +68,7 @@ def check_gamma(gamma: int) -> None:
 
 
 def bound_distributions(
-    chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None
+    chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None, last: bool = False
 ) -> Distributions:
     """The distribution of every user of one group.
 
@@ -81,13 +81,14 @@ def bound_distributions(
         places: how a location and a category are coded.
         gamma: the sum of a user's weights.
         max_dwell: see `sorted_records`.
+        last: whether nothing else needs the chunks, see `spill.take`.
 
     Raises:
         RequestError: gamma is out of range.
         DataError: there are too many records.
     """
     check_gamma(gamma)
-    records = sorted_records(*join_records(chunks, places), places, max_dwell)
+    records = sorted_records(*join_records(chunks, places, last), places, max_dwell)
     amounts = records.amounts()
     user = amounts.user
     # Let A_j of the user's n be in their first j locations, and U be uniform in [0, 1). These locations together get
@@ -118,8 +119,11 @@ def split_distributions(
 def build_weighted_shard_group(
     group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill
 ) -> ShardGroup:
-    """The index of one shard group, from all its chunks of `split_distributions`. Ranks are in order of hashes."""
-    stored = [load(chunk) for chunk in chunks]
+    """The index of one shard group, from all its chunks of `split_distributions`, which are taken.
+
+    Ranks are in order of hashes.
+    """
+    stored = list(map(take, chunks))
     users = np.concatenate([np.frombuffer(columns[0], np.uint64) for columns in stored])
     weights = np.concatenate([np.frombuffer(columns[1], np.int64) for columns in stored])
     keys = np.concatenate([np.frombuffer(columns[2], key_dtype(places)) for columns in stored])

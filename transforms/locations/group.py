@@ -27,7 +27,7 @@ from sfumato.transforms.locations.shards import (
     empty_shard_groups,
     split_by_shard_group,
 )
-from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.locations.spill import Spill, lengths_of, take
 from sfumato.transforms.locations.users import (
     Contribution,
     bound_slots,
@@ -36,7 +36,7 @@ from sfumato.transforms.locations.users import (
     count_unusable,
     split_unusable,
 )
-from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS
+from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS, USER_GROUP_BYTES
 from sfumato.transforms.privacy.admission import UserCounts
 
 _USERS_PER_ELEMENT = 2_000_000
@@ -55,6 +55,7 @@ class _BoundUsersFn(beam.DoFn):
         gamma: int | None,
         max_dwell: float | None,
         records_per_user: int,
+        last: bool,
     ):
         self._places = places
         self._spill = spill
@@ -62,25 +63,27 @@ class _BoundUsersFn(beam.DoFn):
         self._gamma = gamma
         self._max_dwell = max_dwell
         self._records_per_user = records_per_user
+        self._last = last
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
         records, unusable = split_unusable(element[1])
-        users = 0
+        without_record, users = count_unusable(records, unusable), 0
+        USER_GROUP_BYTES.record(sum(sum(lengths_of(chunk)) for chunk in records))
         if records and self._gamma is None:
             if self._records_per_user > 1:
-                bounded = bound_slots(records, self._places, self._records_per_user)
                 users = count_distinct(records)  # a row's bits of the hash are too few to tell users apart
+                bounded = bound_slots(records, self._places, self._records_per_user, self._last)
             else:
-                bounded = bound_users(records, self._places, self._max_dwell, self._top)
+                bounded = bound_users(records, self._places, self._max_dwell, self._top, self._last)
                 users = len(bounded)
             for part in np.array_split(bounded, 1 + len(bounded) // _USERS_PER_ELEMENT):
                 yield self._spill.store(part.data)
         elif records and self._gamma is not None:
-            rows = bound_distributions(records, self._places, self._gamma, self._max_dwell)
+            rows = bound_distributions(records, self._places, self._gamma, self._max_dwell, self._last)
             users = rows.population()
             yield from rows.store(self._spill)
         BOUNDED_USERS.add(users)
-        yield beam.pvalue.TaggedOutput(self.USERS, UserCounts(users, count_unusable(records, unusable)))
+        yield beam.pvalue.TaggedOutput(self.USERS, UserCounts(users, without_record))
 
 
 class BoundUsers(beam.PTransform):
@@ -96,6 +99,7 @@ class BoundUsers(beam.PTransform):
         gamma: with contribution `all`, the sum of a user's weights, see `rounding.stored_total`.
         max_dwell: see `sorted_records`.
         records_per_user: above 1, a user adds one record in each of so many slots at most, see `bound_slots`.
+        last: whether no other transform reads the chunks. Then the memory that holds them is released.
 
     Raises:
         RequestError: gamma is out of range.
@@ -109,13 +113,14 @@ class BoundUsers(beam.PTransform):
         gamma: int | None = None,
         max_dwell: float | None = None,
         records_per_user: int = 1,
+        last: bool = True,
     ):
         super().__init__()
         if (gamma is not None) != (contribution == "all"):
             raise ValueError(f"gamma belongs to contribution all, got {gamma} and {contribution!r}")
         if gamma is not None:
             check_gamma(gamma)
-        self._bound = _BoundUsersFn(places, spill, contribution, gamma, max_dwell, records_per_user)
+        self._bound = _BoundUsersFn(places, spill, contribution, gamma, max_dwell, records_per_user, last)
 
     def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         bounded = (
@@ -152,7 +157,7 @@ class _SplitByShardGroupFn(beam.DoFn):
         self._spill = spill
 
     def process(self, bounded: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
-        columns = load(bounded)
+        columns = take(bounded)
         if len(columns) == 1:
             users = np.frombuffer(columns[0], np.uint64)
             yield from split_by_shard_group(users, cohort, self._places, self._spill)
@@ -170,7 +175,7 @@ class _BuildShardGroupFn(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
         group, chunks = element[0], list(element[1])  # references, or data that the runner has read already
-        build = build_shard_group if len(load(chunks[0])) == 1 else build_weighted_shard_group
+        build = build_shard_group if len(lengths_of(chunks[0])) == 1 else build_weighted_shard_group
         index = build(group, chunks, cohort, self._places, self._spill)
         SHARD_GROUP_USERS.record(index.user_starts[-1])
         SHARD_GROUP_BYTES.record(sum(column.nbytes for column in index.columns()))
@@ -180,7 +185,8 @@ class _BuildShardGroupFn(beam.DoFn):
 class BuildShards(beam.PTransform):
     """Bounded users (bytes, from `BoundUsers`) and a singleton Cohort -> every ShardGroup of the cohort.
 
-    Deterministic, given the key. weighted: whether users have distributions.
+    No other transform may read the bounded users: the memory that holds them is released. Deterministic, given the key.
+    weighted: whether users have distributions.
     """
 
     def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill, weighted: bool = False):

@@ -18,7 +18,7 @@ from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import split_by_user_group
+from sfumato.transforms.locations.users import UserGroups
 from sfumato.transforms.logs import READ_COUNTS, READ_FILE
 from sfumato.transforms.metrics import (
     CLAMPED_ROWS,
@@ -145,20 +145,23 @@ class _EncodeSliceFn(beam.DoFn):
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         user_key = self._run_key.subkey("users")
-        counts, stopwatch = RowCounts(), Stopwatch()
+        counts, stopwatch, groups = RowCounts(), Stopwatch(), UserGroups(self._spill)
         for batch in stopwatch.over(read_batches(part, self._columns, count_other_days)):
             with stopwatch:
                 if self._asked is not None:
                     batch = self._asked.only(batch, self._columns)
                 encoded = encode_locations(batch, self._columns, self._locator, user_key)
+                groups.add(encoded)
             counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped)
-            yield from split_by_user_group(encoded, self._spill)
+            if groups.is_full:
+                yield from groups.chunks()
+        yield from groups.chunks()
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
 class ReadLocations(beam.PTransform):
-    """Paths of logs, or LogFiles -> two PCollections: (user group, chunk) of `split_by_user_group`; RowCounts.
+    """Paths of logs, or LogFiles -> two PCollections: (user group, chunk) of `UserGroups`; RowCounts.
 
     When the pipeline runs it raises DataError with the path of a file that is damaged, has changed or lacks a column.
     asked: the users whose rows are read; None reads all.

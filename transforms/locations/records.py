@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.spill import join, load
+from sfumato.transforms.locations.spill import join, lengths_of
 
 # A group of users has fewer records: gamma n + n with gamma and n below 2^31 fits 63 bits.
 _MAX_RECORDS = (1 << 31) - 1
@@ -22,24 +23,25 @@ _AMOUNT = 1 << 31  # about the sum of the amounts of a user whose records have w
 
 
 def join_records(
-    chunks: Iterable[bytes], places: Places
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.float64] | None]:
+    chunks: Iterable[bytes], places: Places, last: bool = False
+) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.float64] | None]:
     """All records of one user group, in any order.
 
     Args:
         chunks: of the group, from `split_by_user_group`.
         places: how a location and a category are coded.
+        last: whether nothing else needs the chunks, see `spill.take`.
 
     Returns:
-        Hashes and codes, uint64[n] each, and values, float64[n], or None where the chunks hold none.
+        Hashes, uint64[n], codes, places.dtype[n], and values, float64[n], or None where the chunks hold none.
     """
     chunks = list(chunks)
     hashes, value = np.dtype(np.uint64), np.dtype(np.float64)
-    if len(load(chunks[0])) == 3:
-        users, values, codes = join(chunks, (hashes, value, places.dtype))
-        return users, codes.astype(np.uint64, copy=False), values
-    users, codes = join(chunks, (hashes, places.dtype))
-    return users, codes.astype(np.uint64, copy=False), None
+    if len(lengths_of(chunks[0])) == 3:
+        users, values, codes = join(chunks, (hashes, value, places.dtype), last)
+        return users, codes, values
+    users, codes = join(chunks, (hashes, places.dtype), last)
+    return users, codes, None
 
 
 def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -99,27 +101,35 @@ class UserRecords:
     def from_columns(
         cls,
         users: NDArray[np.uint64],
-        codes: NDArray[np.uint64],
+        codes: NDArray[Any],
         places: Places,
         weights: NDArray[np.float64] | None = None,
     ) -> UserRecords:
-        """Sorts records: hashes and codes uint64[n]. Raises DataError for more users than fit beside a code."""
+        """Sorts records: hashes uint64[n], which are sorted in place, and codes unsigned[n].
+
+        Raises DataError for more users than fit beside a code.
+        """
         order = np.argsort(users)
-        users = users[order]
+        codes = codes[order]
+        weights = None if weights is None else weights[order]
+        del order  # up to half of a worker's memory
+        users.sort()
         new = np.ones(len(users), dtype=bool)
         new[1:] = users[1:] != users[:-1]
         starts = np.flatnonzero(new)
+        del new
         counts = np.diff(starts, append=len(users))
         if len(starts) > 1 << (64 - places.bits):
             raise DataError(f"too many users for depth {places.depth}: use a smaller depth")
         # Sorting (index of the user, code) as one number orders each user's records by code.
-        position = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
-        by_code = (position << np.uint64(places.bits)) | codes[order]
+        by_code = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
+        by_code <<= np.uint64(places.bits)
+        by_code |= codes
         if weights is None:
             by_code.sort()
             return cls(places, users[starts], starts, counts, by_code)
         by_place = np.argsort(by_code)
-        return cls(places, users[starts], starts, counts, by_code[by_place], weights[order][by_place])
+        return cls(places, users[starts], starts, counts, by_code[by_place], weights[by_place])
 
     def codes_of(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The codes of some records: uint64[rows]."""
@@ -158,12 +168,15 @@ class UserRecords:
 
 def sorted_records(
     users: NDArray[np.uint64],
-    codes: NDArray[np.uint64],
+    codes: NDArray[Any],
     values: NDArray[np.float64] | None,
     places: Places,
     max_dwell: float | None,
 ) -> UserRecords:
-    """The records of `join_records` in order. max_dwell: seconds, if values are times; None if they are weights."""
+    """The records of `join_records` in order. `users` is sorted in place.
+
+    max_dwell: seconds, if values are times; None if they are weights.
+    """
     if values is not None and max_dwell is not None:
         values = dwell_weights(users, values, max_dwell)
     return UserRecords.from_columns(users, codes, places, values)

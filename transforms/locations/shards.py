@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.locations.spill import Spill, join, load
 
 _MAX_GROUP_SHIFT = 6
 # What a release reveals about participation. planned: nothing; every planned shard reports with the planned noise.
@@ -243,6 +243,22 @@ def shards_of(users: NDArray[np.uint64], cohort: Cohort, places: Places) -> NDAr
     return shard
 
 
+def starts_of_shards(
+    users: NDArray[np.uint64], shards: NDArray[np.int64], cohort: Cohort, places: Places
+) -> NDArray[np.int64]:
+    """The index of the first user who is in each shard or above: int64[len(shards)].
+
+    By binary searches, so that few users' shards are computed. users: as for `shards_of`, at least one, ascending.
+    """
+    low, high = np.zeros(len(shards), dtype=np.int64), np.full(len(shards), len(users), dtype=np.int64)
+    while (searching := low < high).any():
+        middle = (low + high) >> 1
+        below = shards_of(users[np.minimum(middle, len(users) - 1)], cohort, places) < shards
+        low = np.where(searching & below, middle + 1, low)
+        high = np.where(searching & ~below, middle, high)
+    return low
+
+
 def keys_in_groups(
     shard: NDArray[np.int64], codes: NDArray[Any], shift: int, places: Places
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -262,19 +278,20 @@ def split_by_shard_group(
 ) -> Iterator[tuple[int, bytes]]:
     """Yields (shard group, stored keys) of the users who take part.
 
-    Groups without users are missing; `empty_shard_groups` has every group. users: uint64[n], from `bound_users`.
+    Groups without users are missing; `empty_shard_groups` has every group. users: uint64[n], ascending, from
+    `bound_users`.
     """
-    shard = shards_of(users, cohort, places)
-    if cohort.sampling_rate < 1:
-        takes_part = shard < cohort.shards
-        users, shard = users[takes_part], shard[takes_part]
     if not len(users):
         return
-    group, keys = keys_in_groups(shard, users & places.mask, cohort.group_shift, places)
-    for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order
-        chosen = keys[group == number]
-        if len(chosen):
-            yield number, spill.store(chosen.data)
+    lowest, highest = shards_of(users[[0, -1]], cohort, places).tolist()
+    shift, dtype = cohort.group_shift, key_dtype(places)
+    for group in range(lowest >> shift, (min(highest, cohort.shards - 1) >> shift) + 1):
+        first, shards = shards_in(group, cohort, shift)
+        starts = starts_of_shards(users, np.arange(first, first + shards + 1), cohort, places)
+        if starts[0] < starts[-1]:
+            position = np.repeat(np.arange(shards, dtype=dtype) << dtype.type(places.bits), np.diff(starts))
+            position |= (users[starts[0] : starts[-1]] & places.mask).astype(dtype)
+            yield group, spill.store(position.data)
 
 
 def empty_shard_groups(cohort: Cohort, weighted: bool = False) -> Iterator[tuple[int, bytes]]:
@@ -292,8 +309,8 @@ def empty_shard_groups(cohort: Cohort, weighted: bool = False) -> Iterator[tuple
 
 
 def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill) -> ShardGroup:
-    """The index of one shard group, from all its chunks of `split_by_shard_group`."""
-    keys = np.concatenate([np.frombuffer(load(chunk)[0], key_dtype(places)) for chunk in chunks])
+    """The index of one shard group, from all its chunks of `split_by_shard_group`, which are taken."""
+    (keys,) = join(chunks, (key_dtype(places),), last=True)
     keys.sort()
     first, shards = shards_in(group, cohort, cohort.group_shift)
     return ShardGroup(first, shards, places, keys, spill.store(keys.data))

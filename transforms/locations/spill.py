@@ -26,6 +26,7 @@ _INLINE = b"inline:\0"
 _HELD = b"held at:"
 _FILE = b"at file:"
 MEMORY = "memory:"
+DEFAULT_GROUP_BITS = 6  # where the number of rows is not known
 
 _held: dict[str, dict[int, tuple[memoryview, ...]]] = {}
 _names = itertools.count()
@@ -36,15 +37,24 @@ class Spill:
 
     A retried bundle stores its buffers again; nothing is overwritten. A stored array must not be changed afterwards.
 
-    place: None keeps buffers in line. `memory:NAME` holds them in this process, without a copy, until `forget` is
-    called. A folder's path appends them to a file; each worker has its own.
+    Args:
+        place: None keeps buffers in line. `memory:NAME` holds them in this process, without a copy, until they are
+            taken or `forget` is called. A folder's path appends them to a file; each worker has its own.
+        group_bits: the stages group records by user in 2^group_bits groups, see `user_groups.group_bits`. No result
+            depends on it.
     """
 
-    def __init__(self, place: str | None = None):
+    def __init__(self, place: str | None = None, group_bits: int = DEFAULT_GROUP_BITS):
         self.place = place
+        self.group_bits = group_bits
         self._file: int | None = None  # a descriptor, closed with this object
         self._path = ""
         self._end = 0
+
+    @classmethod
+    def of(cls, place: Spill | str | None) -> Spill:
+        """The Spill itself, or one with this place."""
+        return place if isinstance(place, Spill) else cls(place)
 
     def store(self, *parts: bytes | memoryview) -> bytes:
         """Stores the parts. Returns a reference for `load`."""
@@ -72,8 +82,8 @@ class Spill:
             self._end += written
             data = data[written:]
 
-    def __reduce__(self) -> tuple[type[Spill], tuple[str | None]]:
-        return Spill, (self.place,)  # every worker opens its own file
+    def __reduce__(self) -> tuple[type[Spill], tuple[str | None, int]]:
+        return Spill, (self.place, self.group_bits)  # every worker opens its own file
 
 
 def forget(place: str) -> None:
@@ -103,18 +113,42 @@ def load(stored: bytes) -> tuple[memoryview, ...]:
     return _cut(memoryview(view)[first - page :], lengths)
 
 
-def join(chunks: Iterable[bytes], dtypes: Sequence[np.dtype[Any]]) -> list[NDArray[Any]]:
+def take(stored: bytes) -> tuple[memoryview, ...]:
+    """The parts of a reference, which nothing may load again: what memory holds is released with the last view."""
+    parts = load(stored)
+    if stored.startswith(_HELD):
+        place, name = stored[_TAG_BYTES:].decode().rsplit(" ", 1)
+        del _held[place][int(name)]
+    return parts
+
+
+def lengths_of(stored: bytes) -> tuple[int, ...]:
+    """The bytes of each part of a reference. What lies in a file is not read."""
+    if stored.startswith(_FILE):
+        return tuple(map(int, stored[_TAG_BYTES:].split(b":", 2)[1].split(b",")))
+    return tuple(map(len, load(stored)))
+
+
+def join(chunks: Iterable[bytes], dtypes: Sequence[np.dtype[Any]], last: bool = False) -> list[NDArray[Any]]:
     """Joins stored chunks, whose parts are columns: one array for each column, in order of chunks.
 
-    Chunks are read one at a time, because there may be more of them than a process may open files. dtypes: of the
-    columns. Raises ValueError if the columns of a chunk have different lengths.
+    Chunks are read one at a time, because there may be more of them than a process may open files, and more than its
+    memory holds twice.
+
+    Args:
+        chunks: references.
+        dtypes: of the columns.
+        last: whether the chunks are taken, see `take`.
+
+    Raises:
+        ValueError: the columns of a chunk have different lengths.
     """
     chunks = list(chunks)  # references, or in line what the runner has read anyway
-    total = sum(len(load(chunk)[0]) for chunk in chunks) // dtypes[0].itemsize
+    total = sum(lengths_of(chunk)[0] for chunk in chunks) // dtypes[0].itemsize
     columns = [np.empty(total, dtype) for dtype in dtypes]
-    end = 0
+    end, read = 0, take if last else load
     for chunk in chunks:
-        parts = [np.frombuffer(part, dtype) for part, dtype in zip(load(chunk), dtypes, strict=True)]
+        parts = [np.frombuffer(part, dtype) for part, dtype in zip(read(chunk), dtypes, strict=True)]
         if len({len(part) for part in parts}) > 1:  # NumPy would repeat a column of one row
             raise ValueError(f"chunk: its columns have different lengths, {[len(part) for part in parts]}")
         begin, end = end, end + len(parts[0])

@@ -6,8 +6,10 @@ group, one record of each user counts. The key chooses it.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,46 +17,101 @@ from numpy.typing import NDArray
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.records import UserRecords, join_records, keyed_below, sorted_records
-from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS, Spill, lengths_of, load
 
 # What a user adds: one of their records, their location of largest weight, or a distribution over all their locations.
 Contribution = Literal["one", "top", "all"]
-GROUP_BITS = 6  # 64 groups: few large elements
+MAX_GROUP_BITS = 16  # NumPy sorts numbers of at most 16 bits by their digits, which takes linear time
+ROW_BYTES = 160  # of memory at most, for each record of a group while its users are bounded
+MAX_GROUP_BYTES = 2_000_000_000
+_GROUP_ROWS = 1 << 20  # of logs of few rows, so that all workers have some groups
+_MIN_BITS, _MANY_BITS = 2, 6
+_BUFFERED_ROWS = 1 << 22
+_RARE_BITS = 10
 
 
-def by_user_group(users: NDArray[np.uint64]) -> tuple[NDArray[np.int64], list[tuple[int, slice]]]:
+def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
+    """How many upper bits of a hash say the user group: log2 of the number of groups.
+
+    It follows from public figures alone, and no result depends on it. Groups have about a million rows, up to 64
+    groups. From there on they grow up to the memory for one group, and then their number follows the rows.
+
+    Args:
+        rows: of the logs.
+        max_bytes: of memory for one group.
+
+    Returns:
+        2..16.
+    """
+    few = min((-(-rows // _GROUP_ROWS) - 1).bit_length(), _MANY_BITS) if rows else 0
+    needed = max(math.ceil(rows * ROW_BYTES / max_bytes) - 1, 0).bit_length()
+    return max(_MIN_BITS, min(max(few, needed), MAX_GROUP_BITS))
+
+
+def by_user_group(
+    users: NDArray[np.uint64], bits: int = DEFAULT_GROUP_BITS
+) -> tuple[NDArray[np.int64], list[tuple[int, slice]]]:
     """Sorts records by user group. A user's group is the upper bits of their hash.
 
     Args:
         users: uint64[n], hashes.
+        bits: 1..16, log2 of the number of groups.
 
     Returns:
         The order of the records, int64[n], and for each group that has records its number and its slice of the order.
     """
-    group = (users >> np.uint64(64 - GROUP_BITS)).astype(np.uint8)
-    ends = np.cumsum(np.bincount(group, minlength=1 << GROUP_BITS)).tolist()
+    group = (users >> np.uint64(64 - bits)).astype(np.uint8 if bits <= 8 else np.uint16)
+    ends = np.cumsum(np.bincount(group, minlength=1 << bits)).tolist()
     slices = enumerate(map(slice, [0, *ends], ends))
-    order = np.argsort(group, kind="stable")  # a radix sort, for bytes
+    order = np.argsort(group, kind="stable")  # a radix sort, for 8 and 16 bits
     return order, [(number, rows) for number, rows in slices if rows.stop > rows.start]
 
 
-def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple[int, bytes]]:
-    """Splits a batch by user group: yields (group, stored columns).
+class UserGroups:
+    """Records of some batches, split by user group. Each group's columns are its own arrays, released by themselves."""
 
-    The columns are hashes, values if there are any, and codes. Users of dropped rows have chunks of their own, with
-    hashes alone.
-    """
-    order, groups = by_user_group(batch.users)
-    columns = [batch.users[order], batch.codes[order]]
-    if batch.values is not None:
-        columns.insert(1, batch.values[order])
-    for number, rows in groups:
-        yield number, spill.store(*(column[rows].data for column in columns))
-    if len(batch.unusable):
-        order, groups = by_user_group(batch.unusable)
-        unusable = batch.unusable[order]
-        for number, rows in groups:
-            yield number, spill.store(unusable[rows].data)
+    def __init__(self, spill: Spill):
+        self._spill = spill
+        self._records: defaultdict[int, list[tuple[NDArray[Any], ...]]] = defaultdict(list)
+        self._unusable: defaultdict[int, list[tuple[NDArray[Any], ...]]] = defaultdict(list)
+        self._rows = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are so many rows that it is time for `chunks`: about four million."""
+        return self._rows >= _BUFFERED_ROWS
+
+    def add(self, batch: EncodedLocations) -> None:
+        """Adds the records of a batch, and its users of dropped rows."""
+        columns = (batch.users, batch.codes) if batch.values is None else (batch.users, batch.values, batch.codes)
+        self._add(self._records, columns)
+        self._add(self._unusable, (batch.unusable,))
+
+    def _add(self, groups: defaultdict[int, list[tuple[NDArray[Any], ...]]], columns: tuple[NDArray[Any], ...]) -> None:
+        order, slices = by_user_group(columns[0], self._spill.group_bits)
+        for number, rows in slices:  # `clip` checks no index, and so needs no copy
+            groups[number].append(tuple(column.take(order[rows], mode="clip") for column in columns))
+        self._rows += len(order)
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Yields (group, stored columns) and forgets the records.
+
+        The columns are hashes, values if there are any, and codes. Users of dropped rows have chunks of their own, with
+        hashes alone.
+        """
+        for groups in (self._records, self._unusable):
+            while groups:
+                number, pieces = groups.popitem()
+                joined = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
+                yield number, self._spill.store(*(column.data for column in joined))
+        self._rows = 0
+
+
+def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple[int, bytes]]:
+    """Splits a batch by user group; see `UserGroups.chunks`."""
+    groups = UserGroups(spill)
+    groups.add(batch)
+    yield from groups.chunks()
 
 
 def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
@@ -62,7 +119,7 @@ def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     records: list[bytes] = []
     unusable: list[bytes] = []
     for chunk in chunks:
-        (unusable if len(load(chunk)) == 1 else records).append(chunk)
+        (unusable if len(lengths_of(chunk)) == 1 else records).append(chunk)
     return records, unusable
 
 
@@ -88,9 +145,9 @@ def any_repeated(users: NDArray[np.uint64]) -> bool:
 
 
 def bound_users(
-    chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False
+    chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False, last: bool = False
 ) -> NDArray[np.uint64]:
-    """One location of each user: uint64[users], the hash's upper 64 - places.bits bits above the location's code.
+    """One location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the code.
 
     The lower bits of the user's hash choose one of their records, uniformly or with probability in proportion to
     weights. So the choice depends on no other user and on no order.
@@ -100,15 +157,38 @@ def bound_users(
         places: how a location and a category are coded.
         max_dwell: see `sorted_records`.
         top: chooses the location that holds most of the user's records or weight; among equal ones, by their hash.
+        last: whether nothing else needs the chunks, see `spill.take`.
     """
-    users, codes, values = join_records(chunks, places)
-    if any_repeated(users):
+    users, codes, values = join_records(chunks, places, last)
+    if not len(users):
+        return users
+    bounded = users & ~places.mask
+    bounded |= codes
+    bounded.sort()
+    if _may_repeat(users, bounded, places):
+        del bounded
         records = sorted_records(users, codes, values, places, max_dwell)
-        users, codes = records.users, records.codes_of(_most_frequent(records) if top else _drawn(records))
-    return (users & ~places.mask) | codes
+        chosen = _most_frequent(records) if top else _drawn(records)
+        bounded = records.users & ~places.mask
+        bounded |= records.codes_of(chosen)
+        bounded.sort()  # users with equal upper bits are in the order of their codes
+    return bounded
 
 
-def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) -> NDArray[np.uint64]:
+def _may_repeat(users: NDArray[np.uint64], bounded: NDArray[np.uint64], places: Places) -> bool:
+    """Whether any user occurs twice, by the upper bits of `bounded`, which are in order, and then by whole hashes."""
+    upper = bounded >> np.uint64(places.bits)
+    equal = upper[np.flatnonzero(upper[1:] == upper[:-1])]
+    if not len(equal):
+        return False
+    if len(equal) > len(users) >> _RARE_BITS:  # far more than by chance
+        return any_repeated(users)
+    return any_repeated(users[np.isin(users >> np.uint64(places.bits), equal)])
+
+
+def bound_slots(
+    chunks: Iterable[bytes], places: Places, records_per_user: int, last: bool = False
+) -> NDArray[np.uint64]:
     """One record of each user in each of so many slots at most: uint64[rows], like the results of `bound_users`.
 
     In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
@@ -118,8 +198,9 @@ def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) 
         chunks: of one group's records, from `split_by_user_group`, without weights.
         places: how a location and a slot are coded.
         records_per_user: at least 1.
+        last: whether nothing else needs the chunks, see `spill.take`.
     """
-    users, codes, _ = join_records(chunks, places)
+    users, codes, _ = join_records(chunks, places, last)
     records = sorted_records(users, codes, None, places, None)
     slot_of_row = records.by_code >> np.uint64(2 * places.depth)  # with the index of the user above
     new = np.ones(len(slot_of_row), dtype=bool)
@@ -132,7 +213,7 @@ def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) 
     order = np.lexsort((_mixed(records.users[user], slot, 2), user))
     begins = np.searchsorted(user[order], user[order])  # users ascend in this order too
     chosen = np.sort(order[np.arange(len(order)) - begins < records_per_user])
-    return (records.users[user[chosen]] & ~places.mask) | records.codes_of(row[chosen])
+    return np.sort((records.users[user[chosen]] & ~places.mask) | records.codes_of(row[chosen]))
 
 
 def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) -> NDArray[np.uint64]:

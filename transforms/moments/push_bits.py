@@ -74,7 +74,7 @@ class PushBits(beam.PTransform):
         grouping: Grouping | None = None,
         *,
         cap: int | None = None,
-        spill: str | None = None,
+        spill: Spill | str | None = None,
         admit: Admit | None = None,
     ):
         super().__init__()
@@ -92,7 +92,7 @@ class PushBits(beam.PTransform):
         self._plan = plan
         self._grouping = grouping
         self._meter = PrivacyMeter(plan.response, plan.bits_per_client if cap is None else cap)
-        self._spill = Spill(spill)
+        self._spill = Spill.of(spill)
         self._admit = admit or Admit(plan.admission())
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:

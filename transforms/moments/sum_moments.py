@@ -46,7 +46,7 @@ class SumMoments(beam.PTransform):
         key: RunKey,
         grouping: Grouping | None = None,
         *,
-        spill: str | None = None,
+        spill: Spill | str | None = None,
         admit: Admit | None = None,
     ):
         super().__init__()
@@ -56,7 +56,7 @@ class SumMoments(beam.PTransform):
         self._values = values
         self._plan = plan
         self._rows = 1 if grouping is None else grouping.tally_rows
-        self._spill = Spill(spill)
+        self._spill = Spill.of(spill)
         self._admit = admit or Admit(plan.admission())
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:

@@ -128,11 +128,11 @@ def split_by_user(encoded: EncodedValues, spill: Spill) -> Iterator[tuple[int, b
     Users of dropped rows come separately, as hashes only: (group, stored hashes).
     """
     assert encoded.users is not None
-    order, slices = by_user_group(encoded.users)
+    order, slices = by_user_group(encoded.users, spill.group_bits)
     columns = [column[order] for column in (encoded.users, encoded.codes, encoded.groups) if column is not None]
     for number, rows in slices:
         yield number, spill.store(*(column[rows].data for column in columns))
-    order, slices = by_user_group(encoded.unusable)
+    order, slices = by_user_group(encoded.unusable, spill.group_bits)
     unusable = encoded.unusable[order]
     for number, rows in slices:
         yield number, spill.store(unusable[rows].data)

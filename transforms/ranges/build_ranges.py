@@ -42,7 +42,7 @@ class BuildRanges(beam.PTransform):
         plan: RangesPlan,
         key: RunKey,
         columns: LocationColumns | None = None,
-        spill: str | None = None,
+        spill: Spill | str | None = None,
         admit: Admit | None = None,
     ):
         super().__init__()
@@ -61,13 +61,15 @@ class CollectCounts(beam.PTransform):
     Raises DataError for damaged files, and NotAdmittedError (see Admit).
     """
 
-    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None, admit: Admit):
+    def __init__(
+        self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: Spill | str | None, admit: Admit
+    ):
         super().__init__()
         self._plan = plan
         self._admit = admit
         self._key = key.narrowed({**plan.metadata(), "columns": columns.metadata()})
         self._columns = columns
-        self._spill = Spill(spill)
+        self._spill = Spill.of(spill)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         grid, spill = self._plan.field.grid, self._spill
@@ -136,7 +138,9 @@ class CollectHeatmapCounts(beam.PTransform):
     Raises as PrivateHeatmap does.
     """
 
-    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None, admit: Admit):
+    def __init__(
+        self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: Spill | str | None, admit: Admit
+    ):
         super().__init__()
         assert plan.heatmap is not None
         self._plan = plan

@@ -25,7 +25,7 @@ def words_of(users: int, depth: int, seed: int = 0) -> np.ndarray:
 def groups_of(words: np.ndarray, cohort: Cohort, depth: int) -> dict:
     chunks = {number: [empty] for number, empty in empty_shard_groups(cohort)}
     for part in np.array_split(words, 7):
-        for number, chunk in split_by_shard_group(part, cohort, Places(depth), Spill()):
+        for number, chunk in split_by_shard_group(np.sort(part), cohort, Places(depth), Spill()):
             chunks[number].append(chunk)
     return {number: build_shard_group(number, mine, cohort, Places(depth), Spill()) for number, mine in chunks.items()}
 

@@ -5,7 +5,7 @@ import stat
 import numpy as np
 import pytest
 
-from sfumato.transforms.locations.spill import MEMORY, Spill, forget, join, load
+from sfumato.transforms.locations.spill import MEMORY, Spill, forget, join, lengths_of, load, take
 
 PIECES = [b"", b"a", b"bc" * 5000, np.arange(3000, dtype=np.uint64).tobytes(), b"", b"end"]
 
@@ -58,3 +58,17 @@ def test_a_column_of_another_length_is_not_joined(rows: int) -> None:
     assert [column.tolist() for column in joined] == [[0, 1, 2, 0, 1, 2]] * 2
     with pytest.raises(ValueError, match="different lengths"):
         join([Spill().store(numbers.data, short.data)], types)
+
+
+@pytest.mark.parametrize("kind", ["inline", "held", "files"])
+def test_what_is_taken_is_released(tmp_path, kind: str) -> None:
+    spill = Spill({"inline": None, "held": f"{MEMORY}taken", "files": str(tmp_path)}[kind])
+    stored = [spill.store(np.arange(n, dtype=np.int64).data, bytes(n)) for n in (3, 0, 5)]
+    assert [lengths_of(one) for one in stored] == [(24, 3), (0, 0), (40, 5)]
+    numbers, rest = join(stored[:2], [np.dtype(np.int64), np.dtype(np.uint8)], last=True)
+    assert (numbers.tolist(), rest.tolist()) == ([0, 1, 2], [0, 0, 0])
+    assert np.frombuffer(take(stored[2])[0], np.int64).tolist() == [0, 1, 2, 3, 4]
+    if kind == "held":
+        with pytest.raises(KeyError):
+            load(stored[2])
+    forget(f"{MEMORY}taken")

@@ -1,3 +1,6 @@
+import itertools
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,9 +8,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sfumato.schemas.places import Places
+from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.encode import EncodedLocations
-from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.locations.spill import MEMORY, Spill, forget, load
+from sfumato.transforms.locations.users import (
+    MAX_GROUP_BYTES,
+    ROW_BYTES,
+    UserGroups,
+    bound_slots,
+    bound_users,
+    count_unusable,
+    group_bits,
+    split_by_user_group,
+    split_unusable,
+)
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.statistics import FLAKE_RATE
 
@@ -73,3 +87,101 @@ def test_splitting_keeps_every_record_in_its_group() -> None:
         assert (mine >> np.uint64(58) == group).all()
         seen += list(zip(mine.tolist(), np.frombuffer(cells, np.uint32).tolist(), strict=True))
     assert sorted(seen) == sorted(zip(users.tolist(), codes.tolist(), strict=True))
+
+
+def batches_of(seed: int, values: bool) -> list[EncodedLocations]:
+    """Three batches of users with 1 to 40 records, two users whose hashes differ in the lowest bit, dropped rows."""
+    rng = np.random.default_rng(seed)
+    pool = rng.integers(0, 2**64, 400, dtype=np.uint64)
+    pool[1] = pool[0] ^ np.uint64(1)
+    users = np.repeat(pool, rng.integers(1, 40, 400))
+    rng.shuffle(users)
+    codes = rng.integers(0, 4**6, len(users)).astype(np.uint32)
+    numbers, unusable = rng.random(len(users)), np.concatenate([pool[:20], rng.integers(0, 2**64, 30, dtype=np.uint64)])
+    cuts = [0, 1000, 1001, len(users)]
+    return [
+        EncodedLocations(
+            users[first:end], codes[first:end], end - first, (), False, numbers[first:end] if values else None, part
+        )
+        for (first, end), part in zip(itertools.pairwise(cuts), np.array_split(unusable, 3), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("kind", ["one", "top", "slots", "all", "dwell"])
+def test_no_result_depends_on_the_number_of_groups(kind: str, values: bool) -> None:
+    if (kind == "dwell" and not values) or (kind == "slots" and values):
+        pytest.skip("times are values, and slots have none")
+    places = Places(5, 4) if kind == "slots" else Places(6)
+    found = []
+    for bits in (1, 2, 6, 8, 9, 16):
+        groups, chunks = UserGroups(Spill(None, bits)), {}
+        for batch in batches_of(3, values):
+            groups.add(batch)
+        for number, chunk in groups.chunks():
+            chunks.setdefault(number, []).append(chunk)
+        rows, without_record = [], 0
+        for number, mine in chunks.items():
+            assert 0 <= number < 1 << bits
+            records, unusable = split_unusable(mine)
+            without_record += count_unusable(records, unusable)
+            if not records:
+                continue
+            if kind == "slots":
+                rows += bound_slots(records, places, 2).tolist()
+            elif kind == "all":
+                one = bound_distributions(records, places, 100)
+                rows += zip(one.users.tolist(), one.codes.tolist(), one.weights.tolist(), strict=True)
+            else:
+                rows += bound_users(records, places, 0.25 if kind == "dwell" else None, kind == "top").tolist()
+        assert without_record == 30
+        found.append(sorted(rows))
+    assert len(found[0]) >= 400
+    assert all(one == found[0] for one in found)
+
+
+def test_two_users_whose_hashes_agree_above_the_code_are_two() -> None:
+    """By chance about one pair in a group of a large log: all bits of the hash tell users apart."""
+    users = np.array([5 << 12, (5 << 12) + 1, 9 << 12, 9 << 12], dtype=np.uint64)
+    assert bound_users([pack(users[:2], np.array([7, 3]), 6)], Places(6)).tolist() == [(5 << 12) + 3, (5 << 12) + 7]
+    assert bound_users([pack(users, np.array([7, 3, 1, 1]), 6)], Places(6)).tolist() == [
+        (5 << 12) + 3,
+        (5 << 12) + 7,
+        (9 << 12) + 1,
+    ]
+
+
+def test_the_number_of_groups_follows_the_rows() -> None:
+    assert [1 << group_bits(rows) for rows in (0, 1, 1_000_000, 10_000_000, 54_600_000)] == [4, 4, 4, 16, 64]
+    assert 1 << group_bits(20 * 10**9) >= 1000  # a billion users of 20 rows
+    assert 1 << group_bits(10_000_000, max_bytes=50_000_000) == 32
+    for rows in (10**9, 20 * 10**9, 100 * 10**9):
+        assert rows / (1 << group_bits(rows)) * ROW_BYTES <= MAX_GROUP_BYTES
+
+
+@pytest.mark.parametrize("depth", [10, 18])
+@pytest.mark.parametrize("users", [200_000, 199_000, 40_000, 1])
+@pytest.mark.parametrize("kind", ["one", "top", "weights", "dwell", "slots", "all"])
+def test_bounding_needs_no_more_memory_a_record_than_is_planned(kind: str, users: int, depth: int) -> None:
+    """From `--memory` follow the groups by this number. What the records themselves need is in it."""
+    rng, rows, spill, chunks = np.random.default_rng(0), 200_000, Spill(f"{MEMORY}peak"), []
+    places = Places(depth - 1, 4) if kind == "slots" else Places(depth)
+    pool = rng.integers(0, 2**64, users, dtype=np.uint64)
+    hashes = pool if users == rows else pool[rng.integers(0, users, rows)]
+    codes, values = rng.integers(0, 4**depth, rows).astype(places.dtype), rng.random(rows)
+    tracemalloc.start()
+    try:
+        for part in np.array_split(np.arange(rows), 10):
+            columns = [hashes[part], *([values[part]] if kind in ("weights", "dwell") else []), codes[part]]
+            chunks.append(spill.store(*(column.data for column in columns)))
+            del columns
+        if kind == "all":
+            _ = bound_distributions(chunks, places, 1000, last=True)
+        elif kind == "slots":
+            _ = bound_slots(chunks, places, 2, last=True)
+        else:
+            _ = bound_users(chunks, places, 1.0 if kind == "dwell" else None, kind == "top", last=True)
+        assert tracemalloc.get_traced_memory()[1] <= ROW_BYTES * rows
+    finally:
+        tracemalloc.stop()
+        forget(f"{MEMORY}peak")
