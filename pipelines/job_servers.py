@@ -42,11 +42,12 @@ from apache_beam.transforms.environments import ExternalEnvironment
 from apache_beam.utils.thread_pool_executor import shared_unbounded_instance
 
 from sfumato.pipelines.folders import private_folder
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import DataError, RequestError
 
 CONFIGURATION = "FLINK_CONF_DIR"
 # By default Flink's own servers listen on all network interfaces.
 _LOOPBACK_ONLY = "jobmanager.bind-host: localhost\ntaskmanager.bind-host: localhost\nrest.bind-address: localhost\n"
+_WORKERS_TRACEBACK = "Traceback (most recent call last)"  # Beam sends a Python error as this text
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class OneJobRunner(PortableRunner):
         except BaseException:
             self.stop()
             raise
-        return _OneJobResult(result, self.stop)
+        return _OneJobResult(result, self.engine, self.stop)
 
     def stop(self) -> None:
         """Ends the job server that this runner started, and removes its folder."""
@@ -276,17 +277,30 @@ def _loopback_configuration(source: str | None, folder: Path) -> str:
 class _OneJobResult(PipelineResult):
     """A job's result that stays readable after the job server has ended: it keeps the metrics."""
 
-    def __init__(self, result: PipelineResult, stop: Callable[[], None]):
+    def __init__(self, result: PipelineResult, engine: Engine, stop: Callable[[], None]):
         super().__init__(PipelineState.UNKNOWN)
-        self._result, self._stop = result, stop
+        self._result, self._engine, self._stop = result, engine, stop
         self._metrics: Any = None
 
     def wait_until_finish(self, duration: int | None = None) -> Any:
-        """Waits for the job and the job server. Returns the final state. Raises RuntimeError if the job failed."""
+        """Waits for the job and the job server. Returns the final state.
+
+        Raises:
+            RuntimeError: a worker failed; the text holds its traceback.
+            DataError: the engine failed, or its job server.
+        """
         try:
             self._state = self._result.wait_until_finish(duration)
             with contextlib.suppress(grpc.RpcError):  # the job is done, so missing metrics are no failure
                 self._metrics = self._result.metrics()
+        except (RuntimeError, grpc.RpcError) as error:
+            text = error.details() if isinstance(error, grpc.Call) else str(error)
+            if _WORKERS_TRACEBACK in text:
+                raise
+            first = next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
+            raise DataError(
+                f"{self._engine.name} ended the job ({first}); run it again: what was charged is resumed"
+            ) from error
         finally:
             self._stop()
         return self._state
