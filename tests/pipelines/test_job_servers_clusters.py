@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.transforms.heatmap import refine
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from tests.clusters import flink_cluster, spark_cluster
+from tests.clusters import flink_cluster, free_ports, listens, spark_cluster, wait_until
 from tests.engines import ENGINES, command, differences, missing, write_city
 
 pytestmark = [
@@ -163,3 +166,23 @@ def test_after_the_end_of_a_job_server_a_second_run_completes_the_release(
     assert cli.main(arguments) == 0
     assert differences(direct, tmp_path / "release") == []
     assert charges(folder) == 1
+
+
+def test_workers_of_a_pool_beside_a_task_manager_make_the_same_release(folder: Path, tmp_path: Path) -> None:
+    """As on a cluster: the workers are neither this process nor started by it, and read the key from its file."""
+    if (lack := missing("flink")) is not None:
+        pytest.skip(lack)
+    with flink_cluster(tmp_path / "cluster") as cluster:
+        (port,) = free_ports(1)
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # the pool starts `python`
+        pool = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
+        cluster.start("pool", pool, PATH=path)
+        wait_until(lambda: listens(port))
+        outside = [*cluster.options, "--environment_type", "EXTERNAL", "--environment_config", f"localhost:{port}"]
+        for name, options in {"direct": [], "outside": outside}.items():
+            arguments = command("heatmap", folder, tmp_path / name, *options)
+            done = subprocess.run(
+                [sys.executable, "-m", "sfumato.pipelines.cli", *arguments], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+    assert differences(tmp_path / "direct", tmp_path / "outside") == []
