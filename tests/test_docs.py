@@ -36,7 +36,8 @@ RUN = [f"docs/how_to/add_a_{what}.md" for what in ("method", "statistic", "job")
 REGION = "3.00,1.00,3.13,1.13"
 FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
-    *("--open_job_server", "--environment_type", "--environment_config", "--job_endpoint"),
+    *("--open_job_server", "--environment_type", "--environment_config", "--job_endpoint", "--service_port"),
+    "--job_server_jvm_properties",
     *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
     *(
