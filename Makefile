@@ -5,9 +5,16 @@ BIN := $(VENV)/bin
 REGION := 3.00,1.00,3.13,1.13
 # Bytecode is kept, even where the machine says otherwise: without it each process compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
+BEAM = $$($(BIN)/python -c 'from importlib.metadata import version; print(version("apache-beam"))')
+PUBLISHED_flink := beam-runners-flink-1.19-job-server
+PUBLISHED_spark := beam-runners-spark-3-job-server
+# The files of the engines, unless the caller names others.
+ENGINES = SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-server.jar)}" \
+  SFUMATO_SPARK_JAR="$${SFUMATO_SPARK_JAR:-$(abspath build/spark/job-server.jar)}" \
+  SFUMATO_PRISM="$${SFUMATO_PRISM:-$(abspath build/prism/prism)}"
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs web tuner test test-slow test-times test-airflow flink-jar test-flink check bench clean
+.PHONY: demo docs web tuner test test-slow test-times test-airflow flink-jar spark-jar prism test-engines check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -93,23 +100,30 @@ test-slow: $(VENV)/.developed
 test-times: $(VENV)/.developed
 	$(BIN)/python -m pytest -p tests.cpu_times
 
-# Tests on Apache Flink skip, and say why, where there is no Java or no jar of Beam's job server for Flink.
-test-flink: $(VENV)/.developed
-	[ -n "$$SFUMATO_FLINK_JAR" ] || $(MAKE) flink-jar || true
-	SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-server.jar)}" $(BIN)/python -m pytest -m flink -rs
+# Every job on Flink, Spark and Prism. The tests of an engine skip, and say why, where its file could not be made.
+test-engines: $(VENV)/.developed
+	for file in flink-jar spark-jar prism; do $(MAKE) $$file || true; done
+	$(ENGINES) $(BIN)/python -m pytest -n auto --dist loadgroup -m engines -rs
 
+# Job servers: the one that is published with the installed Beam, one large jar; where the repository has none, a thin
+# jar beside the parts of an older one, which understands the same jobs. Needs Maven.
 flink-jar: build/flink/job-server.jar
+spark-jar: build/spark/job-server.jar
 
-# The job server that is published with the installed Beam, one large jar; where the repository has none, a thin jar
-# beside the parts of an older one, which understands the same jobs. Needs Maven.
-build/flink/job-server.jar: runner_configs/flink/pom.xml | $(VENV)/.installed
-	mkdir -p build/flink
-	beam=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("apache-beam"))') && \
-	if mvn --batch-mode --quiet $(MAVEN_COPY) -Dartifact=org.apache.beam:beam-runners-flink-1.19-job-server:$$beam \
-	  -Dmdep.stripVersion=true -DoutputDirectory=$(abspath build/flink) >build/flink/published.log 2>&1; \
-	then mv build/flink/beam-runners-flink-1.19-job-server.jar $@; \
+build/%/job-server.jar: runner_configs/%/pom.xml | $(VENV)/.installed
+	mkdir -p build/$*
+	artifact=$(PUBLISHED_$*) && \
+	if mvn --batch-mode --quiet $(MAVEN_COPY) -Dartifact=org.apache.beam:$$artifact:$(BEAM) \
+	  -Dmdep.stripVersion=true -DoutputDirectory=$(abspath build/$*) >build/$*/published.log 2>&1; \
+	then mv build/$*/$$artifact.jar $@; \
 	else mvn --batch-mode --quiet --file $< package; fi
 	touch $@
+
+# Beam's local engine, of the installed Beam's version. Needs Go 1.21 or later, which fetches the Go that it needs.
+prism: build/prism/prism
+
+build/prism/prism: | $(VENV)/.installed
+	GOBIN=$(abspath build/prism) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$(BEAM)
 
 # The example DAG in an Airflow of its own (some 300 MB in build/airflow).
 test-airflow: $(VENV)/.developed build/airflow/.installed
@@ -136,8 +150,7 @@ bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.central_peers --data bench_data
 	$(BIN)/python -m benchmarks.accountant
 	$(BIN)/python -m benchmarks.month --plot docs/images
-	[ ! -f build/flink/job-server.jar ] || SFUMATO_FLINK_JAR=$(abspath build/flink/job-server.jar) \
-	  $(BIN)/python -m benchmarks.runners --data bench_data
+	$(ENGINES) $(BIN)/python -m benchmarks.runners --data bench_data
 	$(BIN)/python -m benchmarks.histograms
 	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.comparison && $(BIN)/python -m benchmarks.few_users \
 	  && $(BIN)/python -m benchmarks.hotspots && $(BIN)/python -m benchmarks.accuracy \

@@ -15,7 +15,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.runner import PipelineRunner, create_runner
 
-from sfumato.pipelines.flink import flink_runner
+from sfumato.pipelines.job_servers import RUNNERS, engine_runner
 from sfumato.pipelines.local_runner import LocalRunner, processors
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import RunnerOptions
@@ -123,8 +123,8 @@ def check_runner(name: str) -> None:
 def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
     if name in LOCAL_RUNNERS:
         return LocalRunner()
-    if name.lower() == "flinkrunner":
-        return flink_runner(options)
+    if (engine := RUNNERS.get(name.lower())) is not None:
+        return engine_runner(engine, options)
     check_runner(name)
     try:
         return create_runner(name)

@@ -36,6 +36,8 @@ RUN = [f"docs/how_to/add_a_{what}.md" for what in ("method", "statistic", "job")
 REGION = "3.00,1.00,3.13,1.13"
 FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
+    *("--open_job_server", "--environment_type", "--environment_config", "--job_endpoint", "--service_port"),
+    "--job_server_jvm_properties",
     *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
     *(
@@ -188,7 +190,9 @@ def test_every_option_that_a_page_names_exists() -> None:
     known |= {word for command in REFERENCE.COMMANDS for word in command.split()}
     for page in OURS:
         named = set(re.findall(r"(?<![\w-])--[a-z]\w*(?:-\w+)*", text_of(page)))
-        assert {one for one in named - FOREIGN if not one.startswith("--flink_")} <= known, page
+        assert {one for one in named - FOREIGN if not one.startswith(("--flink_", "--spark_", "--prism_"))} <= known, (
+            page
+        )
 
 
 def test_the_tutorials_commands_are_those_that_make_demo_runs() -> None:

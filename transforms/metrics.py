@@ -167,7 +167,7 @@ def read_metrics(result: PipelineResult) -> dict[str, int | dict[str, int]]:
         spreads = [step.result for step in by_step["distributions"] if step.key.metric.name == name]
         spreads = [spread for spread in spreads if spread is not None and spread.count]
         if counters:
-            values[name] = sum(counters)
+            values[name] = sum(number or 0 for number in counters)  # MetricResult.result reads a committed 0 as None
         elif spreads:
             values[name] = {
                 "count": sum(spread.count for spread in spreads),

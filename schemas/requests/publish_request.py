@@ -107,7 +107,7 @@ class RunnerOptions(LogOptions):
 
     runner_config: str | None = option(
         None,
-        "YAML file of Beam options, or a shipped one: direct, direct_threads, flink, dataflow",
+        "YAML file of Beam options, or a shipped one: direct, direct_threads, flink, spark, prism, dataflow",
         RUN,
         common=True,
         metavar="FILE",

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.city import SECRET, local_jobs, make_city
+from tests.engines import ENGINES, missing
 from tests.leaks import forms, holds
 
 # What runs the jobs, one after the other. Users' cells are kept on the disk, as where memory is small. Of every graph
@@ -66,6 +67,7 @@ listen = "import socket, time; server = socket.create_server(('0.0.0.0', 0)); ti
 subprocess.run([sys.executable, "-c", listen], check=True)
 """
 LISTENS = "0A"
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, also as an IPv6 address
 
 
 @dataclass
@@ -185,3 +187,28 @@ def test_a_door_would_be_seen(tmp_path: Path) -> None:
 def test_a_door_of_a_child_would_be_seen(tmp_path: Path) -> None:
     seen, _ = watch(["-c", A_CHILDS], tmp_path / "temporary")
     assert seen.listening == {"0" * 8}  # 0.0.0.0
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_on_an_engine_this_process_listens_on_loopback_alone(engine: str, city: Path, tmp_path: Path) -> None:
+    """Beam's own workers of this process would listen on all interfaces. The job server does, and so it is refused."""
+    if (lack := missing(engine)) is not None:
+        pytest.skip(lack)
+    arguments = [*local_jobs(city, tmp_path / "out")["heatmap"], "--runner_config", engine, "--open_job_server"]
+    places, seen = set(), Seen()
+    (tmp_path / "temporary").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "sfumato.pipelines.cli", *arguments], stderr=subprocess.PIPE, env=environment
+    )
+    while run.poll() is None:
+        seen.look(run.pid, tmp_path / "temporary")
+        with contextlib.suppress(OSError):
+            places |= _listening(run.pid)
+        time.sleep(0.06)
+    assert run.returncode == 0, run.communicate()
+    assert places
+    assert places <= LOOPBACK
+    assert seen.listening - LOOPBACK  # the engine's own: on all interfaces
+    assert seen.shown == set()

@@ -13,7 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.metrics import monitoring_infos
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_job_api_pb2
+from apache_beam.runners.portability.portable_runner import PortableMetrics
+from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.schemas.items import NUMBERS, ItemColumns
@@ -284,3 +288,26 @@ def test_the_document_shows_the_registry() -> None:
     assert command in text
     after = text.split(command)[1]
     assert after[after.index("|") :].startswith(metrics.registry_table() + "\n")
+
+
+class _FinishedResult(PipelineResult):
+    """A result with the metrics that an engine sent."""
+
+    def __init__(self, sent: beam_job_api_pb2.MetricResults):
+        super().__init__(PipelineState.DONE)
+        self._sent = PortableMetrics(beam_job_api_pb2.GetJobMetricsResponse(metrics=sent))
+
+    def metrics(self) -> PortableMetrics:
+        return self._sent
+
+
+def test_a_committed_counter_of_zero_counts() -> None:
+    """Prism sends committed counters without attempted ones. Of these Beam returns None where the count is 0."""
+    sent = [
+        monitoring_infos.int64_user_counter("sfumato", name, count, ptransform=step)
+        for name, step, count in (("lost_shards", "a", 0), ("lost_shards", "b", 3), ("clamped_rows", "a", 0))
+    ]
+    assert read_metrics(_FinishedResult(beam_job_api_pb2.MetricResults(committed=sent))) == {
+        "lost_shards": 3,
+        "clamped_rows": 0,
+    }

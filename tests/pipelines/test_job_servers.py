@@ -1,4 +1,4 @@
-"""Apache Flink as far as it goes without Java: what is checked before anything starts, and what is handed over."""
+"""Engines as far as they go without one: what is checked before anything starts, and what is handed over."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import FlinkRunnerOptions, JobServerOptions
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, JobServerOptions, PrismRunnerOptions
 from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.portability.flink_runner import FlinkRunner
 
-from sfumato.pipelines import cli, flink
-from sfumato.pipelines.flink import JAR_VARIABLE, OneJobFlinkRunner
+from sfumato.pipelines import cli, job_servers
+from sfumato.pipelines.job_servers import FLINK, PRISM, RUNNERS, OneJobFlinkRunner
+from sfumato.pipelines.run import JOBS
 from sfumato.pipelines.runner_settings import RunnerSettings, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
+from tests.engines import RELEASES
 from tests.keys import SECRET, write_key
 
 
@@ -47,7 +49,7 @@ def pipes_collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def settings(*flags: str) -> RunnerSettings:
-    return runner_settings("flink", None, ["--flink_open_servers", *flags])
+    return runner_settings("flink", None, ["--open_job_server", *flags])
 
 
 def test_the_jar_comes_from_the_option_then_the_variable_and_else_from_beam(
@@ -60,11 +62,11 @@ def test_the_jar_comes_from_the_option_then_the_variable_and_else_from_beam(
     def chosen(*flags: str) -> str | None:
         return settings(java, *flags).options.view_as(FlinkRunnerOptions).flink_job_server_jar
 
-    monkeypatch.setenv(JAR_VARIABLE, jar)
+    monkeypatch.setenv(FLINK.variable, jar)
     assert chosen() == jar
     assert chosen(f"--flink_job_server_jar={other}") == str(other)
     assert chosen("--flink_job_server_jar=https://example.com/server.jar") == "https://example.com/server.jar"
-    monkeypatch.delenv(JAR_VARIABLE)
+    monkeypatch.delenv(FLINK.variable)
     assert chosen() is None
     runner = settings(java).runner
     assert isinstance(runner, OneJobFlinkRunner)
@@ -75,10 +77,10 @@ def test_what_is_missing_is_named(tmp_path: Path, jar: str, monkeypatch: pytest.
     java = f"--job_server_java_launcher={launcher(tmp_path)}"
     with pytest.raises(RequestError, match=r"^flink_job_server_jar: no file '/nowhere\.jar'; `make flink-jar`"):
         settings(java, "--flink_job_server_jar=/nowhere.jar")
-    monkeypatch.setenv(JAR_VARIABLE, "/nowhere.jar")
+    monkeypatch.setenv(FLINK.variable, "/nowhere.jar")
     with pytest.raises(RequestError, match=r"^SFUMATO_FLINK_JAR: no file '/nowhere\.jar'"):
         settings(java)
-    monkeypatch.setenv(JAR_VARIABLE, jar)
+    monkeypatch.setenv(FLINK.variable, jar)
     with pytest.raises(
         RequestError, match=r"^runner: .* needs Java 11 or later, and there is no program '/nowhere/java'"
     ):
@@ -89,12 +91,12 @@ def test_what_is_missing_is_named(tmp_path: Path, jar: str, monkeypatch: pytest.
 
 
 def test_somebody_elses_job_server_needs_neither_java_nor_jar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(JAR_VARIABLE, "/nowhere.jar")
+    monkeypatch.setenv(FLINK.variable, "/nowhere.jar")
     assert settings("--job_endpoint=localhost:1", "--job_server_java_launcher=/nowhere/java")
 
 
 def test_flinks_own_option_is_known(tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(JAR_VARIABLE, jar)
+    monkeypatch.setenv(FLINK.variable, jar)
     java = f"--job_server_java_launcher={launcher(tmp_path)}"
     found = settings(java, "--flink_conf_dir=/etc/flink").options
     assert found.get_all_options(drop_default=True)["flink_conf_dir"] == "/etc/flink"
@@ -113,7 +115,7 @@ def test_a_job_server_that_does_not_start_is_a_wrong_request(
     """The message is Java's own; the folder that Java was given is gone."""
     places = tmp_path / "places"
     java = launcher(tmp_path, f"echo $1 >> {places}; echo starting; echo 'Error: Invalid or corrupt jarfile'; exit 1")
-    monkeypatch.setenv(JAR_VARIABLE, jar)
+    monkeypatch.setenv(FLINK.variable, jar)
     wrong = settings(f"--job_server_java_launcher={java}", "--job_server_jvm_properties=-Xmx1g")
     with (
         pytest.raises(RequestError, match=r"\(Error: Invalid or corrupt jarfile\); name another"),
@@ -161,39 +163,58 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(
     assert not holds(text, b"/sfumato-")  # the data travel in line: a cluster's workers share no disk
 
 
+@pytest.mark.parametrize("engine", ["flink", "spark", "prism"])
 def test_a_job_server_that_others_could_reach_is_refused(
-    tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch
+    engine: str, tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Line 1 of the attack table: Beam's Java servers listen on all network interfaces."""
-    monkeypatch.setenv(JAR_VARIABLE, jar)
+    """Line 1 of the attack table: Beam's job servers listen on all network interfaces."""
+    monkeypatch.setenv(RUNNERS[f"{engine}runner"].engine.variable, jar)
     java = f"--job_server_java_launcher={launcher(tmp_path)}"
-    monkeypatch.setattr(flink, "_network_interfaces", lambda: ["eth0"])
-    with pytest.raises(RequestError, match=r"reached by eth0\..*--flink_open_servers"):
-        runner_settings("flink", None, [java])
-    assert runner_settings("flink", None, [java, "--flink_open_servers"])
-    assert runner_settings("flink", None, ["--job_endpoint=localhost:1"])  # somebody else's
-    monkeypatch.setattr(flink, "_network_interfaces", list)
-    assert runner_settings("flink", None, [java])
+    monkeypatch.setattr(job_servers, "_network_interfaces", lambda: ["eth0"])
+    with pytest.raises(RequestError, match=r"reached by eth0\..*--open_job_server"):
+        runner_settings(engine, None, [java])
+    assert runner_settings(engine, None, [java, "--open_job_server"])
+    assert runner_settings(engine, None, ["--job_endpoint=localhost:1"])  # somebody else's
+    monkeypatch.setattr(job_servers, "_network_interfaces", list)
+    assert runner_settings(engine, None, [java])
+
+
+def test_prism_needs_a_program_and_no_java(tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    none = ["--open_job_server", "--job_server_java_launcher=/nowhere/java"]
+    monkeypatch.setenv(PRISM.variable, "/nowhere/prism")
+    with pytest.raises(RequestError, match=r"^SFUMATO_PRISM: no file '/nowhere/prism'; `make prism` makes one"):
+        runner_settings("prism", None, none)
+    monkeypatch.setenv(PRISM.variable, jar)
+    options = runner_settings("prism", None, none).options
+    assert options.view_as(PrismRunnerOptions).prism_location == jar
+    other = str(tmp_path / "other")
+    Path(other).touch()
+    options = runner_settings("prism", None, [*none, f"--prism_location={other}"]).options
+    assert options.view_as(PrismRunnerOptions).prism_location == other
 
 
 def test_a_worker_is_started_for_a_server_of_this_user_on_loopback_alone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert flink.listens_for_us(f"localhost:{port}")
-        assert not flink.listens_for_us(f"192.0.2.1:{port}")
-        assert not flink.listens_for_us(f"127.0.0.1.example.com:{port}")
+        assert job_servers.listens_for_us(f"localhost:{port}")
+        assert not job_servers.listens_for_us(f"192.0.2.1:{port}")
+        assert not job_servers.listens_for_us(f"127.0.0.1.example.com:{port}")
         request = beam_fn_api_pb2.StartWorkerRequest(worker_id="1")
         request.control_endpoint.url = f"192.0.2.1:{port}"
-        assert "is not served on loopback" in flink._OwnWorkers().StartWorker(request, None).error
-    assert not flink.listens_for_us(f"localhost:{port}")
+        assert "is not served on loopback" in job_servers._OwnWorkers().StartWorker(request, None).error
+    assert not job_servers.listens_for_us(f"localhost:{port}")
 
 
 def test_flinks_own_servers_are_told_to_listen_on_loopback(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
     (given / "config.yaml").write_text("parallelism.default: 3")
-    made = flink._loopback_configuration(str(given), tmp_path / "made")
+    made = job_servers._loopback_configuration(str(given), tmp_path / "made")
     lines = Path(made, "config.yaml").read_text().splitlines()
     assert {"parallelism.default: 3", "jobmanager.bind-host: localhost"} <= set(lines)
-    fresh = flink._loopback_configuration(None, tmp_path / "fresh")
+    fresh = job_servers._loopback_configuration(None, tmp_path / "fresh")
     assert "rest.bind-address: localhost" in Path(fresh, "flink-conf.yaml").read_text()
+
+
+def test_every_publishing_job_is_tried_on_the_engines() -> None:
+    assert {job for job, *_ in RELEASES.values()} == {name for name, job in JOBS.items() if job.publishes}

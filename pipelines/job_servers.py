@@ -1,7 +1,8 @@
-"""Beam's FlinkRunner, with checks before it starts and servers that end with the job.
+"""Beam's runners for Flink, Spark and Prism: checks before a job server starts, and servers that end with the job.
 
-Beam reaches Flink through a Java program, the job server. Its jar is named by the option --flink_job_server_jar or the
-environment variable SFUMATO_FLINK_JAR. Otherwise Beam downloads one from Maven Central. `make flink-jar` makes one.
+Beam reaches these engines through a job server: a Java program for Flink and Spark, and Prism itself, a Go program. Its
+file is named by an option of Beam or by an environment variable; `make flink-jar`, `make spark-jar` and `make prism`
+make it. Without a file Beam downloads one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,16 @@ from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
     JobServerOptions,
     PipelineOptions,
-    PortableOptions,
+    PrismRunnerOptions,
+    SparkRunnerOptions,
 )
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 from apache_beam.runners.portability.flink_runner import MAGIC_HOST_NAMES, FlinkRunner
+from apache_beam.runners.portability.job_server import StopOnExitJobServer
+from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner
+from apache_beam.runners.portability.spark_runner import SparkJarJobServer, SparkRunner
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from apache_beam.runners.worker.sdk_worker_main import _get_state_cache_size_bytes
 from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer
@@ -35,38 +42,77 @@ from apache_beam.transforms.environments import ExternalEnvironment
 from apache_beam.utils.thread_pool_executor import shared_unbounded_instance
 
 from sfumato.pipelines.folders import private_folder
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import DataError, RequestError
 
-JAR_VARIABLE = "SFUMATO_FLINK_JAR"
 CONFIGURATION = "FLINK_CONF_DIR"
 # By default Flink's own servers listen on all network interfaces.
 _LOOPBACK_ONLY = "jobmanager.bind-host: localhost\ntaskmanager.bind-host: localhost\nrest.bind-address: localhost\n"
-_SERVER_LOG = logging.getLogger("FlinkJarJobServer")  # where Beam writes what the job server prints
+_WORKERS_TRACEBACK = "Traceback (most recent call last)"  # Beam sends a Python error as this text
 
 
-class FlinkJobOptions(PipelineOptions):  # Beam collects the subclasses' options
-    """Options of a job on Flink that Beam's Python side does not declare. Undeclared options are refused."""
+@dataclass(frozen=True)
+class Engine:
+    """An engine that Beam reaches through a job server.
+
+    Attributes:
+        name: in messages.
+        options: where Beam declares the engine's options.
+        option: the option that names the job server's file.
+        variable: environment variable that names it where the option does not.
+        target: of make, which makes the file.
+        log: the logger to which Beam writes what the job server prints.
+        sends_jar: the option with which a jar is sent to a cluster, and no job server starts here; "" without one.
+    """
+
+    name: str
+    options: type[PipelineOptions]
+    option: str
+    variable: str
+    target: str
+    log: str
+    sends_jar: str = ""
+
+    @property
+    def needs_java(self) -> bool:
+        """Whether the file is a jar."""
+        return self.option.endswith("_jar")
+
+
+FLINK = Engine(
+    "Flink", FlinkRunnerOptions, "flink_job_server_jar", "SFUMATO_FLINK_JAR", "flink-jar", "FlinkJarJobServer",
+    "flink_submit_uber_jar",
+)  # fmt: skip
+SPARK = Engine(
+    "Spark", SparkRunnerOptions, "spark_job_server_jar", "SFUMATO_SPARK_JAR", "spark-jar", "SparkJarJobServer",
+    "spark_submit_uber_jar",
+)  # fmt: skip
+PRISM = Engine("Prism", PrismRunnerOptions, "prism_location", "SFUMATO_PRISM", "prism", "PrismJobServer")
+
+
+class JobServerAddedOptions(PipelineOptions):  # Beam collects the subclasses' options
+    """Options that Beam's Python side does not declare. Undeclared options are refused."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--flink_conf_dir", help="folder with a Flink configuration, for restarts among others")
         parser.add_argument(
-            "--flink_open_servers",
+            "--open_job_server",
             action="store_true",
             help="start Beam's job server though all network interfaces reach it (docs/how_to/runners.md)",
         )
 
 
-class OneJobFlinkRunner(FlinkRunner):
-    """Beam's FlinkRunner whose job server ends with the job.
+class OneJobRunner(PortableRunner):
+    """Beam's runner of an engine, whose job server ends with the job.
 
-    Three things differ from Beam's FlinkRunner:
+    Three things differ from Beam's runners:
 
     - Beam stops the job server when Python exits, with warnings on the terminal.
-    - Beam lets Flink write raw data into the common temporary folder. Here the folder is private.
-    - Beam's and Flink's servers listen on all network interfaces. Here those of this process and Flink's listen on
-      loopback.
+    - Beam lets the engine write raw data into the common temporary folder. Here the folder is private.
+    - Beam's workers in this process listen on all network interfaces. Here they listen on loopback.
     """
+
+    engine: Engine
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,20 +123,18 @@ class OneJobFlinkRunner(FlinkRunner):
     def default_job_server(self, options: PipelineOptions) -> Any:
         """The job server, not started yet, with a temporary folder that only this user can read."""
         folder = self._open.enter_context(private_folder())
-        _SERVER_LOG.handlers, _SERVER_LOG.propagate = [self._printed], False
-        _SERVER_LOG.setLevel(logging.INFO)
         java = options.view_as(JobServerOptions)
-        java.job_server_jvm_properties = [f"-Djava.io.tmpdir={folder}", *java.job_server_jvm_properties]
-        if options.view_as(FlinkRunnerOptions).flink_master in MAGIC_HOST_NAMES:
-            flink = options.view_as(FlinkJobOptions)
-            source = flink.flink_conf_dir or os.environ.get(CONFIGURATION)
-            flink.flink_conf_dir = _loopback_configuration(source, Path(folder, "conf"))
-            # Flink reads parts of its configuration from this variable only, whatever Beam's option says.
-            self._open.callback(_set_environment, CONFIGURATION, os.environ.get(CONFIGURATION))
-            os.environ[CONFIGURATION] = flink.flink_conf_dir
-        self._server = super().default_job_server(options)
+        java.job_server_jvm_properties = [f"-Djava.io.tmpdir={folder}", *(java.job_server_jvm_properties or [])]
+        log = logging.getLogger(self.engine.log)
+        log.handlers, log.propagate = [self._printed], False
+        log.setLevel(logging.INFO)
+        self._server = self.beams_job_server(options, Path(folder))
         self._open.callback(self._server.stop)
         return self._server
+
+    def beams_job_server(self, options: PipelineOptions, folder: Path) -> Any:
+        """Beam's job server for the engine. folder: a private one, removed with the job."""
+        raise NotImplementedError
 
     @staticmethod
     def start_and_replace_loopback_environments(pipeline: Any, options: PipelineOptions) -> list[Callable[[], Any]]:
@@ -118,9 +162,10 @@ class OneJobFlinkRunner(FlinkRunner):
             return super().create_job_service(options)
         except (RuntimeError, OSError, grpc.RpcError, grpc.FutureTimeoutError) as error:
             why = " ".join((self._printed.error or str(error) or type(error).__name__).split())
+            one = self.engine
             raise RequestError(
-                f"runner: Flink's job server cannot be reached or started ({why}); "
-                f"name another jar with --flink_job_server_jar or {JAR_VARIABLE}, `make flink-jar` makes one"
+                f"runner: {one.name}'s job server cannot be reached or started ({why}); "
+                f"name another with --{one.option} or {one.variable}, `make {one.target}` makes one"
             ) from error
 
     def run_portable_pipeline(self, pipeline: Any, options: PipelineOptions) -> PipelineResult:
@@ -128,18 +173,61 @@ class OneJobFlinkRunner(FlinkRunner):
         try:
             result = super().run_portable_pipeline(pipeline, options)
         except BaseException:
-            self._stop()
+            self.stop()
             raise
-        return result if self._server is None else _OneJobResult(result, self._stop)
+        return _OneJobResult(result, self.engine, self.stop)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Ends the job server that this runner started, and removes its folder."""
         self._open.close()
+
+
+class OneJobFlinkRunner(OneJobRunner, FlinkRunner):
+    """Beam's FlinkRunner with a job server of its own. The embedded cluster's servers listen on loopback."""
+
+    engine = FLINK
+
+    def beams_job_server(self, options: PipelineOptions, folder: Path) -> Any:
+        """Beam's job server for Flink; for the embedded cluster with a configuration of ours."""
+        if options.view_as(FlinkRunnerOptions).flink_master in MAGIC_HOST_NAMES:
+            added = options.view_as(JobServerAddedOptions)
+            source = added.flink_conf_dir or os.environ.get(CONFIGURATION)
+            added.flink_conf_dir = _loopback_configuration(source, folder / "conf")
+            # Flink reads parts of its configuration from this variable only, whatever Beam's option says.
+            self._open.callback(_set_environment, CONFIGURATION, os.environ.get(CONFIGURATION))
+            os.environ[CONFIGURATION] = added.flink_conf_dir
+        return FlinkRunner.default_job_server(self, options)
+
+
+class OneJobSparkRunner(OneJobRunner, SparkRunner):
+    """Beam's SparkRunner with a job server of its own, which is also Spark's driver."""
+
+    engine = SPARK
+
+    def beams_job_server(self, options: PipelineOptions, folder: Path) -> Any:
+        """Beam's job server for Spark."""
+        if options.view_as(SparkRunnerOptions).spark_submit_uber_jar:
+            return SparkRunner.default_job_server(self, options)
+        return StopOnExitJobServer(SparkJarJobServer(options))  # Beam keeps its own for the next job
+
+
+class OneJobPrismRunner(OneJobRunner, PrismRunner):
+    """Beam's PrismRunner with a Prism of its own."""
+
+    engine = PRISM
+
+    def beams_job_server(self, options: PipelineOptions, folder: Path) -> Any:
+        """Prism, which is engine and job server in one."""
+        return StopOnExitJobServer(PrismJobServer(options))  # Beam keeps its own for the next job
+
+
+RUNNERS = {"flinkrunner": OneJobFlinkRunner, "sparkrunner": OneJobSparkRunner, "prismrunner": OneJobPrismRunner}
 
 
 class _OwnWorkers(BeamFnExternalWorkerPoolServicer):
     """Starts a worker in this process, for a job server of this user only.
 
-    A worker runs any code that its server sends. Flink's job server sends no token that identifies the run. So the
+    A worker runs any code that its server sends. No engine's job server sends a token that identifies the run. So the
     server's address must be one where a process of this user listens.
     """
 
@@ -189,17 +277,30 @@ def _loopback_configuration(source: str | None, folder: Path) -> str:
 class _OneJobResult(PipelineResult):
     """A job's result that stays readable after the job server has ended: it keeps the metrics."""
 
-    def __init__(self, result: PipelineResult, stop: Callable[[], None]):
+    def __init__(self, result: PipelineResult, engine: Engine, stop: Callable[[], None]):
         super().__init__(PipelineState.UNKNOWN)
-        self._result, self._stop = result, stop
+        self._result, self._engine, self._stop = result, engine, stop
         self._metrics: Any = None
 
     def wait_until_finish(self, duration: int | None = None) -> Any:
-        """Waits for the job and the job server. Returns the final state. Raises RuntimeError if the job failed."""
+        """Waits for the job and the job server. Returns the final state.
+
+        Raises:
+            RuntimeError: a worker failed; the text holds its traceback.
+            DataError: the engine failed, or its job server.
+        """
         try:
             self._state = self._result.wait_until_finish(duration)
             with contextlib.suppress(grpc.RpcError):  # the job is done, so missing metrics are no failure
                 self._metrics = self._result.metrics()
+        except (RuntimeError, grpc.RpcError) as error:
+            text = error.details() if isinstance(error, grpc.Call) else str(error)
+            if _WORKERS_TRACEBACK in text:
+                raise
+            first = next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
+            raise DataError(
+                f"{self._engine.name} ended the job ({first}); run it again: what was charged is resumed"
+            ) from error
         finally:
             self._stop()
         return self._state
@@ -228,8 +329,8 @@ class _LastLines(logging.Handler):
 
     @property
     def error(self) -> str | None:
-        """The first line in which Java reports an error; None without one."""
-        return next((line for line in self._lines if line.startswith(("Error", "Exception in"))), None)
+        """The first line in which Java or Go reports an error; None without one."""
+        return next((line for line in self._lines if line.startswith(("Error", "Exception in", "panic:"))), None)
 
 
 def _network_interfaces() -> list[str]:
@@ -242,30 +343,31 @@ def _network_interfaces() -> list[str]:
     return sorted(names - {"lo"})
 
 
-def flink_runner(options: PipelineOptions) -> FlinkRunner:
-    """Completes and checks the options, and returns the runner. Raises RequestError if Java or the jar is missing.
+def engine_runner(kind: type[OneJobRunner], options: PipelineOptions) -> OneJobRunner:
+    """Completes and checks the options, and returns the runner. Raises RequestError if Java or a file is missing.
 
     With a running job server (--job_endpoint) neither is needed here.
     """
-    flink = options.view_as(FlinkRunnerOptions)
-    if not options.view_as(PortableOptions).job_endpoint:
-        source = "flink_job_server_jar"
-        if not flink.flink_job_server_jar and os.environ.get(JAR_VARIABLE):
-            source, flink.flink_job_server_jar = JAR_VARIABLE, os.environ[JAR_VARIABLE]
-        jar = flink.flink_job_server_jar
-        if jar and "://" not in jar and not os.path.isfile(jar):
-            raise RequestError(f"{source}: no file {jar!r}; `make flink-jar` makes a job server's jar")
+    engine = kind.engine
+    given = options.get_all_options()
+    if not given["job_endpoint"]:
+        source, file = engine.option, given[engine.option]
+        if not file and os.environ.get(engine.variable):
+            source, file = engine.variable, os.environ[engine.variable]
+            setattr(options.view_as(engine.options), engine.option, file)
+        if file and "://" not in file and not os.path.isfile(file):
+            raise RequestError(f"{source}: no file {file!r}; `make {engine.target}` makes one")
+    if not given["job_endpoint"] and not given.get(engine.sends_jar):
         launcher = options.view_as(JobServerOptions).job_server_java_launcher
-        if not flink.flink_submit_uber_jar and shutil.which(launcher) is None:
+        if engine.needs_java and shutil.which(launcher) is None:
             raise RequestError(
-                f"runner: Flink's job server needs Java 11 or later, and there is no program {launcher!r}; "
+                f"runner: {engine.name}'s job server needs Java 11 or later, and there is no program {launcher!r}; "
                 "install Java, or name it with --job_server_java_launcher"
             )
-        open_servers = options.view_as(FlinkJobOptions).flink_open_servers or flink.flink_submit_uber_jar
-        if not open_servers and (reached := _network_interfaces()):
+        if not options.view_as(JobServerAddedOptions).open_job_server and (reached := _network_interfaces()):
             raise RequestError(
-                "runner: Beam's job server for Flink listens on all network interfaces, and runs or sends what anybody "
-                f"asks for; it could be reached by {', '.join(reached)}. Run the job in a network namespace (see "
-                "docs/how_to/runners.md), or give --flink_open_servers if a firewall protects this machine"
+                f"runner: Beam's job server for {engine.name} listens on all network interfaces, and runs or sends "
+                f"what anybody asks for; it could be reached by {', '.join(reached)}. Run the job in a network "
+                "namespace (see docs/how_to/runners.md), or give --open_job_server if a firewall protects this machine"
             )
-    return OneJobFlinkRunner()
+    return kind()
