@@ -201,11 +201,11 @@ def node_names(nodes: NDArray[np.uint64]) -> list[str]:
 
 def nodes_from_names(names: Sequence[str], depth: int) -> NDArray[np.uint64]:
     """The inverse of `node_names`: uint64[n]. Raises ValueError for a name that is no node of a grid of this depth."""
-    texts = [name if isinstance(name, str) and 0 < len(name) <= depth + 1 else "" for name in names]
+    texts = names if set(map(type, names)) <= {str} else [name if isinstance(name, str) else "" for name in names]
     length = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    characters = np.array(texts, dtype=f"U{depth + 1}").view(np.uint32).reshape(len(texts), depth + 1)
-    is_name, nodes = characters[:, 0] == ord("r"), np.ones(len(texts), dtype=np.uint64)
-    for place in range(1, int(length.max(initial=1))):
+    characters = np.array(texts, dtype=f"U{depth + 1}").view(np.uint32).reshape(len(texts), depth + 1)  # others are cut
+    is_name, nodes = (characters[:, 0] == ord("r")) & (length <= depth + 1), np.ones(len(texts), dtype=np.uint64)
+    for place in range(1, min(int(length.max(initial=1)), depth + 1)):
         digit, inside = characters[:, place].astype(np.uint64) - np.uint64(ord("0")), place < length
         is_name &= ~inside | (digit < 4)  # a character before 0 wraps around
         nodes = np.where(inside, nodes << _TWO | digit, nodes)

@@ -17,6 +17,7 @@ before.
 tests/transforms/test_beam_patch.py fails as soon as Beam is repaired. Then delete what is not needed.
 """
 
+import contextlib
 import functools
 import importlib
 import types
@@ -28,7 +29,7 @@ from typing import Any
 from apache_beam import pipeline
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.transforms import core
+from apache_beam.transforms import core, userstate
 from apache_beam.utils import interactive_utils
 from apache_beam.version import __version__
 
@@ -62,6 +63,8 @@ def _label_where_possible(transform: Any, pvalueish: Any) -> None:
 
 pipeline.alter_label_if_ipython = _label_where_possible
 
+_specs_of = userstate.get_dofn_specs
+_specs: weakref.WeakKeyDictionary[core.DoFn, tuple[set[Any], set[Any]]] = weakref.WeakKeyDictionary()
 _arguments_of = core.get_function_args_defaults
 _make_view = PipelineOptions.view_as
 _views: weakref.WeakKeyDictionary[PipelineOptions, dict[type, PipelineOptions]] = weakref.WeakKeyDictionary()
@@ -88,5 +91,16 @@ def _kept_view(options: PipelineOptions, kind: type) -> PipelineOptions:
     return views[kind]
 
 
+def _kept_specs(dofn: core.DoFn) -> tuple[set[Any], set[Any]]:
+    try:
+        states, timers = _specs[dofn]
+    except (KeyError, TypeError):  # TypeError: a DoFn that cannot be hashed
+        states, timers = _specs_of(dofn)
+        with contextlib.suppress(TypeError):
+            _specs[dofn] = states, timers
+    return set(states), set(timers)
+
+
+userstate.get_dofn_specs = _kept_specs
 core.get_function_args_defaults = _kept_arguments
 PipelineOptions.view_as = _kept_view
