@@ -41,7 +41,7 @@ _MARGIN = 0.03  # of the region's longer side, around it, where geography goes o
 _LEAST = 0.03  # inches of a cell on bare ground, at least
 _HATCH_STEP = 12  # pixels from line to line
 _LINES = (0, 40, -30)  # light of a pixel: beside a line, on it, and at its dark side
-_LINE_OF_PLACE = np.array([1, 1, 2, *[0] * (_HATCH_STEP - 3)])
+_LINE_OF_PLACE = np.array([1, 1, 2, *[0] * (_HATCH_STEP - 3)], dtype=np.uint8)
 _MOST_NAMES = 24
 _MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
 _ARCS = "Arcs: the largest flows, as wide as they have trips, dark where they begin and bright where they end."
@@ -129,10 +129,13 @@ def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) ->
     toned = 0.5 * colours + 0.25 * grey[:, None] + 9 / 255
     colours = np.where(hatched[:, None], toned, colours)
     opaque = np.append(np.column_stack([colours, np.ones(len(colours))]), [[*_rgb(VOID), 0.0]], axis=0)  # -1: no cell
-    place = np.add.outer(np.arange(frame.height), np.arange(frame.width)) % _HATCH_STEP
-    line = np.where(np.append(hatched, False)[cells[::fine, ::fine]], _LINE_OF_PLACE[place], 0)
+    diagonals = np.resize(_LINE_OF_PLACE, frame.height + frame.width)
+    pattern = np.lib.stride_tricks.sliding_window_view(diagonals, frame.width)[: frame.height]
+    line = np.append(hatched, False)[cells[::fine, ::fine]] * pattern
     if fine == 1:
-        return _bytes(np.stack([_lit(opaque, light) for light in _LINES]))[line, cells]
+        lit = _bytes(np.stack([_lit(opaque, light) for light in _LINES]))
+        chosen = np.where(cells < 0, len(colours), cells) + line.astype(np.int32) * len(opaque)
+        return np.take(lit.view(np.uint32).ravel(), chosen).view(np.uint8).reshape(*chosen.shape, 4)
     pixels = opaque[cells].reshape(frame.height, fine, frame.width, fine, 4).mean(axis=(1, 3))
     for number, light in enumerate(_LINES[1:], start=1):
         pixels[line == number] = _lit(pixels[line == number], light)
