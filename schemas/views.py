@@ -165,8 +165,7 @@ class Layer(_Model):
         for name, column in columns.items():
             if len(column) != n:
                 raise ValueError(f"{name}: must hold one entry for each of {n} cells, got {len(column)}")
-        level = np.asarray(self.level)
-        if (level[:-1] > level[1:]).any():
+        if ((level := np.asarray(self.level))[:-1] > level[1:]).any():
             raise ValueError("level: must ascend, because cells are painted in that order")
         if any(((np.asarray(xs) < 0) | (np.asarray(xs) >= 2.0**level)).any() for xs in (self.x, self.y)):
             raise ValueError("x, y: must lie in 0..2^level - 1")
