@@ -124,7 +124,7 @@ def test_a_heatmap_loads_nothing_slow_that_it_does_not_use(tmp_path: Path) -> No
     [
         ["--help"],
         ["heatmap", "--help-all"],
-        ["plan", "--users", "1000000", "--epsilon", "1"],
+        ["plan", "--users", "1000000"],
         ["ledger", "show", "--ledger", "ledger.db"],
         ["key", "new", "key"],
     ],
