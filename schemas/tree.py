@@ -8,7 +8,6 @@ root is always a node, so every location counts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -189,19 +188,28 @@ def node_positions(nodes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArra
 
 def node_names(nodes: NDArray[np.uint64]) -> list[str]:
     """Cell ids: `r` and one digit a level (0 north-west, 1 south-west, 2 north-east, 3 south-east)."""
-    names = []
-    for node in nodes.tolist():
-        digits = ""
-        while node > 1:
-            digits = "0123"[node & 3] + digits
-            node >>= 2
-        names.append("r" + digits)
-    return names
+    levels = node_levels(nodes)
+    names = np.zeros((len(nodes), 1 + int(levels.max(initial=0))), dtype=np.uint8)
+    names[:, 0] = ord("r")
+    for level in range(1, names.shape[1]):
+        deep = np.flatnonzero(levels >= level)
+        digits = nodes[deep] >> (2 * (levels[deep] - level)).astype(np.uint64) & np.uint64(3)
+        names[deep, level] = digits + np.uint64(ord("0"))
+    found: list[str] = names.view(f"S{names.shape[1]}").ravel().astype(str).tolist()
+    return found
 
 
 def nodes_from_names(names: Sequence[str], depth: int) -> NDArray[np.uint64]:
     """The inverse of `node_names`: uint64[n]. Raises ValueError for a name that is no node of a grid of this depth."""
-    for name in names:
-        if not isinstance(name, str) or not re.fullmatch("r[0-3]*", name) or len(name) > depth + 1:
-            raise ValueError(f"{name!r} is no cell id: r and at most {depth} digits 0 to 3")
-    return np.array([int("1" + name[1:], 4) for name in names], dtype=np.uint64)
+    texts = names if set(map(type, names)) <= {str} else [name if isinstance(name, str) else "" for name in names]
+    length = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    characters = np.array(texts, dtype=f"U{depth + 1}").view(np.uint32).reshape(len(texts), depth + 1)  # others are cut
+    is_name, nodes = (characters[:, 0] == ord("r")) & (length <= depth + 1), np.ones(len(texts), dtype=np.uint64)
+    for place in range(1, min(int(length.max(initial=1)), depth + 1)):
+        digit, inside = characters[:, place].astype(np.uint64) - np.uint64(ord("0")), place < length
+        is_name &= ~inside | (digit < 4)  # a character before 0 wraps around
+        nodes = np.where(inside, nodes << _TWO | digit, nodes)
+    if not is_name.all():
+        wrong = names[int(np.argmin(is_name))]
+        raise ValueError(f"{wrong!r} is no cell id: r and at most {depth} digits 0 to 3")
+    return nodes

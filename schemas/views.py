@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
 from sfumato.schemas.tile_server import Tiles
 
-Numbers = Sequence[float | None]  # None where a value is not known
+Numbers = list[float | None]  # None where a value is not known
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Fact(_Model):
@@ -164,9 +165,9 @@ class Layer(_Model):
         for name, column in columns.items():
             if len(column) != n:
                 raise ValueError(f"{name}: must hold one entry for each of {n} cells, got {len(column)}")
-        if any(above > below for above, below in zip(self.level, self.level[1:], strict=False)):
+        if ((level := np.asarray(self.level))[:-1] > level[1:]).any():
             raise ValueError("level: must ascend, because cells are painted in that order")
-        if any(not 0 <= p < 1 << level for xs in (self.x, self.y) for p, level in zip(xs, self.level, strict=True)):
+        if any(((np.asarray(xs) < 0) | (np.asarray(xs) >= 2.0**level)).any() for xs in (self.x, self.y)):
             raise ValueError("x, y: must lie in 0..2^level - 1")
         return self
 

@@ -1,4 +1,4 @@
-"""Caches for what Beam computes again at every transform of every pipeline. Tests build some thousand small pipelines.
+"""More caches than `transforms/beam_caches.py` has: tests build some thousand small pipelines, each with its options.
 
 Beam inspects the signatures of all methods of each DoFn several times, and builds an argument parser for each view
 of the options. The results depend on the code alone. Without these caches they take 40 percent of a small pipeline's

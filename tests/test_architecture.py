@@ -23,6 +23,7 @@ WITH_BEAM = {
     "transforms/moments/sum_moments.py",
     "transforms/moments/user_values.py",
     "transforms/locations/group.py",
+    "transforms/beam_caches.py",
     "transforms/beam_patch.py",
     "transforms/locations/read.py",
     "transforms/metrics.py",
@@ -84,6 +85,60 @@ drawing = [name for name in sys.modules if name.startswith(starts)]
 assert not drawing, drawing"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# Slow to load. A heatmap of locations, unweighted and without categories, needs none of them; nor does Beam.
+UNUSED = ("scipy.special", "scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.linalg", "dp_accounting")
+UNUSED += (
+    "matplotlib.pyplot",
+    "sklearn",
+    "jax",
+    "ortools",
+    "rasterio",
+    "xarray",
+    "deltalake",
+    "pyiceberg",
+)
+RUN = """import sys, apache_beam
+before = set(sys.modules)
+from sfumato.pipelines.cli import main
+assert main(sys.argv[1:]) == 0
+print(*(name for name in sys.modules if name not in before))"""
+
+
+def test_a_heatmap_loads_nothing_slow_that_it_does_not_use(tmp_path: Path) -> None:
+    logs, folder = str(tmp_path / "logs"), str(tmp_path / "map")
+    city = [sys.executable, "-m", "sfumato.pipelines.cli", "synth", "--users", "2000", "--output", logs]
+    subprocess.run(city, check=True, capture_output=True)
+    region = ["--region", "3.00,1.00,3.13,1.13", "--depth", "6", "--seed", "1"]
+    arguments = ["heatmap", "--input", f"{logs}/*.parquet", *region, "--output", folder]
+    done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "sfumato.transforms.report.map_figure" in loaded  # the run made its picture
+    assert [name for name in loaded if name.startswith(UNUSED)] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["heatmap", "--help-all"],
+        ["plan", "--users", "1000000"],
+        ["ledger", "show", "--ledger", "ledger.db"],
+        ["key", "new", "key"],
+    ],
+)
+def test_what_runs_no_pipeline_starts_without_beam(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys; from sfumato.pipelines.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    loaded = done.stderr.split()
+    assert "sfumato.pipelines.cli" in loaded
+    assert [name for name in loaded if name.startswith(("apache_beam", "matplotlib", "pandas", "scipy.optimize"))] == []
 
 
 def test_nothing_that_reads_the_truth_has_a_way_into_a_release() -> None:

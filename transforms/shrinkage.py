@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 _GRID, _REFINEMENTS = 41, 3
 _LOWEST, _HIGHEST = 1e-4, 4.0  # ends of the grid: in median variances, and in largest squared distances from the centre
@@ -75,7 +75,7 @@ def simultaneous_z(number: int, level: float = 0.95) -> float:
     """
     if number < 1 or not 0 < level < 1:
         raise ValueError(f"number: must be at least 1, and level in (0, 1), got {number} and {level}")
-    return float(-ndtri(-math.expm1(math.log(level) / number) / 2))
+    return float(-scipy.special.ndtri(-math.expm1(math.log(level) / number) / 2))
 
 
 def _prior_mean(x: Array, v: Array, t: float, centre: float | None) -> tuple[float, float]:

@@ -87,7 +87,12 @@ class Request(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", coerce_numbers_to_str=True, arbitrary_types_allowed=True, validate_default=False
+        frozen=True,
+        extra="forbid",
+        coerce_numbers_to_str=True,
+        arbitrary_types_allowed=True,
+        validate_default=False,
+        defer_build=True,  # a command makes a request of one class, and builds what checks that class alone
     )
 
     JOB: ClassVar[str]

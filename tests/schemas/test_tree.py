@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -84,6 +86,22 @@ def test_levels_paths_names_and_positions() -> None:
     level, x, y = node_positions(nodes)
     assert (level[3], x[3], y[3]) == (4, 0b1100, 0b0101)
     assert (x[5], y[5]) == (2**20 - 1, 2**20 - 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "x", "4", "r4", "r/", "r:", "R0", "r01x", "0r", "r 0", "r0\n", "r0\0", "r۳", "r00000", "r" * 999, None, 3],
+)
+def test_what_is_no_cell_id_is_refused_by_name(wrong: object) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{wrong!r} is no cell id")):
+        nodes_from_names(["r0", wrong, "r12"], 4)  # type: ignore[list-item]
+
+
+@given(trees())
+def test_names_are_the_digits_of_the_path(tree: Tree) -> None:
+    assert node_names(tree.nodes) == ["r" + np.base_repr(node, 4)[1:] for node in tree.nodes.tolist()]
+    assert node_names(tree.nodes[:0]) == []
+    assert nodes_from_names([], DEPTH).tolist() == []
 
 
 def test_uniform_trees() -> None:

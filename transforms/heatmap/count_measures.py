@@ -134,4 +134,8 @@ def _rounded(values: Array, spread: Array) -> list[float | None]:
     """Values to a 20th of their spread or finer; None for NaN."""
     digits = np.clip(2 - np.floor(np.log10(np.where(spread > 0, spread, 1.0))), -9, 9)
     unit = 10.0**digits
-    return [None if math.isnan(one) else one for one in (np.round(np.round(values * unit) / unit, 9) + 0.0).tolist()]
+    rounded = np.round(np.round(values * unit) / unit, 9) + 0.0
+    found: list[float | None] = rounded.tolist()
+    for row in np.flatnonzero(np.isnan(rounded)).tolist():
+        found[row] = None
+    return found

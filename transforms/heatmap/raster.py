@@ -6,6 +6,7 @@ its area without its children. All of it is post-processing and costs no budget.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -33,12 +34,14 @@ def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -
     depth = min(tree.depth, MAX_RASTER_DEPTH) if depth is None else depth
     index, shift = tree.index, np.uint64(2 * (tree.depth - depth))
     per_cell = np.maximum(counts, 0) / np.maximum(tree.areas, 1)
-    cells = np.arange((1 << (2 * depth)) + 1, dtype=np.uint64) << shift
-    borders = cells if depth == tree.depth else np.union1d(cells, index.boundaries)
-    # Borders contain the tree's boundaries where nodes are as fine as cells, so each piece has one owner.
-    pieces = np.diff(np.searchsorted(borders, index.boundaries))
-    mass = np.repeat(per_cell[index.owner], pieces) * np.diff(borders).astype(np.float64)
-    if len(borders) > len(cells):
+    if depth == tree.depth:
+        mass = np.repeat(per_cell[index.owner], np.diff(index.boundaries).astype(np.int64))
+    else:
+        cells = np.arange((1 << (2 * depth)) + 1, dtype=np.uint64) << shift
+        # Borders contain the tree's boundaries where nodes are as fine as cells, so each piece has one owner.
+        borders = np.union1d(cells, index.boundaries)
+        pieces = np.diff(np.searchsorted(borders, index.boundaries))
+        mass = np.repeat(per_cell[index.owner], pieces) * np.diff(borders).astype(np.float64)
         mass = np.add.reduceat(mass, np.searchsorted(borders, cells[:-1]))
     total = mass.sum()
     mass = mass / total if total > 0 else np.full(len(mass), 1 / len(mass))
@@ -58,8 +61,9 @@ def estimate_density(estimate: Estimate, depth: int | None = None) -> NDArray[np
         return flat
     pyramid, levels = [flat], [painted(tree, np.minimum(node_levels(tree.entries), depth).astype(np.float64), depth)]
     for _ in range(depth):
-        pyramid.append(_blocks(pyramid[-1]).sum(axis=(1, 3)))
-        levels.append(_blocks(levels[-1]).max(axis=(1, 3)))
+        north_west, south_west, north_east, south_east = _quarters(pyramid[-1])
+        pyramid.append((north_west + north_east) + (south_west + south_east))
+        levels.append(functools.reduce(np.maximum, _quarters(levels[-1])))
     shown = pyramid[-1]
     for level in range(depth):
         entry = levels[depth - level]
@@ -88,9 +92,9 @@ def _slope(values: NDArray[np.float64], limit: NDArray[np.float64]) -> NDArray[n
     return np.asarray(children.transpose(2, 0, 3, 1).reshape(2 * side, 2 * side))
 
 
-def _blocks(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    half = len(cells) // 2
-    return cells.reshape(half, 2, half, 2)
+def _quarters(cells: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """The four cells of each block of 2 x 2, float64[n, n] each of float64[2 n, 2 n]; row 0 is in the north."""
+    return [cells[row::2, column::2] for column in (0, 1) for row in (0, 1)]
 
 
 def gaussian_heatmap(shares: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
@@ -128,5 +132,6 @@ def painted(tree: Tree, values: NDArray[np.float64], depth: int | None = None) -
     corner.
     """
     depth = min(tree.level, MAX_PAINTED_DEPTH) if depth is None else depth
-    cells = np.arange(1 << (2 * depth), dtype=np.uint64) << np.uint64(2 * (tree.depth - depth))
-    return by_row(values[tree.index.owners(cells)])
+    step = np.uint64(1 << (2 * (tree.depth - depth)))
+    first = (tree.index.boundaries + step - np.uint64(1)) // step  # the first cell whose corner lies in each interval
+    return by_row(np.repeat(values[tree.index.owner], np.diff(first).astype(np.int64)))

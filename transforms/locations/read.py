@@ -12,7 +12,7 @@ from apache_beam import typehints
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.region import Locator
-from sfumato.transforms import beam_patch  # noqa: F401
+from sfumato.transforms import beam_caches, beam_patch  # noqa: F401
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.asked_users import AskedUsers

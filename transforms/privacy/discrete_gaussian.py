@@ -116,9 +116,10 @@ def discrete_gaussian(
     """
     table = block_table(sigma)
     words = random_bits_16(key.subkey(label, "gaussian", "upper"), streams, count)
-    found = table.guide[words].astype(np.int64)
-    row, column = np.nonzero(found < 0)
-    if len(row):
+    found = np.take(table.guide, words).astype(np.int64)
+    undecided = np.flatnonzero(found.ravel() < 0)
+    if len(undecided):
+        row, column = undecided // count, undecided % count
         rest = random_bits(key.subkey(label, "gaussian", "lower"), streams[row], column.astype(np.uint64))
         upper = (words[row, column].astype(np.uint64) << np.uint64(48)) | (rest[:, 0] >> np.uint64(16))
         found[row, column] = table.lookup(upper, rest[:, 1])

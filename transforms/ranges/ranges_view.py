@@ -286,9 +286,9 @@ def background(model: RangeModel) -> MapBody:
         name="Users",
         kind="count",
         unit="users",
-        value=_numbers(users, 3),
-        low=_numbers(np.maximum(users - margin, 0), 3),
-        high=_numbers(users + margin, 3),
+        value=[*_numbers(users, 3)],
+        low=[*_numbers(np.maximum(users - margin, 0), 3)],
+        high=[*_numbers(users + margin, 3)],
         uncertain=uncertain.tolist(),
         scale=density_scale(users / km2, np.where(uncertain, 0.0, users)),
     )

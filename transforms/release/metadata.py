@@ -89,9 +89,12 @@ def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warn
     }
 
 
+_version = cache(version)
+
+
 def package_versions() -> dict[str, str]:
     """Returns the versions of Python and of the packages that results depend on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
 
 
 @cache
@@ -106,7 +109,7 @@ def code_digest() -> str:
     root = Path(__file__).resolve().parents[2]  # .../sfumato/transforms/release/metadata.py
     found = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}".encode())
     for name in _DRAWING:
-        found.update(f"\0{name} {version(name)}".encode())
+        found.update(f"\0{name} {_version(name)}".encode())
     walks = [walk for folder in _SOURCES for walk in os.walk(root / folder)]
     paths = [os.path.join(folder, name) for folder, _, names in walks for name in names if name.endswith(".py")]
     for path in sorted(paths):

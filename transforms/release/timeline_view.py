@@ -346,9 +346,9 @@ def night_map(date: str, release: Release) -> bytes:
         name="Users",
         kind="count",
         unit="users",
-        value=_rounded(count),
-        low=_rounded(np.maximum(count - _Z * stddev, 0)),
-        high=_rounded(np.maximum(count + _Z * stddev, 0)),
+        value=[*_rounded(count)],
+        low=[*_rounded(np.maximum(count - _Z * stddev, 0))],
+        high=[*_rounded(np.maximum(count + _Z * stddev, 0))],
         uncertain=uncertain.tolist(),
         scale=density_scale(np.maximum(count, 0) / km2, np.where(uncertain, 0.0, count)),
     )

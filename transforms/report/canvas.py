@@ -132,8 +132,8 @@ class Canvas:
         return file.getvalue()
 
 
-def bare_png(colours: NDArray[np.float64]) -> bytes:
-    """Colours, float64[rows, columns, 3] in 0..1, as the bytes of a PNG file without frame or words."""
+def bare_png(colours: NDArray[np.float64 | np.uint8]) -> bytes:
+    """Colours, float64[rows, columns, 3] in 0..1 or uint8, as the bytes of a PNG file without frame or words."""
     file = io.BytesIO()
     imsave(file, colours, format="png", metadata={"Software": "sfumato"})
     return file.getvalue()

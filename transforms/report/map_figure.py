@@ -40,6 +40,8 @@ _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
 _LEAST = 0.03  # inches of a cell on bare ground, at least
 _HATCH_STEP = 12  # pixels from line to line
+_LINES = (0, 40, -30)  # light of a pixel: beside a line, on it, and at its dark side
+_LINE_OF_PLACE = np.array([1, 1, 2, *[0] * (_HATCH_STEP - 3)], dtype=np.uint8)
 _MOST_NAMES = 24
 _MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
 _ARCS = "Arcs: the largest flows, as wide as they have trips, dark where they begin and bright where they end."
@@ -90,7 +92,7 @@ def map_picture(
     if basemap is not None:
         _draw_areas(axes, basemap, frame)
     opacity = 1.0 if flows is None else _FAINT_CELLS
-    colours[..., 3] *= opacity
+    colours[..., 3] = colours[..., 3] * opacity
     axes.imshow(colours, extent=(0, frame.width, frame.height, 0), aspect="auto", interpolation="nearest", zorder=2)
     if basemap is not None:
         _draw_lines(axes, basemap, frame, body.region)
@@ -112,8 +114,8 @@ def map_thumbnail(body: MapBody, side: int = 512, *, layer: int = -1, measure: i
     return bare_png(cell_colours(shown, shown.measures[measure], body, Frame.around(body.region, side))[..., :3])
 
 
-def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) -> NDArray[np.float64]:
-    """The pixels of the cells, float64[height, width, 4]: red, green, blue and opacity, which is 0 without a cell."""
+def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) -> NDArray[np.uint8]:
+    """The pixels of the cells, uint8[height, width, 4]: red, green, blue and opacity, which is 0 without a cell."""
     fine = 2 if max(layer.level, default=0) > 10 else 1  # of cells about as large as a pixel an average is shown
     least = 1 if body.missing is None else fine * max(round(_LEAST * DPI), 1)
     cells = cell_raster(layer, body.region, Frame(frame.bounds, frame.width * fine, frame.height * fine), least)
@@ -126,13 +128,28 @@ def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) ->
     grey = colours @ (0.3, 0.55, 0.15)
     toned = 0.5 * colours + 0.25 * grey[:, None] + 9 / 255
     colours = np.where(hatched[:, None], toned, colours)
-    pixels = np.concatenate([np.append(colours, [_rgb(VOID)], axis=0)[cells], (cells >= 0)[..., None]], axis=2)
-    pixels = pixels.reshape(frame.height, fine, frame.width, fine, 4).mean(axis=(1, 3))
-    lines = np.append(hatched, False)[cells[::fine, ::fine]]
-    place = np.add.outer(np.arange(frame.height), np.arange(frame.width)) % _HATCH_STEP
-    for on_line, light in ((place < 2, 40), (place == 2, -30)):
-        pixels[lines & on_line, :3] = np.clip(pixels[lines & on_line, :3] + light / 255, 0, 1)
-    return np.asarray(pixels)
+    opaque = np.append(np.column_stack([colours, np.ones(len(colours))]), [[*_rgb(VOID), 0.0]], axis=0)  # -1: no cell
+    diagonals = np.resize(_LINE_OF_PLACE, frame.height + frame.width)
+    pattern = np.lib.stride_tricks.sliding_window_view(diagonals, frame.width)[: frame.height]
+    line = np.append(hatched, False)[cells[::fine, ::fine]] * pattern
+    if fine == 1:
+        lit = _bytes(np.stack([_lit(opaque, light) for light in _LINES]))
+        chosen = np.where(cells < 0, len(colours), cells) + line.astype(np.int32) * len(opaque)
+        return np.take(lit.view(np.uint32).ravel(), chosen).view(np.uint8).reshape(*chosen.shape, 4)
+    pixels = opaque[cells].reshape(frame.height, fine, frame.width, fine, 4).mean(axis=(1, 3))
+    for number, light in enumerate(_LINES[1:], start=1):
+        pixels[line == number] = _lit(pixels[line == number], light)
+    return _bytes(pixels)
+
+
+def _lit(colours: NDArray[np.float64], light: float) -> NDArray[np.float64]:
+    """Colours, float64[..., 4], with so much more light; their opacity stays."""
+    return np.concatenate([np.clip(colours[..., :3] + light / 255, 0, 1), colours[..., 3:]], axis=-1)
+
+
+def _bytes(colours: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Colours in 0..1 as bytes, rounded as matplotlib does."""
+    return (colours * 255).astype(np.uint8)
 
 
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from sfumato.schemas.views import PageView, TimelineBody
 from sfumato.transforms.report.sections import common_sections
 
 _PACKAGE = "sfumato.transforms.report"
+_COMPRESSION = 5  # level 9 takes ten times as long for 4% less
 _FETCHED = " 'self' file:"  # a page that is opened from a disk has no origin that 'self' could name
 
 
@@ -70,4 +71,4 @@ def _digest(text: str) -> str:
 def _packed(view: PageView) -> str:
     """The view without the report, which is in the page already."""
     text = view.model_copy(update={"sections": [], "files": []}).model_dump_json()
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return base64.b64encode(gzip.compress(text.encode(), _COMPRESSION, mtime=0)).decode()

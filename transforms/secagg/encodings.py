@@ -136,8 +136,7 @@ class TreeEncoding(Encoding):
         tree = self.tree
         if tree.level > _MAX_TABLE_LEVEL:
             return tree.index.owners(cells)
-        entry: NDArray[np.int32] = tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
-        return entry
+        return np.take(tree.entry_of_cell, cells >> np.uint64(2 * (tree.depth - tree.level)))
 
 
 def parts_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

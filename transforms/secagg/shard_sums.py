@@ -139,7 +139,7 @@ def sum_shards(
                 else client_noise(group, block, present, query, key)
             )
             sums = decode(encode(sums, query.window), query.window)
-        total += ShardTotals(sums[live].sum(axis=0), int(live.sum()))
+        total += ShardTotals((sums if live.all() else sums[live]).sum(axis=0), int(live.sum()))
     return total
 
 
@@ -174,7 +174,9 @@ def encode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
 
 def decode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
     """The integers in [-low, modulus - low) that are congruent to the sums."""
-    return encode(sums + window.low, window) - window.low
+    moved = encode(sums + window.low, window)
+    moved -= window.low
+    return moved
 
 
 def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDArray[np.bool_] | None:

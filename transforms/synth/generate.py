@@ -14,7 +14,7 @@ from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, by_row
-from sfumato.transforms import beam_patch  # noqa: F401
+from sfumato.transforms import beam_caches, beam_patch  # noqa: F401
 from sfumato.transforms.synth.city import City, build_city
 from sfumato.transforms.synth.commutes import make_trips, trip_schema
 from sfumato.transforms.synth.day_plan import build_city_on

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
@@ -24,6 +24,14 @@ from tests.statistics import discrete_laplace_pmf
 
 WANTED = (0.93, 0.97)
 MANY = 10**9  # noisy sums: their sum is normal
+
+
+def test_the_quantiles_of_the_normal_distribution_are_those_of_scipy() -> None:
+    """They are literals, so that a run need not load SciPy's functions."""
+    level, error = heatmap_rates.LEVEL, heatmap_rates._AVERAGE_ERROR
+    assert special.ndtri((1 + level) / 2) == heatmap_rates._TWO_SIDED
+    assert special.ndtri(level) == heatmap_rates._ONE_SIDED
+    assert special.ndtri(1 - error) == heatmap_rates._AVERAGE_Z
 
 
 def noise_pmf(epsilon: float, sums: int) -> np.ndarray:

@@ -31,7 +31,7 @@ def quarters(body: MapBody, side: int = 200) -> list[NDArray[np.float64]]:
     image = cell_colours(body.layers[0], body.layers[0].measures[0], body, Frame.around(body.region, side))[..., :3]
     half = side // 2
     return [
-        image[rows, columns].reshape(-1, 3)
+        image[rows, columns].reshape(-1, 3) / 255
         for rows in (np.s_[:half], np.s_[half:])
         for columns in (np.s_[:half], np.s_[half:])
     ]
@@ -181,7 +181,7 @@ def test_fine_cells_are_averaged_not_thinned_out() -> None:
     checks = {(11, x, y): float((x + y) % 2) for x in range(64) for y in range(64)}
     body = map_of(layer_of(checks))
     frame = Frame.around(REGION, 1024)
-    corner = cell_colours(body.layers[0], body.layers[0].measures[0], body, frame)[2:30, 2:30, :3]
+    corner = cell_colours(body.layers[0], body.layers[0].measures[0], body, frame)[2:30, 2:30, :3] / 255
     half = palette("rate")[[0, -1]].mean(axis=0)
     np.testing.assert_allclose(corner.mean(axis=(0, 1)), half, atol=0.02)
     assert corner.std(axis=(0, 1)).max() < 0.1
