@@ -6,8 +6,11 @@ Each test also runs the opposite, such as noise for one item where a user adds t
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
@@ -18,11 +21,14 @@ from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import choose_noise
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, add_noise, noisy_levels
+from sfumato.transforms.histogram.sample_and_threshold import CountItems
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
+from sfumato.transforms.privacy.admission import AdmissionRule, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.statistics import FLAKE_RATE
 from tests.transforms.histogram.oracle import counts_delta
+from tests.transforms.histogram.test_sample_and_threshold import run
 
 KEY = RunKey.derive(FixedSecret(b"attack on counts" * 2), {"job": "attack"})
 KINDS = ("laplace", "truncated", "gaussian")
@@ -100,3 +106,26 @@ def test_no_file_tells_how_many_items_the_threshold_hid() -> None:
 
 def _parameters(plan: CentralCountPlan) -> dict:
     return {"column": "kind", "bound": {"max_items": plan.bound.max_items, "max_records": plan.bound.max_records}}
+
+
+@pytest.mark.parametrize("rows", [["a"], ["a", "b", "a"], [None], [None, None], ["a", None], [None, "b", None]])
+def test_a_user_more_changes_the_counts_that_admit_a_run_by_one(tmp_path: Path, rows: list[str | None]) -> None:
+    """A job that counts everybody admits by its own samples: a user is one, whatever rows they have, in any file."""
+    seen = []
+    others = [(user, kind) for user in range(300) for kind in (["a", None] if user % 3 else [None])]
+    for folder, users in (("without", others), ("with", [*others, *((10**6, kind) for kind in rows)])):
+        (tmp_path / folder).mkdir()
+        for number in range(3):
+            ids, kinds = zip(*users[number::3], strict=True)
+            pq.write_table(
+                pa.table({"user_id": pa.array(ids, pa.int64()), "kind": pa.array(kinds, pa.string())}),
+                tmp_path / folder / f"{number}.parquet",
+            )
+        admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))  # next to no noise
+        counting = CountItems(ColumnItems(ItemColumns("kind")), ItemBound(2), KEY, admit=admit)
+        found = run(f"{tmp_path / folder}/*.parquet", counting).admission
+        seen.append(UserCounts(found.users, found.unusable))
+    before, after = seen
+    assert before == UserCounts(usable=200, unusable=100)
+    usable = any(rows)
+    assert after == before + UserCounts(usable=int(usable), unusable=int(not usable))

@@ -203,7 +203,7 @@ class ItemCounts:
         """All sampled users."""
         return int(self.counts.sum()) + self.dropped_users
 
-    def only(self, kept: NDArray[np.bool_]) -> ItemCounts:
+    def only(self, kept: NDArray[np.bool_] | NDArray[np.int64] | slice) -> ItemCounts:
         """The counts of some items."""
         return ItemCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
 

@@ -27,12 +27,12 @@ _POSITIONS = 1 << 32
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some clients, in the order of their positions.
+    """Some clients, in the order of their positions where their values have a form.
 
     Attributes:
         codes: unsigned[n], values in fixed point; float64[n], where they have no form.
         random_bits: uint64[n], 64 random bits of each client. The upper 32 are the position in units of 2^-32,
-            ascending.
+            ascending where values have a form.
         groups: unsigned[n]; None if there is only one group.
     """
 

@@ -119,7 +119,9 @@ def row_blocks(encoded: EncodedValues, name: str, key: RunKey) -> Iterator[Block
 def _blocks(codes: NDArray[Any], client_bits: NDArray[np.uint64], groups: NDArray[np.uint16] | None) -> Iterator[Block]:
     for first in range(0, len(codes), BLOCK_CLIENTS):
         part = slice(first, first + BLOCK_CLIENTS)
-        yield Block.from_clients(codes[part], client_bits[part], None if groups is None else groups[part])
+        columns = codes[part], client_bits[part], None if groups is None else groups[part]
+        # Values without a form are added up, in any order; no query reaches a part of them.
+        yield Block(*columns) if codes.dtype.kind == "f" else Block.from_clients(*columns)
 
 
 def split_by_user(encoded: EncodedValues, spill: Spill) -> Iterator[tuple[int, bytes]]:

@@ -18,9 +18,11 @@ from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.admission_sample import AdmissionSampler
+from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
 from sfumato.transforms.histogram.quantile_search import search_quantiles
 from sfumato.transforms.histogram.sample_and_threshold import (
+    CountItems,
     CountSamples,
     InteractiveQuantiles,
     SampleAndThreshold,
@@ -259,12 +261,14 @@ def with_unusable(usable: int, unusable: int, both: int, without_id: int) -> pa.
     return table.take(pa.array(order))
 
 
+@pytest.mark.parametrize("bounded", [SAMPLING, ItemBound()])
 @pytest.mark.parametrize("files", [1, 3])
-def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int) -> None:
+def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int, bounded: Sampling | ItemBound) -> None:
     """At a rate of 1 and with next to no noise: users with a usable record, and those without any."""
     pattern = write_files(with_unusable(900, 40, 60, 7), tmp_path / "logs", files)
     admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))
-    found = run(pattern, CountSamples(ColumnItems(ItemColumns("category")), SAMPLING, KEY, admit=admit))
+    counting = CountSamples if isinstance(bounded, Sampling) else CountItems
+    found = run(pattern, counting(ColumnItems(ItemColumns("category")), bounded, KEY, admit=admit))
     assert (found.admission.users, found.admission.unusable) == (960, 47)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from sfumato.transforms.histogram.user_sample import (
     threshold,
 )
 from sfumato.transforms.locations.spill import Spill, forget
+from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from tests.statistics import FLAKE_RATE
 
@@ -287,3 +289,17 @@ def released(key: RunKey, holders: tuple[int, ...], sampling: Sampling, records:
         found = dict(zip(histogram.items.tolist(), histogram.sampled.tolist(), strict=True))
         shown.append(tuple(found.get(item, 0) for item in range(len(holders))))
     return shown[0] if rounds == 1 else tuple(shown)
+
+
+def test_users_with_dropped_rows_alone_are_counted_once_and_travel_with_a_sample() -> None:
+    def part(users: list[int], unusable: list[int]) -> Sample:
+        one = Sample.from_arrays(np.array(users, np.uint64), np.full(len(users), 7, np.uint8))
+        return replace(one, unusable=np.array(unusable, np.uint64))
+
+    found = merge([part([1, 2], [3, 9]), part([4], [2, 9]), part([], [5])])
+    assert found.user_counts() == UserCounts(usable=3, unusable=3)  # 3, 5 and 9: user 2 has a usable row elsewhere
+    assert Sample.unpack(found.pack(Spill())).user_counts() == found.user_counts()
+    twice = merge([part([1, 2], []), part([2], [])])
+    assert not twice.has_each_user_once
+    assert twice.user_counts() == UserCounts(usable=2)
+    assert Sample.unpack(found.pack(Spill())).has_each_user_once

@@ -1,6 +1,9 @@
-import numpy as np
+import pickle
 
-from sfumato.transforms.ranges.exact_counts import ExactCounts
+import numpy as np
+import pytest
+
+from sfumato.transforms.ranges.exact_counts import CellTally, ExactCounts
 from tests.transforms.ranges.oracle import image, people_at
 
 DEPTH = 5
@@ -44,3 +47,19 @@ def test_on_grid_is_a_loop_over_cells() -> None:
             assert found[row, column] == cells.sum()
     assert found.shape == (3, 4)
     assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 200])
+@pytest.mark.parametrize("users", [10, 60, 900])  # an array of all cells is used from 64 numbers on
+def test_a_tally_is_the_sum_however_it_is_cut_and_sent(pieces: int, users: int) -> None:
+    people = people_at(DEPTH, X[:users], Y[:users])
+    codes = np.repeat(people.codes, people.users).view(np.int64)
+    tally, other = CellTally(DEPTH), CellTally(DEPTH)
+    for number, part in enumerate(np.array_split(codes, pieces)):
+        (other if number % 2 else tally).add(part)
+    for part in pickle.loads(pickle.dumps(other)).parts():
+        tally.add(part)
+    found = tally.total()
+    np.testing.assert_array_equal(found.codes, people.codes)
+    np.testing.assert_array_equal(found.users, people.users)
+    assert (found.codes.dtype, found.users.dtype) == (np.uint64, np.int64)
