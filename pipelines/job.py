@@ -50,6 +50,7 @@ from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
@@ -164,13 +165,13 @@ class Inputs:
     """Inputs of a job's graph.
 
     Attributes:
-        files: to read.
+        files: to read, in bundles: the elements of the job's first step.
         column_types: the type of each column's values (see Columns.check).
         spill: a place for Spill; None without one.
         admit: charges the ledger once all input is read, and decides whether the run goes on.
     """
 
-    files: list[LogFile]
+    files: list[tuple[LogFile, ...]]
     column_types: dict[str, str]
     spill: str | None
     admit: Admit
@@ -255,7 +256,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(logs, column_types, spill, Admit(rule, gate))
+            inputs = Inputs(bundled(logs), column_types, spill, Admit(rule, gate))
             _ = job.build(root, inputs, key, metadata) | "CommitRelease" >> commit
     except Exception as error:
         # Beam adds the failing step to a message; the published reason goes without it.

@@ -1,8 +1,8 @@
 """Google's storage on a local socket: the PyPI emulator, made to keep what it leaves out and can be made to fail.
 
 The emulator takes no notice of preconditions on generations, on which a ledger stands. Here they are enforced, in one
-step with the request they belong to, as Google does. It still has no access rights, no quotas and no latency;
-everything else goes through Google's real client.
+step with the request they belong to, as Google does. It still has no access rights and no quotas, and the latency that
+a test gives it; everything else goes through Google's real client.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -84,11 +85,15 @@ Fault = Callable[[str, str], int | str | None]
 
 @dataclass
 class Emulator:
-    """A running emulator. `fault` decides on every request; `requests` lists all, "METHOD path"."""
+    """A running emulator. `fault` decides on every request; `requests` lists all, "METHOD path".
+
+    latency: seconds that every request waits before it is answered, beside all others.
+    """
 
     url: str
     requests: list[str]
     fault: Fault | None = None
+    latency: float = 0.0
     storage: CheckedStorage = field(default_factory=CheckedStorage)
     lock: Any = field(default_factory=Lock)  # held by the request under way
 
@@ -111,6 +116,7 @@ class _Handler(RequestHandler):  # type: ignore[misc]
     def _answer(self) -> None:
         path = urlparse(self.path)
         self._emulator.requests.append(f"{self.command} {path.path}")
+        time.sleep(self._emulator.latency)
         fault = self._emulator.fault and self._emulator.fault(self.command, path.path)
         if isinstance(fault, int):
             self._refuse(fault, "as the test wants it")

@@ -43,7 +43,7 @@ from sfumato.transforms.histogram.user_sample import (
     threshold_rounds,
 )
 from sfumato.transforms.inputs.log_file import FileSlice
-from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
 from sfumato.transforms.locations.encode import NULL_USER
 from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
@@ -160,16 +160,16 @@ class SampleAndThreshold(MergeSamples):
         return threshold_rounds(counts, self._sampler.sampling, self._levels)
 
 
-@typehints.with_input_types(FileSlice)
+@typehints.with_input_types(tuple[FileSlice, ...])
 class _SampleSliceFn(beam.DoFn):
     def __init__(self, items: Items, draw: RoundDraw, admission: AdmissionSampler | None):
         self._items = items
         self._draw = draw
         self._admission = admission
 
-    def process(self, part: FileSlice) -> Iterator[Any]:
+    def process(self, parts: tuple[FileSlice, ...]) -> Iterator[Any]:
         counts, stopwatch = RowCounts(), Stopwatch()
-        for batch in stopwatch.over(read_batches(part, self._items.columns)):
+        for batch in stopwatch.over(read_bundle(parts, self._items.columns)):
             with stopwatch:
                 draw = UserDraw(self._draw, self._admission)
                 encoded = self._items.encode(batch, self._draw.key, draw)
@@ -179,7 +179,7 @@ class _SampleSliceFn(beam.DoFn):
             yield from split_sample(encoded.sample)
             for group in split_marked_users(marked):
                 yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group)
-        counts.report(part, stopwatch)
+        counts.report(parts, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
@@ -301,7 +301,7 @@ class CountRounds(beam.PTransform):
 
         sampled = (
             paths
-            | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
+            | "Slice" >> beam.FlatMap(slice_bundle)  # FileSlices
             | "SpreadSlices" >> beam.Reshuffle()
             | "Sample"
             >> beam.ParDo(_SampleSliceFn(self._items, self._draw, admission_sampler)).with_outputs(

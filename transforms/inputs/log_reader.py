@@ -6,8 +6,9 @@ the job's own check sees the result. So a job reads every format alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,12 +20,12 @@ import pyarrow.types as pt
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, field_type
 from sfumato.schemas.log_layout import LogLayout
-from sfumato.transforms.files import file_version
+from sfumato.transforms.files import file_version, is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
 from sfumato.transforms.inputs.json_log import open_json_log
-from sfumato.transforms.inputs.log_file import FileSlice, LogFile, LogFormat, OpenLog
-from sfumato.transforms.inputs.parquet_log import open_parquet_log
+from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog
+from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
 from sfumato.transforms.inputs.text_values import from_text
 
@@ -40,6 +41,9 @@ SUFFIXES: Mapping[str, str] = MappingProxyType({
     **dict.fromkeys((".ndjson", ".jsonl", ".ndjson.gz", ".jsonl.gz"), "ndjson"),
 })  # fmt: skip
 _E7_DEGREES = 1e6  # integers this large are no degrees
+# Small files share an element of a pipeline: at most so many bytes and files.
+BUNDLE_BYTES, BUNDLE_FILES = 64 << 20, 128
+_FILES_AHEAD = 16  # small remote files that are read at once
 
 
 def format_by_name(path: str) -> str | None:
@@ -81,6 +85,80 @@ def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
     for number, (first, end, stream) in enumerate(cuts, 1):
         yield FileSlice(log, first, end, number == len(cuts), stream)
     _check_version(log)
+
+
+def bundled(logs: Sequence[LogFile]) -> list[tuple[LogFile, ...]]:
+    """The files in their order, in elements of a pipeline: small neighbours are together, see `slice_bundle`."""
+    bundles, size = list[list[LogFile]](), BUNDLE_BYTES
+    for log in logs:
+        own = BUNDLE_BYTES if log.size is None or log.path.startswith(BIGQUERY) else log.size
+        if size + own > BUNDLE_BYTES or len(bundles[-1]) == BUNDLE_FILES:
+            bundles.append([])
+            size = 0
+        bundles[-1].append(log)
+        size += own
+    return [tuple(bundle) for bundle in bundles]
+
+
+def slice_bundle(source: str | LogFile | tuple[LogFile, ...]) -> Iterator[tuple[FileSlice, ...]]:
+    """Yields the parts of a file, each alone; or the files of a bundle together, each as one slice and not opened."""
+    if not isinstance(source, tuple):
+        source = (LogFile(source) if isinstance(source, str) else source,)
+    if len(source) > 1:
+        yield tuple(FileSlice(log, 0, TO_THE_END, True) for log in source)
+    else:
+        yield from ((part,) for part in slice_file(source[0]))
+
+
+def read_bundle(parts: Sequence[FileSlice], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of `read_batches` for each of the parts. Neighbouring batches of small files are joined.
+
+    Raises: see `read_batches`.
+    """
+    if len(parts) == 1:
+        yield from read_batches(parts[0], columns)
+        return
+    held, rows = list[pa.RecordBatch](), 0
+    for batch in _batches_of_files(parts, columns):
+        if held and (rows + batch.num_rows > BATCH_ROWS or batch.schema != held[0].schema):
+            yield from _joined(held)
+            held, rows = [], 0
+        held.append(batch)
+        rows += batch.num_rows
+    if held:
+        yield from _joined(held)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
+
+
+def _batches_of_files(parts: Sequence[FileSlice], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The batches of small files in their order. Remote ones are read ahead by threads, because each takes a while."""
+    if not is_remote(parts[0].path):
+        for part in parts:
+            yield from _batches_of(part, columns)
+        return
+    reading = deque[Future[list[pa.RecordBatch]]]()
+    with ThreadPoolExecutor(_FILES_AHEAD) as threads:
+        for part in parts:
+            reading.append(threads.submit(lambda one: list(_batches_of(one, columns)), part))
+            if len(reading) > _FILES_AHEAD:
+                yield from reading.popleft().result()
+        while reading:
+            yield from reading.popleft().result()
+
+
+def _batches_of(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """`read_batches` without a thread."""
+    _check_version(part.file)
+    try:
+        with open_log(part.file, columns) as (file, reading):
+            for batch in file.batches(part, reading.sources):
+                yield reading.presented(batch)
+    except RequestError as error:
+        raise DataError(str(error)) from error
+    _check_version(part.file)
 
 
 def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
