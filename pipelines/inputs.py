@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, tab
 from sfumato.transforms.inputs.delta_table import delta_files
 from sfumato.transforms.inputs.iceberg_table import iceberg_files
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import count_rows, format_by_name, inspect_log
+from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log
 from sfumato.transforms.storage import CONNECTIONS, StoredFile, listed
 
 ICEBERG = "iceberg:"
@@ -65,6 +66,11 @@ class InputFile:
     def rows(self) -> int:
         """Number of rows, by its footer; an estimate of formats without one, and 0 only if there is none."""
         return _rows(self.log)
+
+
+@cache
+def _inspected(log: LogFile, columns: Columns) -> LogMetadata:
+    return inspect_log(log, columns)
 
 
 # Functions, because a `cached_property` of Python 3.11 holds a lock: threads would open one file after the other.
@@ -245,7 +251,7 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
 
     Raises RequestError if a file lacks a column, or has a column of another type than the first file.
     """
-    footers = _each(lambda file: inspect_log(file.log, source), files, [file.log for file in files])
+    footers = _each(lambda file: _inspected(file.log, source), files, [file.log for file in files])
     column_types = footers[0].column_types
     for file, footer in zip(files, footers, strict=True):
         for column, column_type in footer.column_types.items():
@@ -257,9 +263,20 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
     return sum(footer.rows for footer in footers), column_types
 
 
-def with_rows(files: Sequence[InputFile]) -> list[InputFile]:
-    """The files that are not empty. Raises DataError if a file cannot be read."""
-    rows = _each(lambda file: file.rows, files, [file.log for file in files])
+def with_rows(files: Sequence[InputFile], columns: Columns | None = None) -> list[InputFile]:
+    """The files that are not empty. Raises DataError if a file cannot be read.
+
+    columns: that the job reads. Then `inspect` need not open the files again.
+    """
+
+    def rows_of(file: InputFile) -> int:
+        if columns is not None:
+            with suppress(RequestError):  # `inspect` raises it, of the files that the run reads
+                if (found := _inspected(file.log, columns)).is_exact:
+                    return found.rows
+        return file.rows
+
+    rows = _each(rows_of, files, [file.log for file in files])
     return [file for file, number in zip(files, rows, strict=True) if number]
 
 

@@ -225,7 +225,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
         return
     if ledger is not None:
         ledger.check_not_lost(request.output, job.timeline)
-    files, late, file_digests = select_input(None if ledger is None else job.kept_secret, files, resumed)
+    files, late, file_digests = select_input(None if ledger is None else job.kept_secret, files, resumed, job.columns())
     log_late_files(late, str(request.release_id))
     rows, column_types = inspect(files, job.columns())
     warn_of_cells(job)
@@ -344,7 +344,7 @@ def log_late_files(late: Sequence[InputFile], release_id: str) -> None:
 
 
 def select_input(
-    secret: Secret | None, files: Sequence[InputFile], resumed: Reservation | None
+    secret: Secret | None, files: Sequence[InputFile], resumed: Reservation | None, columns: Columns | None = None
 ) -> tuple[list[InputFile], list[InputFile], list[str]]:
     """The files that a run reads, those that came after its charge, and the keyed digests of the former.
 
@@ -354,13 +354,15 @@ def select_input(
         secret: the stored secret of a run with a ledger. Without both it is None, and there are no digests.
         files: all that match the input now.
         resumed: the reservation of an earlier attempt; None without one.
+        columns: that the job reads, see `with_rows`.
     """
     if secret is None:
         return list(files), [], []
     secret_bytes = secret.read()  # raises RequestError for a bad key
     # Empty files of all days are equal. If they were refused as used before, that would reveal that they are empty.
-    filled = with_rows(files)
-    empty = [file for file in files if not file.rows]
+    filled = with_rows(files, columns)
+    not_empty = {file.path for file in filled}
+    empty = [file for file in files if file.path not in not_empty]
     digests = [file_digest(secret_bytes, digest) for digest in content_digests(filled)]
     if resumed is None or resumed.refusal is not None:  # refused input may have been corrected
         return list(files), [], digests
@@ -479,7 +481,7 @@ def key_and_metadata(
     if job.kept_secret is not None and request.release_id is not None:
         # This key has no random part, so two runs on different data must differ in their fingerprint. And a copy of the
         # same data, with other names or times, must have the same fingerprint, so that it resumes a crashed run.
-        fingerprint = content_fingerprint(with_rows(files), job.columns())
+        fingerprint = content_fingerprint(with_rows(files, job.columns()), job.columns())
     # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
     code = None if request.seed is not None else code_digest()
     scheme = {"job": request.JOB, "versions": package_versions(), "code": code}

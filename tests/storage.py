@@ -11,10 +11,11 @@ import gc
 import json
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +34,7 @@ from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
 
+from sfumato.transforms import storage
 from sfumato.transforms.privacy.ledger import stores
 
 BUCKET = "gs://test-bucket"
@@ -173,6 +175,13 @@ class _Server(ThreadingHTTPServer):
         """A client that is gone before its answer is not the emulator's affair."""
 
 
+def collect_refused() -> None:
+    """Google's client leaves the connections of refused downloads to the collector, which warns of each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
 @contextmanager
 def storage_emulator() -> Iterator[Emulator]:
     """An emulator with an empty bucket, on a free port, which this process uses without credentials.
@@ -188,16 +197,27 @@ def storage_emulator() -> Iterator[Emulator]:
     server = _Server(("127.0.0.1", 0), partial(_Handler, emulator))
     emulator.url = f"http://127.0.0.1:{server.server_port}"
     Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()  # how long `shutdown` may take, in seconds
+    clients, build = list[Any](), storage._shared_client.__wrapped__
+
+    @cache
+    def build_and_keep(*arguments: Any) -> Any:
+        clients.append(build(*arguments))
+        return clients[-1]
+
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
             # A thread of the client would ask for the bucket beside the first request of every client.
             patch.setenv("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
             stores._open_store.cache_clear()  # its clients know another emulator
+            patch.setattr(storage, "_shared_client", build_and_keep)
             patch.setattr(auth._Credentials, "_credentials_init", True)
             patch.setattr(auth._Credentials, "_credentials", None)
             yield emulator
     finally:
+        for client in clients:
+            client.close()  # else their connections would stay open, and a thread of the server with each
+        collect_refused()
         server.shutdown()
         server.server_close()
 

@@ -21,6 +21,9 @@ def may_pass(error: BaseException) -> bool:
         return error.code in _PASSING
     if isinstance(error, GoogleAuthError):
         return isinstance(error, TransportError) or bool(error.retryable)
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:  # of an upload or a download, whose errors are of a class of their own
+        return status in _PASSING
     return isinstance(error, GoogleAPIError | OSError)
 
 

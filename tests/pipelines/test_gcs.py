@@ -39,7 +39,7 @@ from sfumato.transforms.storage import content_version
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
 from tests.log_forms import write_csv, write_ndjson
-from tests.storage import BUCKET, Emulator, names, put, storage_emulator, upload
+from tests.storage import BUCKET, Emulator, collect_refused, names, put, storage_emulator, upload
 from tests.transforms.inputs.test_log_reader import encoded
 
 Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]").Forbidden
@@ -430,6 +430,7 @@ def test_a_storage_that_fails_now_is_asked_again_later(
             files += ["--warm_start", f"{BUCKET}/earlier"]
         assert cli.main(command(logs, f"{BUCKET}/never", *files)) == 75
         assert "cannot be reached now" in capsys.readouterr().err
+    collect_refused()
 
 
 def test_pages_are_shown_by_browsers() -> None:

@@ -40,6 +40,7 @@ SUFFIXES: Mapping[str, str] = MappingProxyType({
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
     **dict.fromkeys((".ndjson", ".jsonl", ".ndjson.gz", ".jsonl.gz"), "ndjson"),
 })  # fmt: skip
+_WITH_ROWS = ("parquet", "bigquery")  # formats whose files state the number of their rows
 _E7_DEGREES = 1e6  # integers this large are no degrees
 # Small files share an element of a pipeline: at most so many bytes and files.
 BUNDLE_BYTES, BUNDLE_FILES = 64 << 20, 128
@@ -56,18 +57,22 @@ def format_by_name(path: str) -> str | None:
 class LogMetadata:
     """The number of rows of a file, estimated where it has no footer, and the kind of each column's values.
 
-    column_types: see Columns.check.
+    Attributes:
+        rows: their number.
+        column_types: see Columns.check.
+        is_exact: whether the rows were counted, and not estimated.
     """
 
     rows: int
     column_types: dict[str, str]
+    is_exact: bool
 
 
 def inspect_log(log: LogFile, columns: Columns) -> LogMetadata:
     """Reads a file's footer or first rows. Raises RequestError if a column is missing or has a wrong type."""
     with open_log(log, columns) as (file, reading):
         _check_degrees(file, reading, log)
-        return LogMetadata(file.rows, reading.column_types)
+        return LogMetadata(file.rows, reading.column_types, _format_of(log) in _WITH_ROWS)
 
 
 def count_rows(log: LogFile) -> int:
@@ -192,8 +197,12 @@ def _check_version(log: LogFile) -> None:
 
 @contextmanager
 def _opened(log: LogFile, types: Mapping[str, pa.DataType]) -> Iterator[OpenLog]:
-    with FORMATS[log.layout.format or format_by_name(log.path) or "parquet"](log, types) as file:
+    with FORMATS[_format_of(log)](log, types) as file:
         yield file
+
+
+def _format_of(log: LogFile) -> str:
+    return log.layout.format or format_by_name(log.path) or "parquet"
 
 
 @contextmanager
