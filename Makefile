@@ -7,7 +7,7 @@ REGION := 3.00,1.00,3.13,1.13
 export PYTHONDONTWRITEBYTECODE :=
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs web tuner test test-slow test-times test-airflow flink-jar test-flink check bench clean
+.PHONY: demo docs web tuner test test-slow test-times test-airflow lock flink-jar test-flink check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -97,6 +97,12 @@ test-times: $(VENV)/.developed
 test-flink: $(VENV)/.developed
 	[ -n "$$SFUMATO_FLINK_JAR" ] || $(MAKE) flink-jar || true
 	SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-server.jar)}" $(BIN)/python -m pytest -m flink -rs
+
+# The versions and hashes of all that Dataflow's workers install. Run it after a change of pyproject.toml's dependencies.
+lock: $(VENV)/.developed
+	$(BIN)/uv pip compile pyproject.toml --extra gcp --extra neural --python-version 3.11 --upgrade --quiet \
+	  --python-platform x86_64-manylinux_2_28 --generate-hashes --no-annotate \
+	  --custom-compile-command 'make lock' --output-file runner_configs/dataflow/requirements.txt
 
 flink-jar: build/flink/job-server.jar
 
