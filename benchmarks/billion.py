@@ -178,8 +178,9 @@ def simulate(users: int, depth: int = 10, epsilon: float = 1.0, seed: int = 0) -
     files = release_files(state, parameters, metadata, Grid(DEFAULT_REGION, depth))
     times.add("release", start)
     wall = time.perf_counter() - began
-    shown = coarsen(estimate_density(estimate), SIDE) * estimate.counts.sum()
-    truth = coarsen(density_raster(ended.exact), SIDE) * ended.exact.sum()
+    side = min(SIDE, 1 << depth)
+    shown = coarsen(estimate_density(estimate), side) * estimate.counts.sum()
+    truth = coarsen(density_raster(ended.exact), side) * ended.exact.sum()
     typical = float(np.sqrt(np.mean((shown - truth) ** 2)))
     moved = float(np.abs(shown / shown.sum() - truth / truth.sum()).sum()) / 2
     peak = max(int(found) for found in re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())) / 1e6
@@ -196,8 +197,8 @@ def simulate(users: int, depth: int = 10, epsilon: float = 1.0, seed: int = 0) -
         ("peak memory, GB", f"{peak:.2f}"),
         ("files of the release, MB", f"{sum(map(len, files.values())) / 1e6:.2f}"),
         ("stated noise of a count, users", f"{state.results[-1].spent.noise_stddev:,.0f}"),
-        (f"typical error of a cell of {SIDE} x {SIDE}, users", f"{typical:,.0f}"),
-        (f"mean users of a cell of {SIDE} x {SIDE}", f"{ended.exact.sum() / SIDE**2:,.0f}"),
+        (f"typical error of a cell of {side} x {side}, users", f"{typical:,.0f}"),
+        (f"mean users of a cell of {side} x {side}", f"{ended.exact.sum() / side**2:,.0f}"),
         ("moved", f"{100 * moved:.2f}%"),
     ]
     head = f"{os.cpu_count()} cores, depth {depth}, epsilon {epsilon:g}, seed {seed}\n\n| figure | value |\n|---|---|\n"

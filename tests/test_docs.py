@@ -37,6 +37,15 @@ REGION = "3.00,1.00,3.13,1.13"
 FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
     *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
+    *(
+        "--requirements_file",
+        "--requirements_cache",
+        "--sdk_container_image",
+        "--service_account_email",
+        "--machine_type",
+        "--max_num_workers",
+    ),
+    *("--record_memory", "--overhead", "--vcpu_hour", "--gb_hour", "--shuffle_gb", "--require-hashes"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
     *(
         "--lists",

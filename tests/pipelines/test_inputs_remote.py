@@ -37,7 +37,7 @@ def logs(bucket: Emulator, tmp_path: Path) -> str:
 
 
 def test_a_run_looks_once_at_each_object(bucket: Emulator, logs: str) -> None:
-    """The listing has versions and digests; one request reads a footer. Before, an object took five requests."""
+    """The listing has versions and digests; one request reads a footer."""
     bucket.requests.clear()
     files = match_files(logs)
     assert len(bucket.requests) == 1
