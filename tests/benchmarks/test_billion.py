@@ -45,9 +45,9 @@ def test_the_published_map_is_that_of_the_users_drawn() -> None:
 
 
 def test_the_table_has_errors_times_and_memory() -> None:
-    table = simulate(USERS, DEPTH, epsilon=8.0)
+    table = simulate(USERS, DEPTH)
     rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", table, flags=re.MULTILINE))
-    assert float(rows["moved"].rstrip("%")) < 5
+    assert float(rows["moved"].rstrip("%")) < 20
     assert int(rows["shards"].replace(",", "")) == 30
-    for name in ("processor without the draw, s", "peak memory, GB", "stated noise of a count, users"):
+    for name in ("processor without the draw, s", "peak memory, GB", "typical error of a cell of 64 x 64, users"):
         assert float(rows[name].replace(",", "")) > 0
