@@ -14,7 +14,7 @@ ENGINES = SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-ser
   SFUMATO_PRISM="$${SFUMATO_PRISM:-$(abspath build/prism/prism)}"
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs web tuner test test-slow test-times test-airflow flink-jar spark-jar prism test-engines check bench clean
+.PHONY: demo docs web tuner test test-slow test-times test-airflow lock flink-jar spark-jar prism test-engines check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -104,6 +104,12 @@ test-times: $(VENV)/.developed
 test-engines: $(VENV)/.developed
 	for file in flink-jar spark-jar prism; do $(MAKE) $$file || true; done
 	$(ENGINES) $(BIN)/python -m pytest -n auto --dist loadgroup -m engines -rs
+
+# The versions and hashes of all that Dataflow's workers install. Run it after a change of pyproject.toml's dependencies.
+lock: $(VENV)/.developed
+	$(BIN)/uv pip compile pyproject.toml --extra gcp --extra neural --python-version 3.11 --upgrade --quiet \
+	  --python-platform x86_64-manylinux_2_28 --generate-hashes --no-annotate \
+	  --custom-compile-command 'make lock' --output-file runner_configs/dataflow/requirements.txt
 
 # Job servers: the one that is published with the installed Beam, one large jar; where the repository has none, a thin
 # jar beside the parts of an older one, which understands the same jobs. Needs Maven.

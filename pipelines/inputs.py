@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from types import MappingProxyType
+from typing import TypeVar
 from urllib.parse import unquote
-
-from apache_beam.io.filesystem import FileMetadata
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
@@ -22,8 +22,8 @@ from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, tab
 from sfumato.transforms.inputs.delta_table import delta_files
 from sfumato.transforms.inputs.iceberg_table import iceberg_files
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import count_rows, format_by_name, inspect_log
-from sfumato.transforms.storage import matching
+from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log
+from sfumato.transforms.storage import CONNECTIONS, StoredFile, listed
 
 ICEBERG = "iceberg:"
 # What a table of files's name begins with, and the function that lists its data files.
@@ -32,6 +32,9 @@ TABLES: Mapping[str, Callable[[str], list[LogFile]]] = MappingProxyType({
     ICEBERG: iceberg_files,
 })  # fmt: skip
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_LOCAL_THREADS = 8  # a disk's files keep the processor busy
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class InputFile:
         changed: time of the last change, in seconds since 1970; 0 if unknown.
         version: see `file_version`.
         log: the file as a pipeline reads it: the pipeline refuses another version.
+        listed_digest: what a listing of the storage showed as the digest; None where it shows none.
     """
 
     path: str
@@ -51,16 +55,33 @@ class InputFile:
     changed: float
     version: str
     log: LogFile
+    listed_digest: str | None = None
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """See `content_digest`, and for tables of BigQuery `table_digest`."""
-        return table_digest(self.path) if self.path.startswith(BIGQUERY) else content_digest(self.path)
+        return self.listed_digest or _digest(self.log)
 
-    @cached_property
+    @property
     def rows(self) -> int:
         """Number of rows, by its footer; an estimate of formats without one, and 0 only if there is none."""
-        return count_rows(self.log)
+        return _rows(self.log)
+
+
+@cache
+def _inspected(log: LogFile, columns: Columns) -> LogMetadata:
+    return inspect_log(log, columns)
+
+
+# Functions, because a `cached_property` of Python 3.11 holds a lock: threads would open one file after the other.
+@cache
+def _rows(log: LogFile) -> int:
+    return count_rows(log)
+
+
+@cache
+def _digest(log: LogFile) -> str:
+    return table_digest(log.path) if log.path.startswith(BIGQUERY) else content_digest(log.path)
 
 
 def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
@@ -138,32 +159,42 @@ def _matches(pattern: str, layout: LogLayout) -> list[InputFile]:
     try:
         if table is not None:
             logs = TABLES[table](pattern.removeprefix(table))
-            found = [match for log in logs for match in matching(log.path, limit=1)]
+            found = [one for some in _each(lambda log: listed(log.path), logs, logs) for one in some]
             if len(found) < len(logs) or not logs:
                 raise RequestError(f"{pattern} has no data, or its files are gone")
             logs = [replace(log, layout=replace(layout, format="parquet")) for log in logs]
         else:
             found = _files(pattern, layout.format)
             logs = [LogFile(match.path, layout=layout, partition=partition_of(match.path)) for match in found]
-        with ThreadPoolExecutor(16) as pool:
-            versions = list(pool.map(file_version, [log.path for log in logs]))
+        versions = _each(lambda file: file.version or file_version(file.path), found, logs)
     except (OSError, RequestError) as error:
         raise RequestError(f"input: {error}") from None
     return [
         InputFile(
-            log.path,
-            match.size_in_bytes,
-            match.last_updated_in_seconds or 0.0,
-            version,
-            replace(log, version=version),
+            log.path, file.size, file.changed, version, replace(log, version=version, size=file.size), file.digest
         )
-        for log, match, version in zip(logs, found, versions, strict=True)
+        for log, file, version in zip(logs, found, versions, strict=True)
     ]
 
 
-def _files(pattern: str, form: str | None) -> list[FileMetadata]:
+def _each(function: Callable[[_In], _Out], items: Sequence[_In], logs: Sequence[LogFile]) -> list[_Out]:
+    """The function's results for some items, by threads: many where the logs are remote and each request waits.
+
+    A thread takes every n-th item, because to hand over one at a time takes longer than to open a local file.
+    """
+    remote = any(is_remote(log.path) for log in logs)
+    threads = min(CONNECTIONS if remote else _LOCAL_THREADS, len(items))
+    with ThreadPoolExecutor(max(threads, 1)) as pool:
+        shares = pool.map(lambda share: [function(item) for item in share], (items[i::threads] for i in range(threads)))
+        found = dict[int, _Out]()
+        for first, results in enumerate(shares):
+            found.update(zip(range(first, len(items), threads), results, strict=True))
+    return [found[place] for place in range(len(items))]
+
+
+def _files(pattern: str, form: str | None) -> list[StoredFile]:
     """The files of a pattern or a folder. Raises RequestError if there is none."""
-    found = matching(pattern)
+    found = listed(pattern)
     is_folder = os.path.isdir(pattern)
     if not found and is_remote(pattern) and not (set(pattern) & set("*?[") or format_by_name(pattern)):
         is_folder = True  # a bucket has no folders, only names that begin alike
@@ -177,7 +208,7 @@ def _files(pattern: str, form: str | None) -> list[FileMetadata]:
     return found
 
 
-def _files_below(folder: str, form: str | None) -> list[FileMetadata]:
+def _files_below(folder: str, form: str | None) -> list[StoredFile]:
     """The files in a folder and its folders that are logs by their names."""
     found = _below(folder)
     if any(path.startswith("_delta_log/") for path in found):
@@ -205,9 +236,9 @@ def has_logs(folder: str, form: str | None) -> bool:
     return any(_is_log(path, form) for path in _below(folder))
 
 
-def _below(folder: str) -> dict[str, FileMetadata]:
+def _below(folder: str) -> dict[str, StoredFile]:
     """The files in a folder and its folders, by their paths below it."""
-    found = matching(join(folder, "**"))
+    found = listed(join(folder, "**"))
     return {match.path.removeprefix(folder).replace(os.sep, "/").strip("/"): match for match in found}
 
 
@@ -224,8 +255,7 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
 
     Raises RequestError if a file lacks a column, or has a column of another type than the first file.
     """
-    with ThreadPoolExecutor(16) as pool:
-        footers = list(pool.map(lambda file: inspect_log(file.log, source), files))
+    footers = _each(lambda file: _inspected(file.log, source), files, [file.log for file in files])
     column_types = footers[0].column_types
     for file, footer in zip(files, footers, strict=True):
         for column, column_type in footer.column_types.items():
@@ -237,13 +267,23 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
     return sum(footer.rows for footer in footers), column_types
 
 
-def with_rows(files: Sequence[InputFile]) -> list[InputFile]:
-    """The files that are not empty. Raises DataError if a file cannot be read."""
-    with ThreadPoolExecutor(16) as pool:
-        return [file for file, rows in zip(files, pool.map(lambda file: file.rows, files), strict=True) if rows]
+def with_rows(files: Sequence[InputFile], columns: Columns | None = None) -> list[InputFile]:
+    """The files that are not empty. Raises DataError if a file cannot be read.
+
+    columns: that the job reads. Then `inspect` need not open the files again.
+    """
+
+    def rows_of(file: InputFile) -> int:
+        if columns is not None:
+            with suppress(RequestError):  # `inspect` raises it, of the files that the run reads
+                if (found := _inspected(file.log, columns)).is_exact:
+                    return found.rows
+        return file.rows
+
+    rows = _each(rows_of, files, [file.log for file in files])
+    return [file for file, number in zip(files, rows, strict=True) if number]
 
 
 def content_digests(files: Sequence[InputFile]) -> list[str]:
     """The digest of each file."""
-    with ThreadPoolExecutor(8) as pool:  # hashing releases the interpreter's lock
-        return list(pool.map(lambda file: file.digest, files))
+    return _each(lambda file: file.digest, files, [file.log for file in files])

@@ -50,6 +50,7 @@ from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
@@ -174,13 +175,13 @@ class Inputs:
     """Inputs of a job's graph.
 
     Attributes:
-        files: to read.
+        files: to read, in bundles: the elements of the job's first step.
         column_types: the type of each column's values (see Columns.check).
         spill: the place for bulky data between stages.
         admit: charges the ledger once all input is read, and decides whether the run goes on.
     """
 
-    files: list[LogFile]
+    files: list[tuple[LogFile, ...]]
     column_types: dict[str, str]
     spill: Spill
     admit: Admit
@@ -235,7 +236,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
         return
     if ledger is not None:
         ledger.check_not_lost(request.output, job.timeline)
-    files, late, file_digests = select_input(None if ledger is None else job.kept_secret, files, resumed)
+    files, late, file_digests = select_input(None if ledger is None else job.kept_secret, files, resumed, job.columns())
     log_late_files(late, str(request.release_id))
     rows, column_types = inspect(files, job.columns())
     warn_of_cells(job)
@@ -268,7 +269,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(logs, column_types, spill, Admit(rule, gate))
+            inputs = Inputs(bundled(logs), column_types, spill, Admit(rule, gate))
             _ = job.build(root, inputs, key, metadata) | "CommitRelease" >> commit
     except Exception as error:
         # Beam adds the failing step to a message; the published reason goes without it.
@@ -356,7 +357,7 @@ def log_late_files(late: Sequence[InputFile], release_id: str) -> None:
 
 
 def select_input(
-    secret: Secret | None, files: Sequence[InputFile], resumed: Reservation | None
+    secret: Secret | None, files: Sequence[InputFile], resumed: Reservation | None, columns: Columns | None = None
 ) -> tuple[list[InputFile], list[InputFile], list[str]]:
     """The files that a run reads, those that came after its charge, and the keyed digests of the former.
 
@@ -366,13 +367,15 @@ def select_input(
         secret: the stored secret of a run with a ledger. Without both it is None, and there are no digests.
         files: all that match the input now.
         resumed: the reservation of an earlier attempt; None without one.
+        columns: that the job reads, see `with_rows`.
     """
     if secret is None:
         return list(files), [], []
     secret_bytes = secret.read()  # raises RequestError for a bad key
     # Empty files of all days are equal. If they were refused as used before, that would reveal that they are empty.
-    filled = with_rows(files)
-    empty = [file for file in files if not file.rows]
+    filled = with_rows(files, columns)
+    not_empty = {file.path for file in filled}
+    empty = [file for file in files if file.path not in not_empty]
     digests = [file_digest(secret_bytes, digest) for digest in content_digests(filled)]
     if resumed is None or resumed.refusal is not None:  # refused input may have been corrected
         return list(files), [], digests
@@ -491,7 +494,7 @@ def key_and_metadata(
     if job.kept_secret is not None and request.release_id is not None:
         # This key has no random part, so two runs on different data must differ in their fingerprint. And a copy of the
         # same data, with other names or times, must have the same fingerprint, so that it resumes a crashed run.
-        fingerprint = content_fingerprint(with_rows(files), job.columns())
+        fingerprint = content_fingerprint(with_rows(files, job.columns()), job.columns())
     # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
     code = None if request.seed is not None else code_digest()
     scheme = {"job": request.JOB, "versions": package_versions(), "code": code}

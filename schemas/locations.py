@@ -36,6 +36,8 @@ _BOOLEAN = ("false", "true")
 class Columns(Protocol):
     """The columns that a job reads."""
 
+    def __hash__(self) -> int: ...
+
     def names(self) -> list[str]: ...
 
     def text_types(self) -> dict[str, pa.DataType]:

@@ -1,8 +1,8 @@
 """Google's storage on a local socket: the PyPI emulator, made to keep what it leaves out and can be made to fail.
 
 The emulator takes no notice of preconditions on generations, on which a ledger stands. Here they are enforced, in one
-step with the request they belong to, as Google does. It still has no access rights, no quotas and no latency;
-everything else goes through Google's real client.
+step with the request they belong to, as Google does. It still has no access rights and no quotas, and the latency that
+a test gives it; everything else goes through Google's real client.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -32,6 +34,7 @@ from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
 
+from sfumato.transforms import storage
 from sfumato.transforms.privacy.ledger import stores
 
 BUCKET = "gs://test-bucket"
@@ -84,11 +87,15 @@ Fault = Callable[[str, str], int | str | None]
 
 @dataclass
 class Emulator:
-    """A running emulator. `fault` decides on every request; `requests` lists all, "METHOD path"."""
+    """A running emulator. `fault` decides on every request; `requests` lists all, "METHOD path".
+
+    latency: seconds that every request waits before it is answered, beside all others.
+    """
 
     url: str
     requests: list[str]
     fault: Fault | None = None
+    latency: float = 0.0
     storage: CheckedStorage = field(default_factory=CheckedStorage)
     lock: Any = field(default_factory=Lock)  # held by the request under way
 
@@ -111,6 +118,7 @@ class _Handler(RequestHandler):  # type: ignore[misc]
     def _answer(self) -> None:
         path = urlparse(self.path)
         self._emulator.requests.append(f"{self.command} {path.path}")
+        time.sleep(self._emulator.latency)
         fault = self._emulator.fault and self._emulator.fault(self.command, path.path)
         if isinstance(fault, int):
             self._refuse(fault, "as the test wants it")
@@ -167,6 +175,13 @@ class _Server(ThreadingHTTPServer):
         """A client that is gone before its answer is not the emulator's affair."""
 
 
+def collect_refused() -> None:
+    """Google's client leaves the connections of refused downloads to the collector, which warns of each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
 @contextmanager
 def storage_emulator() -> Iterator[Emulator]:
     """An emulator with an empty bucket, on a free port, which this process uses without credentials.
@@ -182,16 +197,27 @@ def storage_emulator() -> Iterator[Emulator]:
     server = _Server(("127.0.0.1", 0), partial(_Handler, emulator))
     emulator.url = f"http://127.0.0.1:{server.server_port}"
     Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()  # how long `shutdown` may take, in seconds
+    clients, build = list[Any](), storage._shared_client.__wrapped__
+
+    @cache
+    def build_and_keep(*arguments: Any) -> Any:
+        clients.append(build(*arguments))
+        return clients[-1]
+
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
             # A thread of the client would ask for the bucket beside the first request of every client.
             patch.setenv("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
             stores._open_store.cache_clear()  # its clients know another emulator
+            patch.setattr(storage, "_shared_client", build_and_keep)
             patch.setattr(auth._Credentials, "_credentials_init", True)
             patch.setattr(auth._Credentials, "_credentials", None)
             yield emulator
     finally:
+        for client in clients:
+            client.close()  # else their connections would stay open, and a thread of the server with each
+        collect_refused()
         server.shutdown()
         server.server_close()
 

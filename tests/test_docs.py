@@ -39,6 +39,15 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--open_job_server", "--environment_type", "--environment_config", "--job_endpoint", "--service_port"),
     "--job_server_jvm_properties",
     *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
+    *(
+        "--requirements_file",
+        "--requirements_cache",
+        "--sdk_container_image",
+        "--service_account_email",
+        "--machine_type",
+        "--max_num_workers",
+    ),
+    *("--record_memory", "--overhead", "--vcpu_hour", "--gb_hour", "--shuffle_gb", "--require-hashes"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
     *(
         "--lists",

@@ -62,10 +62,13 @@ def content_type(path: str) -> str:
 
 
 @contextmanager
-def open_file(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, without decompression. Raises OSError."""
+def open_file(path: str, version: str | None = None, size: int | None = None) -> Iterator[BinaryIO]:
+    """Opens a file for reading, without decompression. Raises OSError.
+
+    version, size: of a file in a storage, if they are known; see `open_object`.
+    """
     if is_remote(path):
-        with _storage().open_object(path) as file:
+        with _storage().open_object(path, version, size) as file:
             yield file
         return
     try:

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms import google_errors
 from sfumato.transforms.files import content_digest, write_file
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
@@ -38,11 +39,10 @@ from sfumato.transforms.storage import content_version
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
 from tests.log_forms import write_csv, write_ndjson
-from tests.storage import BUCKET, names, put, storage_emulator, upload
+from tests.storage import BUCKET, Emulator, collect_refused, names, put, storage_emulator, upload
 from tests.transforms.inputs.test_log_reader import encoded
 
 Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]").Forbidden
-ServiceUnavailable = pytest.importorskip("google.api_core.exceptions").ServiceUnavailable
 
 RELEASE = [
     "answers.parquet",
@@ -56,10 +56,10 @@ RELEASE = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _bucket() -> Iterator[None]:
-    with storage_emulator():
+def bucket() -> Iterator[Emulator]:
+    with storage_emulator() as running:
         put(f"{BUCKET}/key", SECRET)
-        yield
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -419,17 +419,18 @@ def test_a_slow_attempt_does_not_replace_what_another_has_published(monkeypatch:
     assert _content(output) == with_digests(_files("two"))
 
 
-def test_a_storage_that_fails_now_is_asked_again_later(monkeypatch: pytest.MonkeyPatch, logs: str, capsys: Any) -> None:
-    def unavailable(*_: Any, **__: Any) -> Any:
-        raise ServiceUnavailable("no")
-
-    monkeypatch.setattr(FileSystems, "open", unavailable)
+def test_a_storage_that_fails_now_is_asked_again_later(
+    bucket: Emulator, monkeypatch: pytest.MonkeyPatch, logs: str, capsys: Any
+) -> None:
+    monkeypatch.setattr(google_errors, "MAX_WAIT_S", 0.5)
+    monkeypatch.setattr(bucket, "fault", lambda method, path: 503 if path.startswith("/download/") else None)
     for place in ("output", "key"):
         files = ["--key_file", f"{BUCKET}/key", "--release_id", "x"]
         if place == "output":
             files += ["--warm_start", f"{BUCKET}/earlier"]
         assert cli.main(command(logs, f"{BUCKET}/never", *files)) == 75
         assert "cannot be reached now" in capsys.readouterr().err
+    collect_refused()
 
 
 def test_pages_are_shown_by_browsers() -> None:
@@ -500,16 +501,13 @@ def test_what_another_attempt_deletes_meanwhile_is_deleted(monkeypatch: pytest.M
         clear_lost(output, "one")
 
 
-def test_an_unreachable_bucket_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_bucket_is_not_taken_for_an_empty_one(bucket: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     output = f"{BUCKET}/unreachable"
     publish(output, _files("old"), "old", overwrite=False)
 
-    def refuse(*_: Any) -> None:
-        raise Forbidden("no access to this object")
-
     with monkeypatch.context() as patch:
-        patch.setattr(FileSystems, "open", refuse)
-        with pytest.raises(OSError, match="no access to this object"):
+        patch.setattr(bucket, "fault", lambda method, path: 403 if path.startswith("/download/") else None)
+        with pytest.raises(OSError, match="as the test wants it"):
             publish(output, _files("new"), "new", overwrite=False)
         with pytest.raises(RequestError, match="no release here"):
             open_release(output)

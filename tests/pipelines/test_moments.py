@@ -225,18 +225,18 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
     asked = [*LENGTH, "--epsilon", "0.7", *groups]
     books = ["--ledger", ledger, *BUDGET]
     booked = [*asked, *keyed(folder), *books]
-    read, charged = user_values.read_batches, []
+    read, charged = user_values.read_bundle, []
 
     def watched(*arguments: Any) -> Any:
         charged.append(list(open_ledger(ledger).history().reservations))
         return read(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(user_values, "read_batches", watched)
+        patch.setattr(user_values, "read_bundle", watched)
         patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run(pattern, place, *booked)
-    assert charged == [[]] * 3
+    assert charged == [[]]
     assert not place.exists()
     (charge,) = open_ledger(ledger).history().charges
     assert str(charge.epsilon) == "0.7"  # the larger of what collectors and readers learn

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.stager import Stager
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from sfumato.pipelines.command_line import parse_command
 from sfumato.pipelines.refresh import read_config
@@ -108,10 +114,60 @@ def test_the_versions_are_those_of_the_package() -> None:
     assert len(pythons) == 1  # of the launcher and of the workers
     (python,) = pythons
     assert SpecifierSet(metadata.metadata("sfumato")["Requires-Python"]).contains(".".join(python))
-    install = next(rest for name, rest in instructions() if name == "RUN")
-    assert "apache-beam[gcp]==${BEAM}" in install
-    extras = metadata.metadata("sfumato").get_all("Provides-Extra") or []
-    assert set(re.findall(r"sfumato\[(\w+)\]", install)) <= set(extras)
+    assert locked()["apache-beam"] == (Version(beam), locked()["apache-beam"][1])
+
+
+def locked() -> dict[str, tuple[Version, int]]:
+    """The packages of the lock: version and number of hashes."""
+    found = {}
+    for block in re.split(r"\n(?=\S)", (TEMPLATE / "requirements.txt").read_text()):
+        if not block.startswith("#"):
+            name, version = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)", block.split()[0]).groups()  # type: ignore[union-attr]
+            hashes = re.findall(r"--hash=sha256:[0-9a-f]{64}(?=\s|$)", block)
+            assert len(hashes) == block.count("--hash"), name
+            found[canonicalize_name(name)] = Version(version), len(hashes)
+    return found
+
+
+def test_the_lock_pins_all_that_the_package_needs_by_hash() -> None:
+    packages = locked()
+    assert len(packages) > 100
+    assert all(hashes for _, hashes in packages.values())
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = stated["optional-dependencies"]
+    needed = [Requirement(one) for one in [*stated["dependencies"], *extras["gcp"], *extras["neural"]]]
+    for one in needed:
+        version, _ = packages[canonicalize_name(one.name)]
+        assert one.specifier.contains(version), one
+
+
+def test_the_image_installs_the_lock_and_nothing_else() -> None:
+    installs = [rest for name, rest in instructions() if name == "RUN" and "pip install" in rest]
+    lock, package = installs
+    assert "--require-hashes -r requirements.txt" in lock
+    assert "--no-deps --no-build-isolation ./sfumato" in package
+    assert "pip check" in package
+    assert "setuptools" in locked()  # which builds the package
+
+
+def test_beam_stages_the_lock_as_it_is(tmp_path: Path) -> None:
+    """It would fetch each line of the lock as a package of its own, unless it is told to leave that to the workers."""
+    lock = TEMPLATE / "requirements.txt"
+    options = PipelineOptions(["--requirements_file", str(lock), "--requirements_cache", "skip"])
+    staged = {name: file for file, name in resources_of(options, tmp_path)}
+    assert Path(staged["requirements.txt"]).read_bytes() == lock.read_bytes()
+    assert "--requirements_cache skip" in (ROOT / "runner_configs" / "dataflow.yaml").read_text()
+
+
+def resources_of(options: PipelineOptions, folder: Path) -> list[tuple[str, str]]:
+    """What Beam stages for a job, as (file, name on the workers)."""
+    return [
+        (
+            beam_runner_api_pb2.ArtifactFilePayload.FromString(one.type_payload).path,
+            beam_runner_api_pb2.ArtifactStagingToRolePayload.FromString(one.role_payload).staged_name,
+        )
+        for one in Stager.create_job_resources(options, str(folder))
+    ]
 
 
 # --- its README ---

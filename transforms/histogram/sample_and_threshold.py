@@ -43,7 +43,7 @@ from sfumato.transforms.histogram.user_sample import (
     threshold_rounds,
 )
 from sfumato.transforms.inputs.log_file import FileSlice
-from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
 from sfumato.transforms.locations.encode import NULL_USER
 from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, count_other_days, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
@@ -161,7 +161,7 @@ class SampleAndThreshold(MergeSamples):
         return threshold_rounds(counts, self._sampler.sampling, self._levels)
 
 
-@typehints.with_input_types(FileSlice)
+@typehints.with_input_types(tuple[FileSlice, ...])
 class _SampleSliceFn(beam.DoFn):
     def __init__(self, items: Items, draw: RoundDraw, admission: AdmissionSampler | None, group_bits: int):
         self._items = items
@@ -169,9 +169,9 @@ class _SampleSliceFn(beam.DoFn):
         self._admission = admission
         self._group_bits = group_bits
 
-    def process(self, part: FileSlice) -> Iterator[Any]:
+    def process(self, parts: tuple[FileSlice, ...]) -> Iterator[Any]:
         counts, stopwatch = RowCounts(), Stopwatch()
-        for batch in stopwatch.over(read_batches(part, self._items.columns, count_other_days)):
+        for batch in stopwatch.over(read_bundle(parts, self._items.columns, count_other_days)):
             with stopwatch:
                 draw = UserDraw(self._draw, self._admission)
                 encoded = self._items.encode(batch, self._draw.key, draw)
@@ -183,7 +183,7 @@ class _SampleSliceFn(beam.DoFn):
             yield from split_sample(encoded.sample, self._group_bits)
             for group in split_marked_users(marked, self._group_bits):
                 yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group)
-        counts.report(part, stopwatch)
+        counts.report(parts, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
@@ -316,7 +316,7 @@ class CountRounds(beam.PTransform):
 
         sampled = (
             paths
-            | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
+            | "Slice" >> beam.FlatMap(slice_bundle)  # FileSlices
             | "SpreadSlices" >> beam.Reshuffle()
             | "Sample"
             >> beam.ParDo(

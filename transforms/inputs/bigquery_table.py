@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sfumato.schemas.errors import DataError, NotReadyError, RequestError
-from sfumato.transforms.google_errors import may_pass
+from sfumato.transforms.google_errors import google_retry, may_pass
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS
 
@@ -68,7 +68,7 @@ class BigQueryLog:
         if not part.stream:
             return
         schema, held, rows = None, list[pa.RecordBatch](), 0
-        for message in _read_client().read_rows(part.stream):
+        for message in _read_client().read_rows(part.stream, retry=google_retry()):
             if schema is None:
                 schema = pa.ipc.read_schema(pa.py_buffer(message.arrow_schema.serialized_schema))
             raw = pa.py_buffer(message.arrow_record_batch.serialized_record_batch)
@@ -91,7 +91,9 @@ class BigQueryLog:
             read_options=types.ReadSession.TableReadOptions(selected_fields=list(columns)),
         )
         client = _read_client()
-        return client.create_read_session(parent=f"projects/{project}", read_session=asked, max_stream_count=streams)
+        return client.create_read_session(
+            parent=f"projects/{project}", read_session=asked, max_stream_count=streams, retry=google_retry()
+        )
 
 
 def _schema_of(session: Any) -> pa.Schema:
@@ -110,7 +112,7 @@ def table_state(path: str) -> TableState:
     """Asks BigQuery for a table's state. Raises RequestError if there is no such table."""
     parts = _parts(path)
     with _reading(path):
-        table = _client(parts[0]).get_table(".".join(parts))
+        table = _client(parts[0]).get_table(".".join(parts), retry=google_retry())
     if table.table_type != "TABLE":
         raise RequestError(f"{path} is a {table.table_type.lower()}; only a table has a known state, so copy it to one")
     return TableState(table.num_rows, table.num_bytes, table.modified.timestamp(), f"{table.etag}-{table.modified}")

@@ -36,7 +36,7 @@ class CsvLog:
         self._log = log
         self._path = log.path
         self._types = types
-        self._lines = LineFile(log.path)
+        self._lines = LineFile(log)
 
     @cached_property
     def _header(self) -> tuple[list[str], str, int]:
@@ -80,7 +80,7 @@ class CsvLog:
         return max((largest_integer(batch.column(0)) for batch in self.batches(head, [name])), default=0.0)
 
     def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        header, delimiter, _ = self._header
+        header, delimiter, start = self._header
         # Columns that nobody reads may share a name, so here they have none.
         columns = [name if name in names else f"\0{place}" for place, name in enumerate(header)]
         parsing = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=False)
@@ -93,7 +93,7 @@ class CsvLog:
             include_columns=list(names), column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
         )
         reading = pa_csv.ReadOptions(column_names=columns, block_size=_BLOCK_BYTES)
-        for chunk in self._lines.chunks(part.first, part.end):
+        for chunk in self._lines.chunks(max(part.first, start), part.end):
             self._check_quotes(chunk)
             if len(chunk) < _BLOCK_BYTES and not bytes(chunk).strip():
                 continue  # blank lines, of which Arrow makes no table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.google_errors import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAIT_S
 from sfumato.transforms.inputs.delta_table import pinned
 from sfumato.transforms.inputs.log_file import LogFile
 
@@ -20,14 +21,27 @@ def iceberg_files(reference: str) -> list[LogFile]:
     """
     try:
         from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
+        from requests.exceptions import ConnectionError as NoConnectionError
+        from requests.exceptions import Timeout
+        from tenacity import retry as retried
+        from tenacity import retry_if_exception_type, stop_after_delay, wait_random_exponential
     except ImportError:
         raise RequestError("Iceberg tables need their library: pip install 'sfumato[iceberg]'") from None
     name, snapshot = pinned(reference)
     catalog, _, table = name.partition(".")
     if not table:
         raise RequestError(f"iceberg:{reference} must be iceberg:CATALOG.NAMESPACE.TABLE")
+    attempts = retried(  # the policy of every remote call; a catalog's client has none
+        retry=retry_if_exception_type(
+            (ServerError, ServiceUnavailableError, TooManyRequestsError, NoConnectionError, Timeout)
+        ),
+        wait=wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S),
+        stop=stop_after_delay(MAX_WAIT_S),
+        reraise=True,
+    )
     try:
-        scan = load_catalog(catalog).load_table(table).scan(snapshot_id=snapshot)
+        scan = attempts(lambda: load_catalog(catalog).load_table(table))().scan(snapshot_id=snapshot)
         tasks = list(scan.plan_files())
         ids = tuple((field.name, field.field_id) for field in scan.projection().fields)
     except Exception as error:  # noqa: BLE001  each catalog has its own client and errors

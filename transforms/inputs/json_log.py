@@ -36,7 +36,7 @@ class JsonLog:
         self._log = log
         self._path = log.path
         self._types = types
-        self._lines = LineFile(log.path)
+        self._lines = LineFile(log)
 
     @cached_property
     def _inferred(self) -> pa.Schema:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from sfumato.schemas.log_layout import LogLayout
 
 Types = Mapping[str, pa.DataType]  # of columns, by name
+TO_THE_END = 1 << 62  # the end of a slice that ends where its file does
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class LogFile:
         partition: columns that the path or a table's log states, with the value of all rows as text, None for missing.
         field_ids: the columns' ids in the table that the file is a part of, empty without; a file with other ids under
             these names is refused, because its columns were renamed since.
+        size: in bytes, of this version; None if unknown.
     """
 
     path: str
@@ -34,6 +36,7 @@ class LogFile:
     layout: LogLayout = field(default_factory=LogLayout)
     partition: tuple[tuple[str, str | None], ...] = ()
     field_ids: tuple[tuple[str, int], ...] = ()
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class FileSlice:
 
     Attributes:
         file: the file.
-        first, end: the borders.
+        first, end: the borders; 0 and TO_THE_END of a file that is one slice and was not opened before.
         is_last: whether this is the last slice of the file.
         stream: the name of the slice in a warehouse; empty for files.
     """

@@ -6,10 +6,12 @@ the job's own check sees the result. So a job reads every format alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -21,13 +23,13 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import TIME_TYPE, Columns, check_time, field_type
 from sfumato.schemas.log_layout import LogLayout
-from sfumato.transforms.files import file_version
+from sfumato.transforms.files import file_version, is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
 from sfumato.transforms.inputs.json_log import open_json_log
 from sfumato.transforms.inputs.local_time import of_days
-from sfumato.transforms.inputs.log_file import FileSlice, LogFile, LogFormat, OpenLog
-from sfumato.transforms.inputs.parquet_log import open_parquet_log
+from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog
+from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
 from sfumato.transforms.inputs.text_values import from_text
 
@@ -42,7 +44,12 @@ SUFFIXES: Mapping[str, str] = MappingProxyType({
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
     **dict.fromkeys((".ndjson", ".jsonl", ".ndjson.gz", ".jsonl.gz"), "ndjson"),
 })  # fmt: skip
+_WITH_ROWS = ("parquet", "bigquery")  # formats whose files state the number of their rows
 _E7_DEGREES = 1e6  # integers this large are no degrees
+# Small files share an element of a pipeline: at most so many bytes and files.
+LeftOut = Callable[[int, int], None]
+BUNDLE_BYTES, BUNDLE_FILES = 64 << 20, 128
+_FILES_AHEAD = 16  # small remote files that are read at once
 
 
 def format_by_name(path: str) -> str | None:
@@ -55,18 +62,22 @@ def format_by_name(path: str) -> str | None:
 class LogMetadata:
     """The number of rows of a file, estimated where it has no footer, and the kind of each column's values.
 
-    column_types: see Columns.check.
+    Attributes:
+        rows: their number.
+        column_types: see Columns.check.
+        is_exact: whether the rows were counted, and not estimated.
     """
 
     rows: int
     column_types: dict[str, str]
+    is_exact: bool
 
 
 def inspect_log(log: LogFile, columns: Columns) -> LogMetadata:
     """Reads a file's footer or first rows. Raises RequestError if a column is missing or has a wrong type."""
     with open_log(log, columns) as (file, reading):
         _check_degrees(file, reading, log)
-        return LogMetadata(file.rows, reading.column_types)
+        return LogMetadata(file.rows, reading.column_types, _format_of(log) in _WITH_ROWS)
 
 
 def count_rows(log: LogFile) -> int:
@@ -86,9 +97,94 @@ def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
     _check_version(log)
 
 
-def read_batches(
-    part: FileSlice, columns: Columns, left_out: Callable[[int, int], None] | None = None
+def bundled(logs: Sequence[LogFile]) -> list[tuple[LogFile, ...]]:
+    """The files in their order, in elements of a pipeline: small neighbours are together, see `slice_bundle`."""
+    bundles, size = list[list[LogFile]](), BUNDLE_BYTES
+    for log in logs:
+        own = BUNDLE_BYTES if log.size is None or log.path.startswith(BIGQUERY) else log.size
+        if size + own > BUNDLE_BYTES or len(bundles[-1]) == BUNDLE_FILES:
+            bundles.append([])
+            size = 0
+        bundles[-1].append(log)
+        size += own
+    return [tuple(bundle) for bundle in bundles]
+
+
+def slice_bundle(source: str | LogFile | tuple[LogFile, ...]) -> Iterator[tuple[FileSlice, ...]]:
+    """Yields the parts of a file, each alone; or the files of a bundle together, each as one slice and not opened."""
+    if not isinstance(source, tuple):
+        source = (LogFile(source) if isinstance(source, str) else source,)
+    if len(source) > 1:
+        yield tuple(FileSlice(log, 0, TO_THE_END, True) for log in source)
+    else:
+        yield from ((part,) for part in slice_file(source[0]))
+
+
+def read_bundle(
+    parts: Sequence[FileSlice], columns: Columns, left_out: LeftOut | None = None
 ) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of `read_batches` for each of the parts. Neighbouring batches of small files are joined.
+
+    left_out, Raises: see `read_batches`.
+    """
+    if len(parts) == 1:
+        yield from read_batches(parts[0], columns, left_out)
+        return
+    held, rows = list[pa.RecordBatch](), 0
+    for batch in _batches_of_files(parts, columns, left_out):
+        if held and (rows + batch.num_rows > BATCH_ROWS or batch.schema != held[0].schema):
+            yield from _joined(held)
+            held, rows = [], 0
+        held.append(batch)
+        rows += batch.num_rows
+    if held:
+        yield from _joined(held)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
+
+
+def _batches_of_files(
+    parts: Sequence[FileSlice], columns: Columns, left_out: LeftOut | None
+) -> Iterator[pa.RecordBatch]:
+    """The batches of small files in their order. Remote ones are read ahead by threads, because each takes a while."""
+    if not is_remote(parts[0].path):
+        for part in parts:
+            yield from _batches_of(part, columns, left_out)
+        return
+
+    def read(part: FileSlice) -> tuple[list[pa.RecordBatch], list[tuple[int, int]]]:
+        other_days = list[tuple[int, int]]()  # Beam's metrics belong to the thread of the caller
+        return list(_batches_of(part, columns, lambda *rows: other_days.append(rows))), other_days
+
+    reading = deque[Future[tuple[list[pa.RecordBatch], list[tuple[int, int]]]]]()
+    waiting = iter(parts)
+    with ThreadPoolExecutor(_FILES_AHEAD) as threads:
+        reading.extend(threads.submit(read, part) for part in islice(waiting, _FILES_AHEAD))
+        while reading:
+            batches, other_days = reading.popleft().result()
+            reading.extend(threads.submit(read, part) for part in islice(waiting, 1))
+            for rows in other_days:
+                if left_out is not None:
+                    left_out(*rows)
+            yield from batches
+
+
+def _batches_of(part: FileSlice, columns: Columns, left_out: LeftOut | None) -> Iterator[pa.RecordBatch]:
+    """`read_batches` without a thread."""
+    _check_version(part.file)
+    try:
+        with open_log(part.file, columns) as (file, reading):
+            for batch in file.batches(part, reading.sources):
+                if (rows := reading.of_its_days(batch, left_out)).num_rows:
+                    yield reading.presented(rows)
+    except RequestError as error:
+        raise DataError(str(error)) from error
+    _check_version(part.file)
+
+
+def read_batches(part: FileSlice, columns: Columns, left_out: LeftOut | None = None) -> Iterator[pa.RecordBatch]:
     """Yields the columns of a slice in batches of at most a million rows. A thread decodes the next batch meanwhile.
 
     left_out: is given the numbers of rows of earlier and of later days than those that are read.
@@ -122,8 +218,12 @@ def _check_version(log: LogFile) -> None:
 
 @contextmanager
 def _opened(log: LogFile, types: Mapping[str, pa.DataType]) -> Iterator[OpenLog]:
-    with FORMATS[log.layout.format or format_by_name(log.path) or "parquet"](log, types) as file:
+    with FORMATS[_format_of(log)](log, types) as file:
         yield file
+
+
+def _format_of(log: LogFile) -> str:
+    return log.layout.format or format_by_name(log.path) or "parquet"
 
 
 @contextmanager
@@ -161,7 +261,7 @@ class Reading:
     derives: bool
     column_types: dict[str, str]
 
-    def of_its_days(self, batch: pa.RecordBatch, left_out: Callable[[int, int], None] | None) -> pa.RecordBatch:
+    def of_its_days(self, batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
         """The rows of a batch of the file that are of the run's days; see `read_batches`."""
         days = self.log.layout.days
         if days is None:

@@ -16,18 +16,22 @@ from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 SLICE_ROWS = 4_000_000
 BATCH_ROWS = 1 << 20
 _READ_BYTES = 1 << 20  # of a column, from a local disk
+_ROWS_OF_A_THREAD = 1 << 16  # fewer rows are decoded before Arrow's threads have started
 _FIELD_ID = b"PARQUET:field_id"
 
 
 @contextmanager
-def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
-    """Opens a Parquet file, local or remote. Raises DataError with the path if it cannot be read as Parquet."""
+def open_parquet(path: str, version: str | None = None, size: int | None = None) -> Iterator[pq.ParquetFile]:
+    """Opens a Parquet file, local or remote. Raises DataError with the path if it cannot be read as Parquet.
+
+    version, size: see `open_file`.
+    """
     try:
         # Arrow reads local files without Python's lock, and a few pages at a time: a row group may have any size.
         # Remote files need Beam's file systems, and few large reads: Arrow then holds the columns of a row group.
         remote = is_remote(path)
         with (
-            open_file(path) if remote else pa.OSFile(path) as source,
+            open_file(path, version, size) if remote else pa.OSFile(path) as source,
             pq.ParquetFile(
                 source,
                 page_checksum_verification=True,
@@ -65,8 +69,9 @@ class ParquetLog:
         yield first, self._file.num_row_groups, ""
 
     def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        groups = list(range(part.first, part.end))
-        yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names))
+        groups = list(range(part.first, min(part.end, self._file.num_row_groups)))
+        threads = sum(self._file.metadata.row_group(group).num_rows for group in groups) > _ROWS_OF_A_THREAD
+        yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names), use_threads=threads)
 
     def largest_integer(self, name: str) -> float:
         if not pt.is_integer(self.schema.field(name).type):
@@ -95,7 +100,7 @@ class ParquetLog:
 @contextmanager
 def open_parquet_log(log: LogFile, types: Types) -> Iterator[ParquetLog]:
     """Opens a file; see LogFormat. It keeps the file's own types."""
-    with open_parquet(log.path) as file:
+    with open_parquet(log.path, log.version, log.size) as file:
         opened = ParquetLog(file, log)
         opened.check_ids(types)
         yield opened

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.files import is_remote, open_file
+from sfumato.transforms.inputs.log_file import TO_THE_END, LogFile
 
 CHUNK_BYTES = 16 << 20
 SLICE_BYTES = 256 << 20
 MAX_LINE_BYTES = 64 << 20
-TO_THE_END = 1 << 62
 _HEAD_BYTES = 1 << 20
 _GZIP_RATIO = 4  # a rough guess at how much smaller gzip makes a log; only the number of threads depends on it
 
@@ -30,9 +30,10 @@ class LineFile:
         is_packed: whether it is read through gzip, by its name.
     """
 
-    def __init__(self, path: str):
-        self.path = path
-        self.is_packed = path.endswith(".gz")
+    def __init__(self, log: LogFile):
+        self.path = log.path
+        self.is_packed = log.path.endswith(".gz")
+        self._log = log
 
     @cached_property
     def head(self) -> bytes:
@@ -50,6 +51,8 @@ class LineFile:
 
     @cached_property
     def _size(self) -> int:
+        if self._log.size is not None:
+            return self._log.size
         with open_file(self.path) as stream:
             end: int = stream.seek(0, os.SEEK_END)
             return end
@@ -102,7 +105,10 @@ class LineFile:
     def _opened(self, place: int) -> Iterator[Any]:
         """A stream of bytes from a place on; through gzip what comes before it is read and forgotten."""
         with ExitStack() as stack:
-            stream: Any = stack.enter_context(open_file(self.path) if is_remote(self.path) else pa.OSFile(self.path))
+            log = self._log
+            stream: Any = stack.enter_context(
+                open_file(log.path, log.version, log.size) if is_remote(log.path) else pa.OSFile(log.path)
+            )
             if self.is_packed:
                 stream = stack.enter_context(pa.CompressedInputStream(stream, "gzip"))
                 stream.read(place)

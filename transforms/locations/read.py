@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.region import Locator
 from sfumato.transforms import beam_caches, beam_patch  # noqa: F401
 from sfumato.transforms.inputs.log_file import FileSlice
-from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
 from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill
@@ -71,12 +71,12 @@ class RowCounts:
         clamped = self.clamped + other.clamped
         return RowCounts(self.rows + other.rows, self.text_ids + other.text_ids, dropped, clamped)
 
-    def report(self, part: FileSlice, stopwatch: Stopwatch) -> None:
-        """Adds the counts of a slice to the job's metrics, and logs the file after its last slice.
+    def report(self, parts: Sequence[FileSlice], stopwatch: Stopwatch) -> None:
+        """Adds the counts of a bundle of slices to the job's metrics, and logs each file after its last slice.
 
         Args:
-            part: the slice.
-            stopwatch: the time of reading and encoding it.
+            parts: the slices.
+            stopwatch: the time of reading and encoding them.
         """
         READ_ROWS.add(self.rows)
         SLICE_ROWS.record(self.rows)
@@ -84,9 +84,10 @@ class RowCounts:
         for reason, number in zip(DROP_REASONS, self.dropped, strict=True):
             DROPPED_ROWS[reason].add(number)
         CLAMPED_ROWS.add(self.clamped)
-        if part.is_last:
-            READ_FILES.add()
-            READ_FILE.emit(file=part.path)
+        for part in parts:
+            if part.is_last:
+                READ_FILES.add()
+                READ_FILE.emit(file=part.path)
 
     @property
     def without_id(self) -> int:
@@ -131,7 +132,7 @@ def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
     return sum(counts, start=RowCounts())
 
 
-@typehints.with_input_types(FileSlice)
+@typehints.with_input_types(tuple[FileSlice, ...])
 @typehints.with_output_types(tuple[int, bytes])
 class _EncodeSliceFn(beam.DoFn):
     def __init__(
@@ -143,10 +144,10 @@ class _EncodeSliceFn(beam.DoFn):
         self._spill = spill
         self._asked = asked
 
-    def process(self, part: FileSlice) -> Iterator[Any]:
+    def process(self, parts: tuple[FileSlice, ...]) -> Iterator[Any]:
         user_key = self._run_key.subkey("users")
         counts, stopwatch, groups = RowCounts(), Stopwatch(), UserGroups(self._spill)
-        for batch in stopwatch.over(read_batches(part, self._columns, count_other_days)):
+        for batch in stopwatch.over(read_bundle(parts, self._columns, count_other_days)):
             with stopwatch:
                 if self._asked is not None:
                     batch = self._asked.only(batch, self._columns)
@@ -156,12 +157,12 @@ class _EncodeSliceFn(beam.DoFn):
             if groups.is_full:
                 yield from groups.chunks()
         yield from groups.chunks()
-        counts.report(part, stopwatch)
+        counts.report(parts, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
 class ReadLocations(beam.PTransform):
-    """Paths of logs, or LogFiles -> two PCollections: (user group, chunk) of `UserGroups`; RowCounts.
+    """Paths of logs, LogFiles or bundles of them -> (user group, chunk) of `UserGroups`, and RowCounts.
 
     When the pipeline runs it raises DataError with the path of a file that is damaged, has changed or lacks a column.
     asked: the users whose rows are read; None reads all.
@@ -181,7 +182,7 @@ class ReadLocations(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         encoded = (
             paths
-            | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
+            | "Slice" >> beam.FlatMap(slice_bundle)  # FileSlices
             | "SpreadSlices" >> beam.Reshuffle()
             | "Encode" >> beam.ParDo(self._encode).with_outputs(ROW_COUNTS, main="chunks")
         )

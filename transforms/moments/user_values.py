@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam import typehints
 
+from sfumato.schemas.locations import Columns
 from sfumato.transforms.inputs.log_file import FileSlice
-from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.inputs.log_reader import read_batches, read_bundle, slice_bundle
 from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, count_other_days, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import count_unusable, split_unusable
@@ -22,31 +24,42 @@ from sfumato.transforms.privacy.keys import RunKey
 _USERS = "users"
 
 
-@typehints.with_input_types(FileSlice)
+@typehints.with_input_types(tuple[FileSlice, ...])
 @typehints.with_output_types(tuple[int, bytes])
 class _EncodeSliceFn(beam.DoFn):
-    """A slice -> (user group, its stored records), or where rows are users (0, a stored block of them)."""
+    """A bundle of slices -> (user group, its stored records), or where rows are users (0, a stored block of them)."""
 
     def __init__(self, values: Values, key: RunKey, spill: Spill):
         self._values = values
         self._key = key
         self._spill = spill
 
-    def process(self, part: FileSlice) -> Iterator[Any]:
-        counts, stopwatch = RowCounts(), Stopwatch()
-        for batch in stopwatch.over(read_batches(part, self._values.columns, count_other_days)):
+    def process(self, parts: tuple[FileSlice, ...]) -> Iterator[Any]:
+        counts, stopwatch, columns = RowCounts(), Stopwatch(), self._values.columns
+        if columns.user_id is None:  # a user is a row of a file, so each file has batches of its own
+            batches = _numbered_batches(parts, columns)
+        else:
+            batches = (("", batch) for batch in read_bundle(parts, columns, count_other_days))
+        for name, batch in stopwatch.over(batches):
             with stopwatch:
                 encoded = self._values.encode(batch, self._key)
             if encoded.users is None:
-                # Identifies the block for the random draws: unique, and the same when Beam retries.
-                name = f"{part.file.name or part.path}:{part.stream}{part.first}:{counts.rows}"
                 for block in row_blocks(encoded, name, self._key):
                     yield 0, pack(block, self._spill)
             else:
                 yield from split_by_user(encoded, self._spill)
             counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
-        counts.report(part, stopwatch)
+        counts.report(parts, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
+
+
+def _numbered_batches(parts: Sequence[FileSlice], columns: Columns) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The batches of slices, each with a name for the random draws: unique, and the same when Beam retries."""
+    for part in parts:
+        rows = 0
+        for batch in read_batches(part, columns, count_other_days):
+            yield f"{part.file.name or part.path}:{part.stream}{part.first}:{rows}", batch
+            rows += batch.num_rows
 
 
 @typehints.with_input_types(tuple[int, Iterable[bytes]])
@@ -86,7 +99,7 @@ def read_user_values(
     """
     encoded = (
         paths
-        | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
+        | "Slice" >> beam.FlatMap(slice_bundle)  # FileSlices
         | "SpreadSlices" >> beam.Reshuffle()
         | "Encode" >> beam.ParDo(_EncodeSliceFn(values, key, spill)).with_outputs(ROW_COUNTS, main="records")
     )

@@ -11,12 +11,11 @@ from typing import Any
 
 from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.transforms.files import is_remote, read_file
-from sfumato.transforms.google_errors import may_pass
+from sfumato.transforms.google_errors import MAX_WAIT_S, google_retry, may_pass
 from sfumato.transforms.privacy.key_files import SECRET_BYTES, check_folder
 from sfumato.transforms.privacy.key_strength import key_weakness
 from sfumato.transforms.privacy.keys import FixedSecret
 
-TIMEOUT_S = 60.0  # for Secret Manager, retries included
 _SECRET_NAME = re.compile(r"projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/(?P<version>[^/\s]+)")
 
 
@@ -93,7 +92,6 @@ class SecretManagerSecret:
         """
         try:
             from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
-            from google.api_core.retry import Retry
             from google.auth.exceptions import GoogleAuthError
             from google.cloud.secretmanager import SecretManagerServiceClient
         except ImportError:
@@ -102,7 +100,7 @@ class SecretManagerSecret:
             ) from None
         try:
             client = _connect(SecretManagerServiceClient)
-            answer = client.access_secret_version(name=self.name, timeout=TIMEOUT_S, retry=Retry(timeout=TIMEOUT_S))
+            answer = client.access_secret_version(name=self.name, timeout=MAX_WAIT_S, retry=google_retry())
         except NotFound:
             raise RequestError(f"key_secret: there is no {self.name}") from None
         except Forbidden:

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -31,9 +32,10 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
+from sfumato.transforms import google_errors
 from sfumato.transforms.inputs import bigquery_table
 from sfumato.transforms.inputs.bigquery_table import table_digest
-from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.keys import write_key
 from tests.log_forms import records
@@ -49,8 +51,15 @@ class Warehouse:
     def __init__(self, table: pa.Table):
         self.table, self.etag, self.kind = table, "one", "TABLE"
         self.sessions: list[tuple[list[str], int]] = []
+        self.failures = 0  # calls to refuse, as if the services were overloaded
+
+    def fails_now(self) -> bool:
+        self.failures -= 1
+        return self.failures >= 0
 
     def create(self, request: types.CreateReadSessionRequest, _: Any) -> types.ReadSession:
+        if self.fails_now():
+            _.abort(grpc.StatusCode.UNAVAILABLE, "overloaded")
         assert request.read_session.table == "projects/project/datasets/city/tables/visits"
         fields = list(request.read_session.read_options.selected_fields)
         if unknown := set(fields) - set(self.table.column_names):
@@ -65,6 +74,8 @@ class Warehouse:
         return types.ReadSession(name="session", streams=streams, arrow_schema=schema)
 
     def read(self, request: types.ReadRowsRequest, _: Any) -> Iterator[types.ReadRowsResponse]:
+        if self.fails_now():
+            _.abort(grpc.StatusCode.UNAVAILABLE, "overloaded")
         session, number = map(int, request.read_stream.split("/"))
         fields, _count = self.sessions[session]
         rows = self.table.select(fields or self.table.column_names).take(list(range(number, self.table.num_rows, 3)))
@@ -90,6 +101,9 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
 
     class Tables(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if made.fails_now():
+                self.send_error(503)
+                return
             is_ours = self.path.partition("?")[0].endswith("/projects/project/datasets/city/tables/visits")
             content = json.dumps(made.described() if is_ours else {"error": {"code": 404, "message": "none"}}).encode()
             self.send_response(200 if is_ours else 404)
@@ -163,6 +177,20 @@ def test_a_table_that_changes_is_another_one_and_ends_a_run(warehouse: Warehouse
     assert table_digest(TABLE) != before
     with pytest.raises(DataError, match="changed while the job was running"):
         list(read_batches(parts[0], LocationColumns()))
+
+
+def test_services_that_fail_are_asked_again(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(google_errors, "FIRST_PAUSE_S", 0.01)
+    warehouse.failures = 2
+    (file,) = match_files(TABLE)
+    assert warehouse.failures == -1
+    rows = 0
+    for part in slice_file(replace(file.log, version=None)):
+        warehouse.failures = 1
+        rows += sum(batch.num_rows for batch in read_batches(part, LocationColumns()))
+    assert rows == warehouse.table.num_rows
+    warehouse.failures = 2
+    assert inspect_log(replace(file.log, version=None), LocationColumns()).column_types
 
 
 def test_what_is_no_table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:

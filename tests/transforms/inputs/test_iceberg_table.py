@@ -6,15 +6,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import requests
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError, ServiceUnavailableError
 from pyiceberg.table import DataScan
 
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
+from sfumato.transforms.inputs import iceberg_table
 from sfumato.transforms.inputs.log_reader import inspect_log
 from tests.log_forms import iceberg_catalog, records
 from tests.transforms.inputs.test_log_reader import encoded
@@ -55,6 +59,31 @@ def test_a_column_that_was_replaced_by_another_of_its_name_is_not_read(catalog: 
     (file,) = match_files(TABLE)
     with pytest.raises(RequestError, match="was renamed or replaced in the table"):
         inspect_log(file.log, LocationColumns())
+
+
+def test_a_catalog_that_fails_is_asked_again(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iceberg_table, "FIRST_PAUSE_S", 0.01)
+    catalog.create_table("city.logs", schema=records(30).schema).append(records(30))
+    load, failures = catalog.load_table, [ServiceUnavailableError("busy"), requests.ConnectionError("reset")]
+
+    def failing(name: str) -> Any:
+        if failures:
+            raise failures.pop()
+        return load(name)
+
+    monkeypatch.setattr(catalog, "load_table", failing)
+    assert len(match_files(TABLE)) == 1
+    assert not failures
+    asked: list[str] = []
+
+    def missing(name: str) -> Any:
+        asked.append(name)
+        raise NoSuchTableError(name)
+
+    monkeypatch.setattr(catalog, "load_table", missing)
+    with pytest.raises(RequestError, match="cannot be opened"):
+        match_files(TABLE)
+    assert asked == ["city.logs"]
 
 
 def test_deleted_rows_and_other_formats_are_refused(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.transforms.privacy import secrets
+from sfumato.transforms import google_errors
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import SecretManagerSecret
 from tests.keys import SECRET
@@ -70,7 +70,7 @@ def test_a_short_secret_is_refused_and_not_shown(stub: SecretManager) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_service_that_is_down_is_for_later(stub: SecretManager, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    monkeypatch.setattr(secrets, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(google_errors, "MAX_WAIT_S", 0.5)
     stub.status = status
     with pytest.raises(NotReadyError, match="key_secret: Secret Manager cannot be reached now"):
         SecretManagerSecret(NAME).read()

@@ -18,9 +18,8 @@ from functools import cached_property
 from typing import Any
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
-from sfumato.transforms.google_errors import may_pass
+from sfumato.transforms.google_errors import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAIT_S, google_retry, may_pass
 
-MAX_WAIT_S = 60.0  # for a service that fails, retries included
 REQUEST_TIMEOUT_S = 30.0
 READERS = 8  # threads; Google's client keeps 10 connections
 _LOCATION = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]+)/(?P<prefix>[^/].*?)/*")
@@ -83,7 +82,7 @@ class BucketStore:
         with self._errors("written to"):
             blob = self._blob(index)
             # Entries are never removed, so known ones need no check.
-            if index > self._known and not self._blob(index - 1).exists(timeout=REQUEST_TIMEOUT_S, retry=self._retry):
+            if index > self._known and not self._blob(index - 1).exists(**_tried()):
                 return False
             ours = self._create(blob, entry)
         self._known = max(self._known, index + 1)
@@ -96,7 +95,7 @@ class BucketStore:
         """Returns whether this call created the object."""
         from google.api_core.exceptions import Forbidden, PreconditionFailed
 
-        end, pause, unclear = time.monotonic() + MAX_WAIT_S, 0.1, False
+        end, pause, unclear = time.monotonic() + MAX_WAIT_S, FIRST_PAUSE_S, False
         while True:
             try:
                 blob.upload_from_string(
@@ -104,15 +103,15 @@ class BucketStore:
                 )
             except (PreconditionFailed, Forbidden) as error:
                 # Without the right to overwrite, an existing object can be reported as Forbidden.
-                if isinstance(error, Forbidden) and not blob.exists(timeout=REQUEST_TIMEOUT_S, retry=self._retry):
+                if isinstance(error, Forbidden) and not blob.exists(**_tried()):
                     raise
-                return unclear and bytes(blob.download_as_bytes(timeout=REQUEST_TIMEOUT_S, retry=self._retry)) == entry
+                return unclear and bytes(blob.download_as_bytes(**_tried())) == entry
             except Exception as error:
                 if not may_pass(error) or time.monotonic() + pause > end:
                     raise
                 unclear = True
                 time.sleep(pause * random.uniform(0.5, 1))
-                pause = min(2 * pause, 8.0)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
                 return True
 
@@ -123,8 +122,7 @@ class BucketStore:
             self._bucket_name,
             prefix=self._prefix,
             fields="items(name,generation),nextPageToken",
-            timeout=REQUEST_TIMEOUT_S,
-            retry=self._retry,
+            **_tried(),
         )
         for blob in listing:
             name = blob.name.removeprefix(self._prefix)
@@ -143,7 +141,7 @@ class BucketStore:
 
         if (index, generation) not in self._cache:
             try:
-                content = self._blob(index, generation).download_as_bytes(timeout=REQUEST_TIMEOUT_S, retry=self._retry)
+                content = self._blob(index, generation).download_as_bytes(**_tried())
             except NotFound:
                 raise LedgerError(f"ledger: {self.location}: entry {index} was removed or replaced just now") from None
             self._cache[index, generation] = bytes(content)
@@ -157,12 +155,6 @@ class BucketStore:
         # Objects need no project, and looking for one takes time. Google's client needs no credentials if
         # STORAGE_EMULATOR_HOST is set.
         return _import_client()(project=None)
-
-    @property
-    def _retry(self) -> Any:
-        from google.cloud.storage.retry import DEFAULT_RETRY
-
-        return DEFAULT_RETRY.with_timeout(MAX_WAIT_S)
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
@@ -191,6 +183,11 @@ class BucketStore:
                     "'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS"
                 ) from None
             raise RequestError(f"ledger: {self.location} cannot be {done} ({kind})") from None
+
+
+def _tried() -> dict[str, Any]:
+    """How a request is tried."""
+    return {"timeout": REQUEST_TIMEOUT_S, "retry": google_retry()}
 
 
 def _import_client() -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
+from sfumato.transforms import google_errors
 from sfumato.transforms.privacy.ledger import bucket_store
 from sfumato.transforms.privacy.ledger.bucket_store import BucketStore
 from sfumato.transforms.privacy.ledger.stores import LedgerStore
@@ -126,7 +127,8 @@ def test_after_a_lost_answer_anothers_entry_is_not_ours(place: str, emulator: Em
 
 
 def test_a_service_that_is_down_is_for_later(place: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_store, "MAX_WAIT_S", 0.5)
+    for module in (bucket_store, google_errors):
+        monkeypatch.setattr(module, "MAX_WAIT_S", 0.5)
     store = BucketStore(place)
     emulator.fault = lambda method, path: 503
     with pytest.raises(NotReadyError, match=f"ledger: {place} cannot be reached now"):
