@@ -199,15 +199,15 @@ def test_on_an_engine_this_process_listens_on_loopback_alone(engine: str, city: 
     places, seen = set(), Seen()
     (tmp_path / "temporary").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
-    run = subprocess.Popen(
-        [sys.executable, "-m", "sfumato.pipelines.cli", *arguments], stderr=subprocess.PIPE, env=environment
-    )
-    while run.poll() is None:
-        seen.look(run.pid, tmp_path / "temporary")
-        with contextlib.suppress(OSError):
-            places |= _listening(run.pid)
-        time.sleep(0.06)
-    assert run.returncode == 0, run.communicate()
+    with open(tmp_path / "log", "w+b") as log:
+        job = [sys.executable, "-m", "sfumato.pipelines.cli", *arguments]
+        run = subprocess.Popen(job, stdout=log, stderr=log, env=environment)
+        while run.poll() is None:
+            seen.look(run.pid, tmp_path / "temporary")
+            with contextlib.suppress(OSError):
+                places |= _listening(run.pid)
+            time.sleep(0.06)
+    assert run.returncode == 0, (tmp_path / "log").read_text()
     assert places
     assert places <= LOOPBACK
     assert seen.listening - LOOPBACK  # the engine's own: on all interfaces
