@@ -26,11 +26,11 @@ from apache_beam.options.pipeline_options import JobServerOptions, PortableOptio
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from sfumato.pipelines.flink import OneJobFlinkRunner
 from sfumato.pipelines.folders import private_folder
+from sfumato.pipelines.job_servers import OneJobRunner
+from sfumato.pipelines.memory import available_memory
 from sfumato.pipelines.refresh import read_config
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, settings_of
-from sfumato.pipelines.scratch import available_memory
 from sfumato.schemas.errors import CheckFailedError, SfumatoError
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.commands import DoctorRequest
@@ -48,8 +48,6 @@ _DISK = 1 * _GB, 10 * _GB
 _MAX_SKEW_S = 60.0
 _TIMEOUT_S = 10.0
 _JAVA = 11
-_CGROUP = Path("/sys/fs/cgroup")
-_CGROUP_FILES = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
 _ENGINES = re.compile(r"apache_beam|beam-runners|flink|prism|spark|sfumato", re.IGNORECASE)
 _LOOPBACK = re.compile(r"0100007F|.{6}7F|0{24}01000000|0{16}FFFF0000.{6}7F", re.IGNORECASE)  # as /proc/net has them
 
@@ -171,10 +169,14 @@ def check_runner(request: DoctorRequest, config: RefreshConfig | None, beam_argu
         host, _, port = endpoint.rpartition(":")
         with socket.create_connection((host or "localhost", int(port)), _TIMEOUT_S):
             pass
-    elif isinstance(settings.runner, OneJobFlinkRunner) and (problem := _java_problem(settings)):
+    elif _needs_java(settings) and (problem := _java_problem(settings)):
         return Check("runner", FAILED, problem)
     answers = f", job server {endpoint} answers" if endpoint else ""
     return Check("runner", OK, f"{named or 'direct'} ({name}){answers}")
+
+
+def _needs_java(settings: RunnerSettings) -> bool:
+    return isinstance(settings.runner, OneJobRunner) and settings.runner.engine.needs_java
 
 
 def _java_problem(settings: RunnerSettings) -> str | None:
@@ -188,23 +190,12 @@ def _java_problem(settings: RunnerSettings) -> str | None:
 
 
 def check_memory() -> Check:
-    """Whether enough memory is left, on the machine and in its control group."""
-    machine, group = available_memory(), _cgroup_memory()
-    left = min(machine, group) if group is not None else machine
-    text = f"{left / _GB:.1f} GB left" + ("" if group is None or group > machine else ", by the container's limit")
-    if not machine:
-        return Check("memory", WARNING, "unknown: this system has no /proc/meminfo")
+    """Whether enough memory is left, on the machine and in its control groups."""
+    left = available_memory()
+    if not left:
+        return Check("memory", WARNING, "unknown: nothing here says how much there is; give --memory")
+    text = f"{left / _GB:.1f} GB for a run, by the machine and its control groups"
     return _level("memory", left, _MEMORY, text, "end other programs, or raise the container's limit")
-
-
-def _cgroup_memory() -> int | None:
-    """Bytes that the control group of this process may still use; None without a limit."""
-    for limit, used in _CGROUP_FILES:
-        try:
-            return max(int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text()), 0)
-        except (OSError, ValueError):  # ValueError: `max`, which is no limit
-            continue
-    return None
 
 
 def check_temporary_folder() -> Check:

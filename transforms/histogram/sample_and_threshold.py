@@ -197,7 +197,7 @@ def split_sample(sample: Sample, group_bits: int) -> Iterator[tuple[int, Sample]
         yield number, Sample(sample.users[at], items, sample.records[at], texts)
     if len(sample.unusable):
         nobody = Sample.from_arrays(np.empty(0, np.uint64), np.empty(0, np.uint8))
-        for number, users in split_marked_users(sample.unusable):
+        for number, users in split_marked_users(sample.unusable, group_bits):
             yield number, replace(nobody, unusable=users)
 
 
