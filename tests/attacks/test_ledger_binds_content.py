@@ -178,9 +178,9 @@ def test_the_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found.add(digest())
     (tmp_path / "transforms" / "notes.txt").write_text("no code")
     found.add(digest())
-    version = metadata.version
+    version = metadata._version
     for name in ("numpy", "cryptography", "pandas", "scipy", "pyarrow", "apache-beam"):
-        monkeypatch.setattr(metadata, "version", lambda one, name=name: "0" if one == name else version(one))
+        monkeypatch.setattr(metadata, "_version", lambda one, name=name: "0" if one == name else version(one))
         found.add(digest())
     assert len(found) == 1 + 4 + 6
 
