@@ -5,9 +5,8 @@
 Measured here, on a million rows of the synthetic city: the graph that a job submits (Beam's own dry run, with logs in
 an emulator of Google's storage), the encoded elements of each stage, and the processor time of a row, a user and a
 draw of noise. Everything else is extrapolated, by the formulas of `sizes_at`. Assumed, and so options, are the rows of
-a user and of a file, the memory of a record, how much longer workers take than this machine (`--overhead`), and
-Google's list prices in dollars (`--vcpu_hour`, `--gb_hour`, `--shuffle_gb`), which were not checked here. Prints
-Markdown tables.
+a user and of a file, how much longer workers take than this machine (`--overhead`), and Google's list prices in dollars
+(`--vcpu_hour`, `--gb_hour`, `--shuffle_gb`), which were not checked here. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -97,8 +96,7 @@ class Measured:
 
 def user_groups(rows: int) -> int:
     """How many groups the users of so many rows are in."""
-    bits: int = users.group_bits(rows) if hasattr(users, "group_bits") else users.GROUP_BITS
-    return 1 << bits
+    return 1 << users.group_bits(rows)
 
 
 def measure_graphs(depth: int) -> tuple[Graph, float]:
@@ -200,12 +198,11 @@ def sizes_at(population: int, found: Measured, options: argparse.Namespace) -> d
     cohort = Cohort.plan(population, None, HeatmapParameters().shard_size, HeatmapParameters().dropout)
     shard_groups = -(-cohort.shards >> cohort.group_shift)
     slices = max(files, -(-rows // SLICE_ROWS))
-    batches = max(slices, -(-rows // BATCH_ROWS))
     bounded = groups * (1 + population // groups // group._USERS_PER_ELEMENT)
     in_group = population / cohort.shards * (1 << cohort.group_shift)
     # Numbers in a group or a shard vary by about their square root: six of these are exceeded once in 10^9.
     largest = {
-        "chunk of records": found.row * _above(min(BATCH_ROWS, rows) / groups),
+        "chunk of records": found.row * _above(min(SLICE_ROWS + BATCH_ROWS, rows) / groups),
         "bounded users": found.user * _above(population / bounded),
         "keys of a shard group": found.key * _above(min(in_group, population / bounded)),
         "shard group": found.key * _above(in_group),
@@ -214,7 +211,7 @@ def sizes_at(population: int, found: Measured, options: argparse.Namespace) -> d
     }
     shuffled = found.row * rows + found.key * population + found.totals * shard_groups
     stored = found.user * population + found.key * population
-    group_memory = rows / groups * float(getattr(users, "ROW_BYTES", options.record_memory))
+    group_memory = rows / groups * users.ROW_BYTES
     graph = found.graph.size + found.file * files
     processor = rows * found.row_s + population * found.user_s + cohort.shards * found.draws * found.draw_s
     hours = processor * options.overhead / 3600
@@ -226,7 +223,7 @@ def sizes_at(population: int, found: Measured, options: argparse.Namespace) -> d
         "slices of files, the most workers that read": f"{slices:,}",
         "groups of users, the most workers that bound": f"{groups:,}",
         "shard groups, the most workers that sum": f"{shard_groups:,}",
-        "elements": f"{files + slices + batches * groups + bounded + 2 * shard_groups:,}",
+        "elements": f"{files + slices + slices * groups + bounded + 2 * shard_groups:,}",
         **{f"largest {one}": _size(size) for one, size in largest.items()},
         "largest element of all (goal 32 MB, limit 2 GB)": f"{_size(largest[name])}, {name}: "
         f"{'met' if largest[name] <= GOAL_ELEMENT else 'missed'}",
@@ -258,7 +255,6 @@ def main() -> None:
     parser.add_argument("--rows_per_user", type=int, default=20)
     parser.add_argument("--rows_per_file", type=int, default=SLICE_ROWS)
     parser.add_argument("--depth", type=int, default=10)
-    parser.add_argument("--record_memory", type=float, default=78, help="bytes of a record while its group is bounded")
     parser.add_argument("--overhead", type=float, default=5, help="times the processor time of this machine")
     parser.add_argument("--vcpu_hour", type=float, default=0.056)
     parser.add_argument("--gb_hour", type=float, default=0.003557)

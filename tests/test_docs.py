@@ -48,7 +48,7 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
         "--machine_type",
         "--max_num_workers",
     ),
-    *("--record_memory", "--overhead", "--vcpu_hour", "--gb_hour", "--shuffle_gb", "--require-hashes"),
+    *("--overhead", "--vcpu_hour", "--gb_hour", "--shuffle_gb", "--require-hashes"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
     *(
         "--lists",

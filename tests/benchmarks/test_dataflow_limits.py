@@ -12,7 +12,7 @@ from benchmarks.dataflow_limits import USERS, Graph, Measured, sizes_at, user_gr
 
 FOUND = Measured(12, 8, 4, 600_000, 200_000, 13_000_000, 5e-8, 2e-8, 2e-8, 25_000, Graph(134_000, 59, 8, 12), 46)
 OPTIONS = Namespace(
-    rows_per_user=20, rows_per_file=4_000_000, record_memory=78, overhead=5,
+    rows_per_user=20, rows_per_file=4_000_000, overhead=5,
     vcpu_hour=0.056, gb_hour=0.003557, shuffle_gb=0.011,
 )  # fmt: skip
 
