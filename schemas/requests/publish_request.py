@@ -234,7 +234,7 @@ class ReleaseRequest(PublishRequest):
     )
     period: PeriodOption | None = option(
         None,
-        "days that the logs cover, such as 2026-11-20 (with --ledger or --day_column)",
+        "days of the logs, such as 2026-11-20 (with --ledger)",
         LEDGER,
         common=True,
         metavar="DATE[:DATE]",

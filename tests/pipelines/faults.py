@@ -239,7 +239,7 @@ class Scene:
     def _watch_drawing(self, release_id: str) -> None:
         """Notes each time that noise is drawn, or a threshold is passed, before the charge is made."""
         folder, ledger = self.folder, self.place.ledger
-        for owner, name in ((noise, "geometric"), (sample_and_threshold, "threshold_rounds")):
+        for owner, name in ((noise, "_draw"), (sample_and_threshold, "threshold_rounds")):
             real = getattr(owner, name)
 
             def watched(*arguments: Any, real: Any = real, **named: Any) -> Any:
