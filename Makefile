@@ -72,7 +72,7 @@ demo: $(VENV)/.installed
 
 # The documents as a site. Search needs a server, such as `python -m http.server --directory build/site`.
 docs: $(VENV)/.documented
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html in a browser."
 
 # The script and style of all pages, from web/ into transforms/report/bundle. Needs Node 20 or later.

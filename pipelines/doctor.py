@@ -29,7 +29,7 @@ from packaging.specifiers import SpecifierSet
 from sfumato.pipelines.folders import private_folder
 from sfumato.pipelines.job_servers import OneJobRunner
 from sfumato.pipelines.memory import available_memory
-from sfumato.pipelines.refresh import read_config
+from sfumato.pipelines.refresh import read_config, verify_against_ledger
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, settings_of
 from sfumato.schemas.errors import CheckFailedError, SfumatoError
 from sfumato.schemas.refresh import RefreshConfig
@@ -38,6 +38,7 @@ from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import check_limits, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
+from sfumato.transforms.release.catalog import published_releases
 from sfumato.transforms.storage import matching
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -136,7 +137,7 @@ def check_versions() -> Check:
         python = metadata.metadata("sfumato")["Requires-Python"] or ""
         needed = [Requirement(text) for text in metadata.requires("sfumato") or []]
     except metadata.PackageNotFoundError:
-        return Check("versions", FAILED, "sfumato is not installed; run: pip install sfumato")
+        return Check("versions", FAILED, "sfumato is not installed; run: pip install . in its folder")
     wrong = []
     if not SpecifierSet(python).contains(platform.python_version()):
         wrong.append(f"Python {platform.python_version()} (needs {python})")
@@ -150,7 +151,7 @@ def check_versions() -> Check:
         if found == "none" or not one.specifier.contains(found, prereleases=True):
             wrong.append(f"{one.name} {found} (needs {one.specifier})")
     if wrong:
-        return Check("versions", FAILED, f"{', '.join(wrong)}; run: pip install --upgrade sfumato")
+        return Check("versions", FAILED, f"{', '.join(wrong)}; install sfumato again: pip install . in its folder")
     shown = [f"sfumato {metadata.version('sfumato')}", f"Python {platform.python_version()}"]
     return Check("versions", OK, ", ".join([*shown, *(f"{name} {metadata.version(name)}" for name in _SHOWN)]))
 
@@ -228,10 +229,13 @@ def check_key(key_file: str | None, key_secret: str | None) -> Check:
 
 
 def check_ledger(location: str, config: RefreshConfig | None) -> Check:
-    """Whether the ledger is in order, can be written to, and has the limits of the configuration."""
+    """Whether the ledger is in order, can be written to, and has the configuration's limits and releases."""
     ledger = open_ledger(location)
     history = ledger.history(with_limits=True)
     ledger.check_writable()
+    if config is not None:
+        for release in published_releases(config.output).values():
+            verify_against_ledger(location, release, history)
     if not history.entries:
         return Check("ledger", WARNING, f"there is none at {location}; the first charge begins one")
     if config is not None:

@@ -121,21 +121,13 @@ class Refresh:
         return self.attempt == 1 and format_at(self.folder(day)) == REMOVAL_FORMAT
 
     def _verify_against_ledger(self, day: str, release: Release, history: History) -> None:
-        """Raises LedgerError if a published release disagrees with the ledger.
-
-        So a ledger that was lost, or restored from an old copy, starts no new budget.
-        """
-        path = release.path
-        if not history.entries:
-            raise LedgerError(
-                f"ledger: there is none at {self.config.ledger}, but {path} was charged to one; restore it from a "
-                "copy, or correct `ledger` in the configuration"
-            )
-        if problem := disagreement(release, history):
-            raise LedgerError(f"ledger: {path} holds a release that disagrees with the ledger: {problem}")
+        """Raises what `verify_against_ledger` raises, and RequestError for a release of another dataset or day."""
+        verify_against_ledger(self.config.ledger, release, history)
         charge = history.reservations[release.manifest["release_id"]].charge
         if (charge.dataset, str(charge.period)) != (self.config.dataset.casefold(), day):
-            raise RequestError(f"output: {path} is of dataset {charge.dataset}; give each dataset its own folder")
+            raise RequestError(
+                f"output: {release.path} is of dataset {charge.dataset}; give each dataset its own folder"
+            )
 
     def _sync_published(self, day: date, release: Release, history: History) -> None:
         """Updates the ledger and the page for a published release, and reports late files."""
@@ -408,6 +400,25 @@ def read_config(path: str) -> RefreshConfig:
         raise RequestError(f"config: rotation: only a heatmap asks rotating cohorts, and the job is {config.job}")
     example_request(config)
     return config
+
+
+def verify_against_ledger(location: str, release: Release, history: History) -> None:
+    """Raises LedgerError if a published release disagrees with the ledger.
+
+    So a ledger that was lost, or restored from an old copy, starts no new budget.
+
+    Args:
+        location: of the ledger.
+        release: a published release.
+        history: of the ledger, read after the release.
+    """
+    if not history.entries:
+        raise LedgerError(
+            f"ledger: there is none at {location}, but {release.path} was charged to one; restore it from a copy, or "
+            "correct `ledger` in the configuration"
+        )
+    if problem := disagreement(release, history):
+        raise LedgerError(f"ledger: {release.path} holds a release that disagrees with the ledger: {problem}")
 
 
 def example_request(config: RefreshConfig) -> PublishRequest:

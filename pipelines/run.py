@@ -167,7 +167,7 @@ JOBS = {
         "pipelines.key:run",
     ),
     "ledger": Job(
-        "show or verify what releases have cost, and whom",
+        "show or verify what releases have cost, and whom; set limits; copy and restore the ledger",
         "schemas.requests.commands:LedgerRequest",
         "pipelines.ledger:run",
     ),

@@ -156,6 +156,6 @@ def memory_lines(settings: RunnerSettings, row_bytes: int, memory: int | None) -
     rows = max(budget - PLAIN_BYTES - 2 * _WORKER_BYTES, 0) // row_bytes
     origin = "--memory" if memory else "what is available; --memory"
     return [
-        f"{byte_text(budget)} ({origin}); records of up to {rows / 1e6:,.3g} million rows stay in it, those of more "
+        f"{byte_text(budget)} ({origin}); records of up to {rows // 10**6:,} million rows stay in it, those of more "
         f"rows are written to a folder in {tempfile.gettempdir()}"
     ]

@@ -10,9 +10,14 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def parse_bytes(option: str, text: str | int) -> int:
-    """Bytes of a text: a number and K, M, G or T (powers of 1000), or Ki, Mi, Gi or Ti (of 1024), with or without B.
+    """Returns the number of bytes that a text states, such as 1.5G.
 
-    option: for messages. Raises RequestError for other text, and for less than one byte.
+    Args:
+        option: for messages.
+        text: a number, and K, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti (of 1024), with or without B.
+
+    Raises:
+        RequestError: another text, or less than one byte.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
     if found is None or (found[3] and not found[2]):
@@ -27,8 +32,8 @@ def parse_bytes(option: str, text: str | int) -> int:
 
 
 def byte_text(number: int) -> str:
-    """Bytes for people, such as 1.5G, in powers of 1000."""
+    """Returns a number of bytes for people: three digits, in powers of 1000, such as 1.5G."""
     for unit, size in reversed(_UNITS.items()):
-        if number >= size:
+        if number >= 0.9995 * size:  # what rounds to 1000 of the smaller unit
             return f"{number / size:.3g}{unit}"
     return "0"

@@ -250,7 +250,7 @@ def test_generated_pages_are_up_to_date() -> None:
 def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
     """Strict: an anchor or a page that does not exist is an error, and so is a page that no menu has."""
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
-    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pages = list((tmp_path / "site").rglob("*.html"))

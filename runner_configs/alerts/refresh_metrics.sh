@@ -7,6 +7,10 @@
 #
 # Arguments: the refresh's name, the folder of its releases (a local `output`), the file to write, and the command.
 # Exits with the command's own status. All figures are public: an exit status, times, the date of latest.json.
+if [ $# -lt 4 ]; then
+    echo "usage: $0 NAME FOLDER_OF_RELEASES FILE COMMAND..." >&2
+    exit 2
+fi
 name=$1 published=$2 file=$3
 shift 3
 "$@"

@@ -157,7 +157,10 @@ class LedgerRequest(LogOptions):
 
     JOB: ClassVar[str] = "ledger"
     COMMAND: ClassVar[str] = "ledger"
-    ABOUT: ClassVar[str] = "Shows what every release was charged with and what is left, or verifies the ledger."
+    ABOUT: ClassVar[str] = (
+        "Shows what every release was charged with and what is left, verifies the ledger, sets its limits, copies or "
+        "restores it."
+    )
     EXAMPLE: ClassVar[str] = "show --ledger ledger.db"
 
     action: Literal["show", "account", "verify", "limit", "approver", "backup", "restore"] = option(

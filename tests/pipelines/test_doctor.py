@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -133,6 +134,17 @@ def test_a_ledger_in_no_folder_and_none_yet(place: Path, run: Doctor) -> None:
     assert not (place / "new.db").exists()
 
 
+def test_a_ledger_without_the_charge_of_a_published_release(place: Path, run: Doctor) -> None:
+    """As for a refresh: a ledger that was lost is no new one."""
+    release = Path(__file__).parent.parent / "data" / "version_0_1_0" / "2026-11-17"
+    shutil.copytree(release, place / "published" / "releases" / "2026-11-17")
+    found = run(*config_of(place))["ledger"]
+    assert (found["state"], "was never charged" in found["text"]) == ("failed", True)
+    (place / "ledger.db").unlink()
+    found = run(*config_of(place))["ledger"]
+    assert (found["state"], "restore it from a copy" in found["text"]) == ("failed", True)
+
+
 def test_other_limits_than_the_ledgers(place: Path, run: Doctor) -> None:
     open_ledger(str(place / "ledger.db")).set_limits("taxis", Limit.parse_all("0.5/1d"))
     found = run(*config_of(place))["ledger"]
@@ -170,7 +182,7 @@ def test_an_old_java(
     java.write_text(f"#!/bin/sh\necho '{version}' >&2\nexit {status}\n")
     java.chmod(0o755)
     monkeypatch.setenv("SFUMATO_FLINK_JAR", str(place / "job-server.jar"))
-    options = ["--runner_config", "flink", "--flink_open_servers", "--job_server_java_launcher", str(java)]
+    options = ["--runner_config", "flink", "--open_job_server", "--job_server_java_launcher", str(java)]
     found = run(*options)["runner"]
     assert found["state"] == ("failed" if words else "ok")
     assert words in found["text"]

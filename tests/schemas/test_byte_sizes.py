@@ -29,4 +29,5 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 def test_sizes_for_people() -> None:
     assert [byte_text(one) for one in (0, 5, 1500, 1_500_000_000, 21_000_000_000)] == ["0", "5", "1.5K", "1.5G", "21G"]
+    assert [byte_text(one) for one in (999_499_999, 999_600_000)] == ["999M", "1G"]
     assert parse_bytes("memory", byte_text(123_000_000)) == 123_000_000

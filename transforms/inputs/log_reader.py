@@ -46,8 +46,8 @@ SUFFIXES: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 _WITH_ROWS = ("parquet", "bigquery")  # formats whose files state the number of their rows
 _E7_DEGREES = 1e6  # integers this large are no degrees
+LeftOut = Callable[[int, int], None]  # is given the numbers of rows of earlier and of later days
 # Small files share an element of a pipeline: at most so many bytes and files.
-LeftOut = Callable[[int, int], None]
 BUNDLE_BYTES, BUNDLE_FILES = 64 << 20, 128
 _FILES_AHEAD = 16  # small remote files that are read at once
 

@@ -40,7 +40,7 @@ class Spill:
     Args:
         place: None keeps buffers in line. `memory:NAME` holds them in this process, without a copy, until they are
             taken or `forget` is called. A folder's path appends them to a file; each worker has its own.
-        group_bits: the stages group records by user in 2^group_bits groups, see `user_groups.group_bits`. No result
+        group_bits: the stages group records by user in 2^group_bits groups, see `users.group_bits`. No result
             depends on it.
     """
 
