@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.schemas.errors import BudgetError, RequestError
+from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import ZERO_OUT, Charge, Limit, Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
@@ -92,6 +92,32 @@ def test_a_restoration_that_died_before_the_removal_is_completed(
     assert run(taken_down, "verify", "--releases", str(taken_down / "out")) == 4
     assert run(taken_down, "restore", "--releases", str(taken_down / "out")) == 0
     assert run(taken_down, "verify", "--releases", str(taken_down / "out")) == 0
+
+
+def test_a_job_notices_a_removal_that_its_ledger_lost(taken_down: Path) -> None:
+    (taken_down / "ledger.db").unlink()
+    assert run(taken_down, "restore", str(taken_down / "before its removal")) == 0
+    places = "taxis", str(taken_down / "out" / "releases" / "new")
+    with pytest.raises(LedgerError, match="does not know it"):
+        catalog.check_not_lost(ledger(taken_down).history(), *places)
+    assert run(taken_down, "restore", "--releases", str(taken_down / "out" / "releases" / DAY)) == 0
+    catalog.check_not_lost(ledger(taken_down).history(), *places)
+
+
+def test_a_pruned_release_whose_record_is_lost_can_be_taken_down(tmp_path: Path) -> None:
+    """The ledger forgot that its files were removed, so the release looks damaged, and a person must decide."""
+    output = publish_release(tmp_path, NAME, DAY)
+    back_up(tmp_path, "before it was pruned")
+    ledger(tmp_path).prune(NAME)
+    for path in output.iterdir():
+        if path.name != "manifest.json":
+            path.unlink()
+    assert run(tmp_path, "verify", "--releases", str(output)) == 0
+    (tmp_path / "ledger.db").unlink()
+    assert run(tmp_path, "restore", str(tmp_path / "before it was pruned"), "--releases", str(output)) == 0
+    assert run(tmp_path, "verify", "--releases", str(output)) == 4
+    assert take_down(tmp_path) == 0
+    assert run(tmp_path, "verify", "--releases", str(output)) == 0
 
 
 def test_a_notice_states_the_whole_charge(tmp_path: Path) -> None:

@@ -250,7 +250,8 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
         timeline: a folder whose `releases/` are checked too; None without one.
 
     Raises:
-        LedgerError: a release was charged to the dataset, and this ledger lacks the charge.
+        LedgerError: a release was charged to the dataset, and this ledger lacks the charge, or does not know that the
+            release was taken down.
     """
     folders = {output.rstrip("/")}
     if not is_remote(output):
@@ -260,10 +261,16 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
         folders |= {FileSystems.join(timeline, RELEASES, day) for day in published_dates(timeline)}
     known = _known_hashes(history)
     with ThreadPoolExecutor(16) as pool:
-        for folder, stated in zip(sorted(folders), pool.map(_stated_charge, sorted(folders)), strict=True):
-            if not stated or stated.get("hash") in known:
+        for folder, content in zip(sorted(folders), pool.map(_manifest_of, sorted(folders)), strict=True):
+            stated = _stated_entry(content)
+            if str(stated.get("dataset")).casefold() != dataset.casefold():
                 continue
-            if str(stated.get("dataset")).casefold() == dataset.casefold():
+            if _is_lost_removal(content, history):
+                raise LedgerError(
+                    f"ledger: {folder} holds the notice of a release that was taken down, and the named ledger does "
+                    f"not know it; make the removal again: sfumato ledger restore --releases {folder}"
+                )
+            if stated.get("hash") not in known:
                 raise LedgerError(
                     f"ledger: {folder} was charged to dataset {dataset} by entry {stated.get('entry')} of a "
                     f"ledger, and the named ledger has {history.entries} entries without it: it was lost, restored "
@@ -281,12 +288,12 @@ def _opened(folder: str) -> Release | None:
         return None
 
 
-def _stated_charge(folder: str) -> dict[str, Any]:
-    """Returns the entry `ledger` of the manifest in a folder, of a release or a refusal; empty without one."""
+def _manifest_of(folder: str) -> bytes | None:
+    """Returns the manifest in a folder; None without one, and where it cannot be read."""
     try:
-        return _stated_entry(manifest_at(folder))
+        return manifest_at(folder)
     except OSError:
-        return {}
+        return None
 
 
 def _stated_entry(manifest: bytes | None) -> dict[str, Any]:
