@@ -105,8 +105,8 @@ def _place(request: RemoveRequest) -> tuple[str | None, str]:
     if request.release not in places:
         hint = did_you_mean(request.release, sorted(places))
         raise RequestError(f"release: no release {request.release!r} in {request.timeline}{hint}")
-    found = places[request.release]
-    if len(found) > 1:  # one is a copy, and the release must not stay beside the notice in place of its copy
-        folders = ", ".join(folder for _, folder in found)
+    stating = places[request.release]
+    if len(stating) > 1:  # one is a copy, and the release must not stay beside the notice in place of its copy
+        folders = ", ".join(folder for _, folder in stating)
         raise LedgerError(f"ledger: {folders} all state release {request.release}; move the copies away, and try again")
-    return found[0]
+    return stating[0]
