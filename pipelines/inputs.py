@@ -129,6 +129,8 @@ def match_files(
     Raises:
         RequestError: a pattern names no file, or the filters leave none.
     """
+    for of_an_earlier_run in (_inspected, _rows, _digest):  # a file may have changed within one tick of its clock
+        of_an_earlier_run.cache_clear()
     found: dict[str, InputFile] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         for file in _matches(pattern, layout or LogLayout()):

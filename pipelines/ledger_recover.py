@@ -1,4 +1,4 @@
-"""`sfumato ledger restore --releases`: charges again what published releases state and a restored ledger lacks."""
+"""`sfumato ledger restore --releases`: makes charges and removals again that manifests state and a ledger lacks."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ def run(request: LedgerRequest) -> int:
                 f"charged again ({what}; {one.path})\n"
             )
             recovered += 1
+        if one.removal is not None:  # a run that died above is completed by the next
+            ledger.commit(one.charge.release_id, str(one.manifest))  # raises if another manifest was published
+            ledger.remove(one.charge.release_id, one.removal)
+            sys.stdout.write(f"{one.charge.release_id}: taken down, as {one.path} says\n")
     sys.stdout.write(f"{request.ledger}: {recovered} of {number} charges were lost, and are charged again\n")
     if problems:
         raise LedgerError("\n  ".join(["ledger: some charges are lost, and cannot be made again:", *problems]))

@@ -7,14 +7,17 @@ import sys
 from sfumato.pipelines.ledger import approver_line, dataset_of, limit_changes, read_history, state_of
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.requests.commands import LedgerRequest
+from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release.catalog import (
     disagreement,
     find_releases,
     is_pruned,
+    lost_charges,
     missing_releases,
     remaining_files,
 )
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.release.stated_charge import StatedCharge
 
 
 def run(request: LedgerRequest) -> int:
@@ -32,6 +35,10 @@ def run(request: LedgerRequest) -> int:
     problems += [f"{release.path}: {problem}" for release in releases if (problem := disagreement(release, history))]
     left = {release.path: remaining_files(release) for release in releases if is_pruned(release, history)}
     problems += [problem for release in releases for problem in release.damage(left.get(release.path))]
+    for folder in request.releases:  # of notices; the charges of releases are compared above
+        lost, unreadable, _ = lost_charges(folder, history)
+        problems += [f"{one.path}: {_not_known(one, history)}" for one in lost if one.is_notice]
+        problems += [one for one in unreadable if one not in problems]
     if request.releases:
         problems += missing_releases(before, history, releases, dataset_of(request))
     if problems:
@@ -55,3 +62,13 @@ def run(request: LedgerRequest) -> int:
     if reserved:
         sys.stdout.write(f"charged, and not known to be published: {', '.join(reserved)}\n")
     return 0
+
+
+def _not_known(notice: StatedCharge, history: History) -> str:
+    what = "taken down, and the ledger does not know it"
+    if notice.charge.release_id not in history.reservations:
+        what = "charged, and the ledger lacks the charge"
+    return (
+        f"release {notice.charge.release_id} was {what}; if the ledger was restored from an old copy: "
+        "sfumato ledger restore --releases FOLDER"
+    )

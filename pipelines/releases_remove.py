@@ -89,10 +89,10 @@ def rests_on(release_id: str, day: str | None, releases: Mapping[str, Release]) 
 
 
 def _place(request: RemoveRequest) -> tuple[str | None, str]:
-    """The day of the release and its folder. Raises RequestError if there is no such release."""
+    """The day of the release and its folder. Raises RequestError without one, and LedgerError if several state it."""
     if request.timeline is None:
         return None, request.release
-    ids = {}
+    places: dict[str, list[tuple[str, str]]] = {}
     for day in published_dates(request.timeline):
         folder = FileSystems.join(request.timeline, RELEASES, day)
         manifest = manifest_at(folder)
@@ -101,8 +101,12 @@ def _place(request: RemoveRequest) -> tuple[str | None, str]:
             release_id = found.release_id if found else str(open_release(folder).manifest["release_id"])
         except (RequestError, KeyError):
             continue
-        ids[release_id] = day, folder
-    if request.release not in ids:
-        hint = did_you_mean(request.release, sorted(ids))
+        places.setdefault(release_id, []).append((day, folder))
+    if request.release not in places:
+        hint = did_you_mean(request.release, sorted(places))
         raise RequestError(f"release: no release {request.release!r} in {request.timeline}{hint}")
-    return ids[request.release]
+    stating = places[request.release]
+    if len(stating) > 1:  # one is a copy, and the release must not stay beside the notice in place of its copy
+        folders = ", ".join(folder for _, folder in stating)
+        raise LedgerError(f"ledger: {folders} all state release {request.release}; move the copies away, and try again")
+    return stating[0]

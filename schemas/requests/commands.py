@@ -86,7 +86,8 @@ class PruneRequest(LogOptions):
     dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
 
 
-def _reason(value: Any) -> str:
+def removal_reason(value: Any) -> str:
+    """Returns why a release is taken down, as one line. Raises RequestError."""
     text = str(value).strip()
     if not text or len(text) > MAX_REASON or not text.isprintable():
         raise RequestError(f"reason: one line of 1 to {MAX_REASON} characters, which everybody may read")
@@ -121,7 +122,7 @@ class RemoveRequest(LogOptions):
         ..., "the ledger that it was charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
         metavar="LOCATION",
     )  # fmt: skip
-    reason: Annotated[str, PlainValidator(_reason)] = option(
+    reason: Annotated[str, PlainValidator(removal_reason)] = option(
         ..., "why, in one line: it stands in the notice and in the ledger", INPUT, common=True, metavar="TEXT"
     )
     dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ def manifest_of(reservation: Reservation) -> dict[str, Any]:
     }
 
 
-def publish_release(folder: Path, release_id: str, day: str, place: str | None = None, **more: Any) -> Path:
+def publish_release(
+    folder: Path, release_id: str, day: str, place: str | None = None, limits: Sequence[Limit] = LIMITS, **more: Any
+) -> Path:
     """Charges the ledger in the folder, publishes two files beside the manifest, and notes it in the ledger."""
     book: Ledger = ledger(folder)
-    reservation = book.reserve(charge(release_id, day, **more), LIMITS)
+    reservation = book.reserve(charge(release_id, day, **more), limits)
     output = folder / (place or f"out/releases/{day}")
     manifest = manifest_of(reservation)
     files = {

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.pipelines import cli
+from sfumato.pipelines import cli, inputs
 from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit, Period
 from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
@@ -158,6 +158,23 @@ def test_a_late_file_does_not_lose_the_day() -> None:
 
 
 # --- line 16: the code ---
+
+
+def test_each_run_reads_its_files_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk with a coarse clock a rewritten file looks the same. A digest of an earlier run would bind the key to
+    other data than those that are read: the same noise on both.
+    """
+    monkeypatch.setattr(inputs, "file_version", lambda _: "the clock has not moved")
+    path = tmp_path / "log.parquet"
+    found = []
+    for seed in (1, 2):
+        write_files(make_logs(20, 1, seed=seed), tmp_path / f"{seed}", 1)
+        (written,) = (tmp_path / f"{seed}").glob("*.parquet")
+        path.write_bytes(written.read_bytes().ljust(20_000, b"\0"))  # of one size
+        (file,) = inputs.match_files(str(path))
+        found.append(file.digest)
+        assert file.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert found[0] != found[1]
 
 
 def test_the_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,8 @@ def test_a_release_goes_with_its_manifest_its_map_and_its_catalogue_entry(
     notice = json.loads((published / f"releases/{GONE}/manifest.json").read_text())
     assert notice["reason"] == REASON
     assert notice["removed_manifest"]["sha256"] == before.reservations[f"city-{GONE}"].manifest
-    assert not {"results", "nights", "parameters", "privacy"} & set(notice)
+    assert not {"results", "nights", "parameters"} & set(notice)
+    assert set(notice["privacy"]) == {"adjacency", "trust", "epsilon", "delta", "participation"}  # the charge's alone
     assert json.loads(manifest)["results"]["users"]  # which the notice must not repeat
     assert REASON in (published / f"releases/{GONE}/index.html").read_text()
     for part in ("maps", "stac"):
@@ -208,6 +209,18 @@ def test_a_changed_manifest_or_a_forged_notice_is_evidence_that_stays(
     capsys.readouterr()
     assert verify(place) == 4
     assert f"release city-{DAYS[0]} (dataset city, {DAYS[0]}) was published and is gone" in capsys.readouterr().err
+
+
+def test_a_copy_is_not_taken_down_in_place_of_the_release(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied = place / "published/releases/2026-12-01"
+    shutil.copytree(place / f"published/releases/{GONE}", copied)
+    before = contents(place)
+    assert remove(place) == 4
+    assert f"releases/{GONE}, {copied} all state release city-{GONE}" in capsys.readouterr().err
+    assert contents(place) == before
+    shutil.rmtree(copied)
+    assert remove(place) == 0
+    assert files(place, GONE) == ["index.html", "manifest.json"]
 
 
 @pytest.mark.parametrize("reason", ["", " ", "two\nlines", "x" * 301])

@@ -27,6 +27,7 @@ from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import format_at, manifest_at
+from sfumato.transforms.release.removal import Notice
 from sfumato.transforms.release.stated_charge import NO_COST, StatedCharge, stated_charge, stated_cost
 from sfumato.transforms.storage import matching
 
@@ -154,11 +155,13 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
 
 
 def lost_charges(folder: str, history: History) -> tuple[list[StatedCharge], list[str], int]:
-    """Finds the charges of the releases and refusals in a folder, at any depth, that a ledger lacks.
+    """Finds the charges in a folder, at any depth, that a ledger lacks: of releases, refusals and notices of removals.
+
+    A notice also counts if the ledger has its charge, and knows of no removal.
 
     Returns:
-        The charges, in the order of their entries; a message for each manifest that does not state its charge, or that
-        another version of sfumato wrote; and the number of manifests that were charged to a ledger.
+        The charges, in the order of their entries; a message for each manifest that cannot be read, that does not state
+        its charge, or that another version of sfumato wrote; and the number of manifests that were charged to a ledger.
 
     Raises:
         NotReadyError: the folder cannot be listed or read now.
@@ -168,19 +171,31 @@ def lost_charges(folder: str, history: History) -> tuple[list[StatedCharge], lis
     files = (file.path for file in matching(FileSystems.join(root, "**")))
     paths = [path for path, _, name in (file.rpartition("/") for file in files) if name == MANIFEST_FILE]
     kept = [path for path in paths if not any(part.startswith(".") for part in path.removeprefix(root).split("/"))]
-    found: list[StatedCharge] = []
-    problems, number = [], 0
     known = _known_hashes(history)
+
+    def read(path: str) -> StatedCharge | str | bool:
+        """The charge if it is lost, a problem, or else whether the manifest was charged."""
+        try:
+            content = manifest_at(path)
+            stated = _stated_entry(content)
+            if not stated or (stated.get("hash") in known and not _is_lost_removal(content, history)):
+                return bool(stated)
+            return stated_charge(path, content or b"")
+        except (OSError, FormatError, LedgerError) as error:
+            return str(error)
+
     with ThreadPoolExecutor(16) as pool:
-        for path, stated in zip(kept, pool.map(_stated_charge, kept), strict=True):
-            number += bool(stated)
-            if not stated or stated.get("hash") in known:
-                continue
-            try:
-                found.append(stated_charge(path, manifest_at(path) or b""))
-            except (FormatError, LedgerError) as error:
-                problems.append(str(error))
-    return sorted(found, key=lambda one: one.entry), problems, number
+        results = list(pool.map(read, kept))
+    found = [one for one in results if isinstance(one, StatedCharge)]
+    problems = [one for one in results if isinstance(one, str)]
+    return sorted(found, key=lambda one: one.entry), problems, sum(map(bool, results))
+
+
+def _is_lost_removal(manifest: bytes | None, history: History) -> bool:
+    """Whether a manifest is the notice of a removal of which the ledger does not know."""
+    notice = Notice.parse(manifest)
+    reservation = None if notice is None else history.reservations.get(notice.release_id)
+    return reservation is not None and reservation.removal is None
 
 
 def _known_hashes(history: History) -> set[str]:
@@ -235,7 +250,8 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
         timeline: a folder whose `releases/` are checked too; None without one.
 
     Raises:
-        LedgerError: a release was charged to the dataset, and this ledger lacks the charge.
+        LedgerError: a release was charged to the dataset, and this ledger lacks the charge, or does not know that the
+            release was taken down.
     """
     folders = {output.rstrip("/")}
     if not is_remote(output):
@@ -245,10 +261,16 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
         folders |= {FileSystems.join(timeline, RELEASES, day) for day in published_dates(timeline)}
     known = _known_hashes(history)
     with ThreadPoolExecutor(16) as pool:
-        for folder, stated in zip(sorted(folders), pool.map(_stated_charge, sorted(folders)), strict=True):
-            if not stated or stated.get("hash") in known:
+        for folder, content in zip(sorted(folders), pool.map(_manifest_of, sorted(folders)), strict=True):
+            stated = _stated_entry(content)
+            if str(stated.get("dataset")).casefold() != dataset.casefold():
                 continue
-            if str(stated.get("dataset")).casefold() == dataset.casefold():
+            if _is_lost_removal(content, history):
+                raise LedgerError(
+                    f"ledger: {folder} holds the notice of a release that was taken down, and the named ledger does "
+                    f"not know it; make the removal again: sfumato ledger restore --releases {folder}"
+                )
+            if stated.get("hash") not in known:
                 raise LedgerError(
                     f"ledger: {folder} was charged to dataset {dataset} by entry {stated.get('entry')} of a "
                     f"ledger, and the named ledger has {history.entries} entries without it: it was lost, restored "
@@ -266,10 +288,18 @@ def _opened(folder: str) -> Release | None:
         return None
 
 
-def _stated_charge(folder: str) -> dict[str, Any]:
-    """Returns the entry `ledger` of the manifest in a folder, of a release or a refusal; empty without one."""
+def _manifest_of(folder: str) -> bytes | None:
+    """Returns the manifest in a folder; None without one, and where it cannot be read."""
     try:
-        stated = json.loads(manifest_at(folder) or b"{}")["ledger"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return manifest_at(folder)
+    except OSError:
+        return None
+
+
+def _stated_entry(manifest: bytes | None) -> dict[str, Any]:
+    """Returns a manifest's entry `ledger`; empty without one."""
+    try:
+        stated = json.loads(manifest or b"{}")["ledger"]
+    except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     return stated if isinstance(stated, dict) else {}

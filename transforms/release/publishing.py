@@ -102,6 +102,11 @@ def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
         "first_day": str(charge.period.first),
         "last_day": str(charge.period.last),
         **({} if charge.rotation is None else {"partition": charge.rotation.partition}),
+        **(
+            {}
+            if not charge.also_charged
+            else {"also_charged": [[name, str(days)] for name, days in charge.also_charged]}
+        ),
     }
 
 

@@ -1,6 +1,7 @@
 """The page and manifest that stand in place of a release that was taken down. Pure.
 
-The notice holds no result: it names the release, its charge, the digest of its manifest, and the reason.
+The notice holds no result: it names the release, its charge and what it cost, the digest of its manifest, and the
+reason. So a charge that its ledger lost can be made again from it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.schemas.ledger import Reservation
+from sfumato.schemas import guarantee
+from sfumato.schemas.ledger import ADD_OR_REMOVE, Charge, Reservation, format_amount
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REMOVAL_FORMAT
 from sfumato.transforms.release.metadata import manifest_bytes
 
@@ -64,6 +66,7 @@ def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[s
         "removed": reservation.pruned,
         "reason": reservation.removal,
         "removed_manifest": {"sha256": reservation.manifest},
+        "privacy": _privacy(charge),
         "ledger": dict(ledger),
     }
     fields = {
@@ -77,3 +80,18 @@ def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[s
     }
     page = _PAGE.format(**{name: html.escape(value) for name, value in fields.items()})
     return {MANIFEST_FILE: manifest_bytes(manifest), PAGE_FILE: page.encode()}
+
+
+def _privacy(charge: Charge) -> dict[str, Any]:
+    """What a charge states of privacy, in the form of a release's manifest. Amounts are text, as in the ledger."""
+    protected = charge.adjacency == ADD_OR_REMOVE
+    rotation = charge.rotation
+    return {
+        "adjacency": guarantee.ADD_OR_REMOVE if protected else guarantee.ZERO_OUT,
+        "trust": charge.trust,
+        "epsilon": format_amount(charge.epsilon),
+        "delta": format_amount(charge.delta),
+        **({} if charge.rho is None else {"rho": format_amount(charge.rho)}),
+        **({} if rotation is None else {"rotation": {"cohort": rotation.cohort, "cohorts": rotation.cohorts}}),
+        "participation": {"protected": protected},
+    }

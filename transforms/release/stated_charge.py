@@ -1,4 +1,4 @@
-"""The charge that the manifest of a release, or of a refusal, states. Pure."""
+"""The charge that the manifest of a release, of a refusal or of a removal states. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sfumato.schemas import guarantee
 from sfumato.schemas.errors import FormatError, LedgerError
 from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Period, parse_amount, parse_day
-from sfumato.schemas.release import MANIFEST_FILE, MANIFEST_FORMAT, REFUSAL_FORMAT
+from sfumato.schemas.release import MANIFEST_FILE, MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT
+from sfumato.schemas.requests.commands import removal_reason
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.trust import Trust
 
@@ -33,6 +34,7 @@ class StatedCharge:
             names no partition of the users, it counts for all of them.
         manifest: SHA-256 of the manifest of a published release; None for a refusal.
         refusal: the reason of a refusal; None for a published release.
+        removal: why the release was taken down; None if it was not.
     """
 
     path: str
@@ -41,6 +43,12 @@ class StatedCharge:
     charge: Charge
     manifest: str | None
     refusal: str | None
+    removal: str | None = None
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether the manifest stands in place of a release."""
+        return self.manifest is None or self.removal is not None
 
 
 def stated_cost(manifest: Mapping[str, Any]) -> tuple[Decimal, Decimal, Decimal | None, str]:
@@ -56,7 +64,7 @@ def stated_cost(manifest: Mapping[str, Any]) -> tuple[Decimal, Decimal, Decimal 
 
 
 def stated_charge(path: str, content: bytes) -> StatedCharge:
-    """Returns the charge of a manifest of a release or a refusal that a ledger charged.
+    """Returns the charge of a manifest of a release, a refusal or a removal that a ledger charged.
 
     Args:
         path: the release's folder.
@@ -69,9 +77,10 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
     try:
         manifest = json.loads(content)
         stated = manifest["ledger"]
-        is_refusal = str(manifest["format"]).startswith(REFUSAL_FORMAT.rpartition("/")[0] + "/")
-        check_format(f"{path}: {MANIFEST_FILE}", manifest["format"], REFUSAL_FORMAT if is_refusal else MANIFEST_FORMAT)
-        cost = _refusal_cost(manifest) if is_refusal else stated_cost(manifest)
+        kind = str(manifest["format"]).rpartition("/")[0]
+        known = {one.rpartition("/")[0]: one for one in (REFUSAL_FORMAT, REMOVAL_FORMAT)}.get(kind, MANIFEST_FORMAT)
+        check_format(f"{path}: {MANIFEST_FILE}", manifest["format"], known)
+        cost = _refusal_cost(manifest) if known == REFUSAL_FORMAT else stated_cost(manifest)
         epsilon, delta, rho, adjacency = cost
         charge = Charge(
             release_id=manifest["release_id"],
@@ -85,13 +94,16 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
             adjacency=adjacency,
             trust=Trust(manifest["privacy"].get("trust", Trust.CENTRAL)),
             rho=rho,
+            also_charged=tuple((str(name), Period.parse(days)) for name, days in stated.get("also_charged", ())),
             rotation=_rotation(manifest["privacy"].get("rotation"), stated.get("partition")),
         )
-        digest, reason = hashlib.sha256(content).hexdigest(), str(manifest.get("reason"))
-        return StatedCharge(
-            path, int(stated["entry"]), str(stated["hash"]), charge,
-            None if is_refusal else digest, reason if is_refusal else None,
-        )  # fmt: skip
+        entry = path, int(stated["entry"]), str(stated["hash"]), charge
+        if known == REFUSAL_FORMAT:
+            return StatedCharge(*entry, None, str(manifest.get("reason")))
+        if known == REMOVAL_FORMAT:
+            digest = str(manifest["removed_manifest"]["sha256"])
+            return StatedCharge(*entry, digest, None, removal_reason(manifest["reason"] or ""))
+        return StatedCharge(*entry, hashlib.sha256(content).hexdigest(), None)
     except FormatError:
         raise
     except (*NO_COST, ArithmeticError, RecursionError) as error:

@@ -303,17 +303,23 @@ class Ledger:
 
         def decide(history: History) -> bool | tuple[str, Mapping[str, Any]]:
             nonlocal written
-            if any(lost in one.hashes for one in (*history.refusals, *history.reservations.values())):
-                return written
+            for one in (*history.refusals, *history.reservations.values()):
+                if lost in one.hashes:
+                    if one.charge.release_id == charge.release_id:
+                        return written
+                    raise LedgerError(
+                        f"ledger: release {charge.release_id} names the entry of release {one.charge.release_id}; its "
+                        "manifest was rewritten"
+                    )
             if charge.release_id in history.reservations:
                 raise LedgerError(
                     f"ledger: release {charge.release_id} was charged by another entry than its manifest states; "
                     "one of the two was rewritten, or the run was repeated with a restored ledger"
                 )
-            if charge.dataset not in history.limits:
+            for name in (one.dataset for one in charge.counted() if one.dataset not in history.limits):
                 raise RequestError(
-                    f"budget: the ledger has no limits for dataset {charge.dataset!r}; set them first: "
-                    f"sfumato ledger limit --dataset {charge.dataset} --budget 10/365d"
+                    f"budget: the ledger has no limits for dataset {name!r}; set them first: "
+                    f"sfumato ledger limit --dataset {name} --budget 10/365d"
                 )
             content = recover_content(charge, lost, manifest, refusal)
             recovered_of(content)  # what could not be read again is not written
