@@ -100,7 +100,7 @@ def count_items(
     for level in levels:
         shorter = chosen if prefixes is None or level == WHOLE else _cut(chosen, prefixes, level, key.subkey("items"))
         amounts = None if bound.max_records == 1 else np.minimum(shorter.records.astype(np.int64), bound.max_records)
-        counted = sum_by_item(shorter.items.astype(np.uint64, copy=False), amounts)
+        counted = sum_by_item(shorter.items, amounts)
         if shorter.texts:
             texts = np.array([shorter.texts[code] for code in counted.items.tolist()], dtype=object)
             counted = replace(counted, texts=texts)

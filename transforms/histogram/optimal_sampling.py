@@ -31,6 +31,7 @@ _COARSE_STEPS, _COARSE_RATE = 40, 1e-3
 _FINE_STEPS, _FINE_RATE = 200, 1e-6
 
 
+@cache  # a job states its plan several times
 def choose_sampling(
     epsilon: float, delta: float, population: int | None = None, items: int | None = None, rounds: int = 1
 ) -> Sampling:
