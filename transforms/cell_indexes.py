@@ -103,10 +103,11 @@ def index_names(kind: str, resolution: int | NDArray[np.int64], longitude: Float
     for level in np.unique(np.asarray(resolution)).tolist():
         checked_index(kind, level)
     if kind == "h3":
-        import h3
+        from h3.api.basic_int import latlng_to_cell
 
-        points = zip(latitude.tolist(), longitude.tolist(), levels.tolist(), strict=True)
-        return np.array([h3.latlng_to_cell(*point) for point in points], dtype=str)
+        cells = map(latlng_to_cell, latitude.tolist(), longitude.tolist(), levels.tolist())
+        ids = np.fromiter(cells, dtype=np.uint64, count=len(levels))
+        return np.ascontiguousarray(_hexadecimal(ids)[:, 1:]).view("S15").ravel().astype(str)  # the first is 0
     if kind == "quadkey":
         return _quadkeys(longitude, latitude, levels)
     return _tokens(_s2_ids(longitude, latitude), levels)
@@ -321,11 +322,16 @@ def _tokens(finest: NDArray[np.uint64], levels: NDArray[np.int64]) -> NDArray[An
     """Tokens of the ancestors of cells: the id in hexadecimal, without zeros at its end."""
     last = _ONE << (2 * (_S2_FINEST - levels)).astype(np.uint64)
     ids = (finest & (~last + _ONE)) | last
-    octets = ids.astype(">u8").view(np.uint8).reshape(-1, 8)
-    digits = np.stack([_HEX[octets >> 4], _HEX[octets & 15]], axis=2).reshape(-1, 16)
+    digits = _hexadecimal(ids)
     length = (2 * levels + 4 + 3) // 4  # three bits of the face, two a level, and the closing 1
     digits[np.arange(16) >= length[:, None]] = 0
     return np.ascontiguousarray(digits).view("S16").ravel().astype(str)
+
+
+def _hexadecimal(ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """The sixteen hexadecimal digits of integers, as characters: uint8[n, 16]."""
+    octets = ids.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return np.stack([_HEX[octets >> 4], _HEX[octets & 15]], axis=2).reshape(-1, 16)
 
 
 def _s2_corners(texts: list[str]) -> tuple[Floats, Floats]:

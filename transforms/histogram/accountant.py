@@ -28,8 +28,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.sampling_round import RATE_GRID, check_count, check_rate
@@ -110,8 +110,8 @@ def _remove(epsilons: Floats, rate: float, threshold: int) -> Floats:
 
     def values(at: NDArray[np.intp], v: Floats) -> Floats:
         k = np.maximum(v, np.ceil((v - 1) / q[at, None]))
-        tail = np.where(k > v, special.betainc(v, np.maximum(k - v, 0.5), rate), 0.0)
-        peak = rate * stats.binom.pmf(v - 1, k - 1, rate)
+        tail = np.where(k > v, scipy.special.betainc(v, np.maximum(k - v, 0.5), rate), 0.0)
+        peak = rate * scipy.stats.binom.pmf(v - 1, k - 1, rate)
         return np.asarray(peak * (1 + _SAFETY) - growth[at, None] * tail * (1 - _SAFETY))
 
     def bound(at: NDArray[np.intp], v: float) -> Floats:
@@ -120,8 +120,8 @@ def _remove(epsilons: Floats, rate: float, threshold: int) -> Floats:
         # t = p (1 - y / (v - 1)) in the incomplete beta function).
         n = np.maximum(v - 1, (v - 1) / q[at] - 1)
         first = rate * np.exp(-n * kl[at]) * _stirling(v - 1, (v - 1) / np.maximum(n, 0.5))
-        tail = special.betainc(v, np.maximum(n - v + 1, _FLOOR), rate)
-        peak = special.betainc(v - 1, n - v + 2, rate) - tail
+        tail = scipy.special.betainc(v, np.maximum(n - v + 1, _FLOOR), rate)
+        peak = scipy.special.betainc(v - 1, n - v + 2, rate) - tail
         first *= _share(growth[at] / rate, np.where(n > v - 1, tail, 0.0), peak)
         # And the sum over u >= v of b(u; k) (u / k - q) / (1 - q), with k q = v - theta for some theta in [0, 1].
         n = np.maximum(v, (v - 1) / q[at])
@@ -146,8 +146,8 @@ def _add(epsilons: Floats, rate: float, threshold: int) -> Floats:
 
     def values(at: NDArray[np.intp], w: Floats) -> Floats:
         k = np.clip(np.ceil(w / s[at, None]), 1, 2.0**52)
-        tail = special.betaincc(w + 1, k - w, rate)
-        peak = rate * stats.binom.pmf(w, k - 1, rate)
+        tail = scipy.special.betaincc(w + 1, k - w, rate)
+        peak = rate * scipy.stats.binom.pmf(w, k - 1, rate)
         return np.asarray(peak * (1 + _SAFETY) - growth[at, None] * tail * (1 - _SAFETY))
 
     def bound(at: NDArray[np.intp], w: float) -> Floats:
@@ -157,8 +157,8 @@ def _add(epsilons: Floats, rate: float, threshold: int) -> Floats:
         share = w / n
         first = rate * np.exp(-n * kl(np.minimum(share, rate))) * _stirling(w, share)
         n = w / s[at]
-        peak = special.betaincc(w + 1, n - w, rate) - special.betaincc(w, n - w + 1, rate)
-        first *= _share(growth[at] / rate, special.betaincc(w + 1, n - w + 1, rate), peak)
+        peak = scipy.special.betaincc(w + 1, n - w, rate) - scipy.special.betaincc(w, n - w + 1, rate)
+        first *= _share(growth[at] / rate, scipy.special.betaincc(w + 1, n - w + 1, rate), peak)
         # And the sum over u <= w of b(u; k) (s - u / k) / (1 - p), with k s = w + theta for some theta in [0, 1].
         decay = kl(s[at]) / s[at]
         falling = _falling(ratio[at], decay) / ((1 - rate) * np.maximum(w / s[at], 1))

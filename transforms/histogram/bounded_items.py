@@ -100,7 +100,7 @@ def count_items(
     for level in levels:
         shorter = chosen if prefixes is None or level == WHOLE else _cut(chosen, prefixes, level, key.subkey("items"))
         amounts = None if bound.max_records == 1 else np.minimum(shorter.records.astype(np.int64), bound.max_records)
-        counted = sum_by_item(shorter.items.astype(np.uint64, copy=False), amounts)
+        counted = sum_by_item(shorter.items, amounts)
         if shorter.texts:
             texts = np.array([shorter.texts[code] for code in counted.items.tolist()], dtype=object)
             counted = replace(counted, texts=texts)
@@ -110,8 +110,12 @@ def count_items(
 
 def _cut(sample: Sample, prefixes: Prefixes, level: int, item_key: bytes) -> Sample:
     """The sample with prefixes in place of items, each user's records of one prefix added up."""
+    if not sample.texts:
+        codes, _ = prefixes.cut(sample.items.astype(np.uint64), None, level, item_key)
+        shorter_items = Sample.from_arrays(sample.users, codes, sample.records)
+        return add_pairs(replace(shorter_items, has_each_user_once=sample.has_each_user_once))
     items, places = np.unique(sample.items.astype(np.uint64), return_inverse=True)
-    texts = np.array([sample.texts[code] for code in items.tolist()], dtype=object) if sample.texts else None
+    texts = np.array([sample.texts[code] for code in items.tolist()], dtype=object)
     codes, shorter = prefixes.cut(items, texts, level, item_key)
     names = {} if shorter is None else dict(zip(codes.tolist(), shorter.tolist(), strict=True))
     return add_pairs(Sample.from_arrays(sample.users, codes[places], sample.records, names))

@@ -13,15 +13,17 @@ function, AISTATS 2022).
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.accountant import delta, profile
 from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.privacy.budget import check_epsilon
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.pld_pmf import PLDPmf
 
 _MAX_LOSS_IN_EPSILONS = 2  # privacy losses above this multiple of the total epsilon count as infinite
 
@@ -50,6 +52,9 @@ def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps
 
 
 def _composed_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int) -> float:
+    # Imported here because it loads SciPy's statistics, and only several rounds need it.
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     step = epsilon / steps
     end = _MAX_LOSS_IN_EPSILONS * steps
     # Losses have two directions: remove compares data with a user to data without the user, add the reverse. One user
@@ -70,6 +75,8 @@ def _pmf(step: float, grid: NDArray[np.int64], deltas: NDArray[np.float64]) -> P
 
     True profiles decrease, so a value may be lowered to its predecessor and remains an upper bound.
     """
+    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots
+
     return create_pmf_pessimistic_connect_dots(step, grid, np.minimum.accumulate(deltas))
 
 

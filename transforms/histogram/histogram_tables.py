@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, area_km2, deinterleave
@@ -17,6 +17,10 @@ from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram
 from sfumato.transforms.histogram.sampling_round import Histogram
 from sfumato.transforms.histogram.trie import WHOLE
+
+# Well-known binary of a box: little-endian, a polygon of one ring of five points.
+_BOX = np.dtype([("head", "V13"), ("corners", "<f8", 10)])
+_BOX_HEAD = np.void(struct.pack("<bIII", 1, 3, 1, 5))
 
 
 def _measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
@@ -52,9 +56,23 @@ def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
         **_measured(histogram),
         "density": histogram.counts / area_km2(west, south, east, north),
         **index_columns(grid, levels, west, south, east, north),
-        "geometry": shapely.to_wkb(shapely.box(west, south, east, north)),
+        "geometry": box_shapes(west, south, east, north),
     }
     return pa.table(table, schema=hot_cells_schema(isinstance(histogram, NoisyHistogram)))
+
+
+def box_shapes(
+    west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
+) -> pa.Array:
+    """Boxes as binary[n] of well-known binary: the bytes of `shapely.to_wkb(shapely.box(...))`, several times faster.
+
+    west, south, east, north: float64[n], degrees.
+    """
+    shapes = np.empty(len(west), dtype=_BOX)
+    shapes["head"] = _BOX_HEAD
+    shapes["corners"] = np.stack([east, south, east, north, west, north, west, south, east, south], axis=1)
+    ends = np.arange(len(west) + 1, dtype=np.int32) * _BOX.itemsize
+    return pa.Array.from_buffers(pa.binary(), len(west), [None, pa.py_buffer(ends), pa.py_buffer(shapes)])
 
 
 def item_names(histogram: Histogram | NoisyHistogram) -> list[str]:

@@ -24,6 +24,7 @@ from sfumato.transforms.locations.encode import NULL_USER, encode_locations
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import hash_users
 
+_BLOCK_ROWS = 1 << 16  # drawn at once: temporary columns stay in the processor's cache
 Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]  # uint64[n] user hashes -> bool[n], who is in the sample
 _NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
     DROP_REASONS.index, ("not_finite", "null_value", "no_prefix_code", "not_utf8")
@@ -184,11 +185,14 @@ class NumberItems:
         if not usable.all():
             dropped[_NOT_FINITE] += len(usable) - usable.sum()
             rows, numbers = rows.filter(pa.array(usable)), numbers[usable]
-        clamped = int(((numbers < self.low) | (numbers > self.high)).sum())
+        clamped = int(np.count_nonzero(numbers < self.low) + np.count_nonzero(numbers > self.high))
         users, kept = _drawn_users(rows, key, drawn)
-        inside = np.clip(numbers[kept.to_numpy(zero_copy_only=False)], self.low, self.high)
-        bins = (inside - self.low) / (self.high - self.low) * (1 << self.bits)
-        items = np.minimum(bins.astype(np.uint64), np.uint64((1 << self.bits) - 1))  # HIGH belongs to the last bin
+        bins = numbers[kept.to_numpy(zero_copy_only=False)]  # a copy
+        np.clip(bins, self.low, self.high, out=bins)
+        bins -= self.low
+        bins /= self.high - self.low
+        bins *= 1 << self.bits
+        items = np.minimum(bins.astype(np.int32), (1 << self.bits) - 1).view(np.uint32)  # HIGH is in the last bin
         return EncodedItems(
             Sample.from_arrays(users, items),
             batch.num_rows,
@@ -212,7 +216,10 @@ def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatc
 
 def _drawn_users(rows: pa.RecordBatch, key: RunKey, drawn: Drawn) -> tuple[NDArray[np.uint64], pa.Array]:
     users = hash_users(rows.column(0), key.subkey("users"))
-    kept = drawn(users)
+    kept = np.empty(len(users), dtype=bool)
+    for first in range(0, len(users), _BLOCK_ROWS):
+        block = slice(first, first + _BLOCK_ROWS)
+        kept[block] = drawn(users[block])
     return users[kept], pa.array(kept)
 
 

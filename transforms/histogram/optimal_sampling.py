@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta, largest_rate, max_rate
@@ -31,6 +31,7 @@ _COARSE_STEPS, _COARSE_RATE = 40, 1e-3
 _FINE_STEPS, _FINE_RATE = 200, 1e-6
 
 
+@cache  # a job states its plan several times
 def choose_sampling(
     epsilon: float, delta: float, population: int | None = None, items: int | None = None, rounds: int = 1
 ) -> Sampling:
@@ -83,10 +84,11 @@ def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> ND
     With X ~ Bin(c, p), de Moivre's identity E[(X - c p) 1{X >= t}] = c p (1 - p) b(t - 1; c - 1) gives
     Pr[X < tau] + (1 - p) (2 b(max(tau, m) - 1; c - 1) - b(tau - 1; c - 1)), with m the first integer above c p.
     """
-    below = 1 - special.betainc(threshold, np.maximum(counts - threshold + 1, 0.5), rate)
+    below = 1 - scipy.special.betainc(threshold, np.maximum(counts - threshold + 1, 0.5), rate)
     absent = np.where(counts < threshold, 1.0, below)
     above = np.maximum(threshold, np.floor(counts * rate) + 1)
-    peaks = 2 * stats.binom.pmf(above - 1, counts - 1, rate) - stats.binom.pmf(threshold - 1, counts - 1, rate)
+    probability = scipy.stats.binom.pmf
+    peaks = 2 * probability(above - 1, counts - 1, rate) - probability(threshold - 1, counts - 1, rate)
     return np.asarray(absent + (1 - rate) * peaks)
 
 
@@ -112,7 +114,10 @@ class _Catalogue:
         tail = np.rint(np.geomspace(min(200, ranks), ranks, 201))
         last = np.unique(np.concatenate([np.arange(1, min(200, ranks) + 1), tail]))  # the last rank of each group
         counts, shares = [], []
-        for total in (special.digamma(last + 1) + np.euler_gamma, special.zeta(2, 1) - special.zeta(2, last + 1)):
+        for total in (
+            scipy.special.digamma(last + 1) + np.euler_gamma,
+            scipy.special.zeta(2, 1) - scipy.special.zeta(2, last + 1),
+        ):
             held = np.diff(total, prepend=0) / total[-1]
             counts.append(users * held / np.diff(last, prepend=0))
             shares.append(held / 2)

@@ -192,9 +192,11 @@ def split_sample(sample: Sample, group_bits: int) -> Iterator[tuple[int, Sample]
     order, groups = by_user_group(sample.users, group_bits)
     for number, rows in groups:
         at = order[rows]
-        items = sample.items[at]
+        items = sample.items.take(at, mode="clip")  # `clip` checks no index, and so needs no copy
+        users, records = sample.users.take(at, mode="clip"), sample.records
+        records = records[: len(at)] if records.strides == (0,) else records.take(at, mode="clip")  # all are 1
         texts = {code: sample.texts[code] for code in np.unique(items).tolist()} if sample.texts else {}
-        yield number, Sample(sample.users[at], items, sample.records[at], texts)
+        yield number, Sample(users, items, records, texts)
     if len(sample.unusable):
         nobody = Sample.from_arrays(np.empty(0, np.uint64), np.empty(0, np.uint8))
         for number, users in split_marked_users(sample.unusable, group_bits):

@@ -21,6 +21,7 @@ from sfumato.schemas.release import (
     CURVE_FILE,
     HISTOGRAM_PICTURE,
     HOTSPOTS_PICTURE,
+    INDEX_FIELDS,
     ITEMS_FILE,
     MANIFEST_FILE,
     QUANTILES_FILE,
@@ -55,6 +56,7 @@ from sfumato.transforms.shrinkage import simultaneous_z
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
+_NOT_SHOWN = {*(field.name for field in INDEX_FIELDS), "geometry"}
 _MOST_OF_REGION = 0.5  # of its area: cells that fill more are shown in the whole region
 _BINS = 48  # of the histogram of a distribution, at most
 _COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
@@ -147,7 +149,9 @@ class SampledPage:
             self._all_stddev = math.hypot(counted["noise_stddev"], math.sqrt(excess * self._all))
 
     def table(self, name: str) -> pa.Table:
-        return pq.read_table(io.BytesIO(self._files[name]))
+        """A published table, without the columns of cells that no page shows: indexes and shapes."""
+        file = pq.ParquetFile(io.BytesIO(self._files[name]))
+        return file.read([column for column in file.schema_arrow.names if column not in _NOT_SHOWN])
 
     def stddev_of(self, users: float) -> float:
         """Of an estimated number of users."""
@@ -226,9 +230,9 @@ class SampledPage:
             finest_metres=(wide / grid.side, tall / grid.side),
             start=_around(shown, region) if self._manifest["job"] == "hotspots" else None,
         )
-        estimates = self.estimates(finest)
-        order = np.argsort(-np.asarray(finest["count"]), kind="stable")[:_TABLE_ROWS].tolist()
-        rows = [[shown.cell_id[i], *estimates[i]] for i in order]
+        order = np.argsort(-np.asarray(finest["count"]), kind="stable")[:_TABLE_ROWS]
+        estimates = self.estimates(finest.take(pa.array(order)))
+        rows = [[shown.cell_id[i], *texts] for i, texts in zip(order.tolist(), estimates, strict=True)]
         reading = [
             f"{self.ONE_RECORD} The number of a cell {self.COUNTED}",
             "Crowded cells are known well for their size, quiet ones poorly; cells whose interval covers more than "
@@ -514,4 +518,6 @@ def _margin(
 
 
 def _rounded(values: np.ndarray) -> list[float | None]:
-    return [float(f"{value:.7g}") for value in values.tolist()]
+    distinct, places = np.unique(values, return_inverse=True)  # counts repeat
+    rounded: list[float | None] = np.array([float(f"{value:.7g}") for value in distinct.tolist()])[places].tolist()
+    return rounded

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.bisection import bisect_integers
@@ -142,7 +142,7 @@ def hidden_count(sampling: Sampling, confidence: float = 0.99, rounds: int = 1) 
 
     def is_often_absent(count: int) -> bool:
         # P[Bin(c, p) >= tau] = I_p(tau, c - tau + 1)
-        present = special.betainc(sampling.threshold, count - sampling.threshold + 1, sampling.rate)
+        present = scipy.special.betainc(sampling.threshold, count - sampling.threshold + 1, sampling.rate)
         return bool(present <= present_probability)
 
     low, high = sampling.threshold - 1, 2 * sampling.threshold

@@ -21,7 +21,7 @@ from sfumato.transforms.histogram.trie import Prefixes
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import any_repeated
 from sfumato.transforms.privacy.admission import UserCounts
-from sfumato.transforms.privacy.keys import RunKey, random_bits_16
+from sfumato.transforms.privacy.keys import WORDS_16_PER_BLOCK, RunKey, random_bits_16
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,21 @@ class Sampler:
 
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user takes part in each round: bool[n, rounds]. users: uint64[n], their keyed hashes."""
-        bits = random_bits_16(self._subkey, users, 2 * self.rounds)
-        return np.ascontiguousarray(bits).view("<u4") < np.uint32(self.sampling.rate_steps)
+        return self._draws(users) < np.uint32(self.sampling.rate_steps)
 
     def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user takes part in any round: bool[n]."""
-        return np.asarray(self.drawn(users).any(axis=1))
+        draws, steps = self._draws(users), np.uint32(self.sampling.rate_steps)
+        drawn = draws[:, 0] < steps
+        for number in range(1, self.rounds):  # column by column: far faster than a reduction of short rows
+            drawn |= draws[:, number] < steps
+        return drawn
+
+    def _draws(self, users: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """Random numbers of each user and round: uint32[n, rounds]."""
+        blocks = -(-2 * self.rounds // WORDS_16_PER_BLOCK)
+        bits = random_bits_16(self._subkey, users, blocks * WORDS_16_PER_BLOCK)  # whole blocks: nothing is copied
+        return bits.view("<u4")[:, : self.rounds]
 
     def __reduce__(self) -> tuple[type[Sampler], tuple[RunKey, Sampling, int]]:
         return Sampler, (self.key, self.sampling, self.rounds)  # never the derived key
@@ -91,7 +100,7 @@ class Sample:
         column_types: Iterable[str] = (),
     ) -> Sample:
         """A sample with narrow arrays. records: None for one each."""
-        records = np.ones(len(users), np.uint8) if records is None else _narrow(records)
+        records = np.broadcast_to(np.uint8(1), len(users)) if records is None else _narrow(records)
         return cls(users, _narrow(items), records, texts or {}, frozenset(column_types))
 
     def pack(self, spill: Spill) -> bytes:
@@ -229,7 +238,7 @@ def count_rounds(
     item_key = sampler.key.subkey("items")
     rounds = []
     for number, level in enumerate(levels):
-        counted = sum_by_item(items[drawn[:, number]].astype(np.uint64))
+        counted = sum_by_item(items[drawn[:, number]])
         if sample.texts:
             texts = np.array([sample.texts[code] for code in counted.items.tolist()], dtype=object)
             counted = replace(counted, texts=texts)
@@ -256,7 +265,9 @@ def add_counts(counts: Iterable[ItemCounts]) -> ItemCounts:
 
 
 def sum_by_item(
-    items: NDArray[np.uint64], counts: NDArray[np.int64] | None = None, texts: NDArray[np.object_] | None = None
+    items: NDArray[np.unsignedinteger],
+    counts: NDArray[np.int64] | None = None,
+    texts: NDArray[np.object_] | None = None,
 ) -> ItemCounts:
     """Sums counts over equal items, which have equal texts. counts: None for one each."""
     if texts is None and len(items) and int(items.max()) < 2 * len(items):  # few codes: a table is faster than a sort
@@ -265,12 +276,14 @@ def sum_by_item(
         return ItemCounts(present.astype(np.uint64), dense[present])
     if counts is None:
         items, counts = np.unique(items, return_counts=True)
-        return ItemCounts(items, counts.astype(np.int64))
+        return ItemCounts(items.astype(np.uint64), counts.astype(np.int64))
     order = np.argsort(items, kind="stable")
     items = items[order]
     starts = run_starts(items[1:] != items[:-1])
     sums = np.add.reduceat(counts[order], starts)
-    return ItemCounts(items[starts], sums, None if texts is None else texts[order][starts])
+    return ItemCounts(
+        items[starts].astype(np.uint64, copy=False), sums, None if texts is None else texts[order][starts]
+    )
 
 
 def threshold_rounds(counts: Sequence[ItemCounts], sampling: Sampling, levels: Sequence[int]) -> list[Histogram]:

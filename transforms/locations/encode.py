@@ -80,7 +80,7 @@ def encode_locations(
             unusable.append(_users_of(rows_of_block.column(columns.user_id), ~usable, user_key))
         hashes = hash_users(block.column(columns.user_id), user_key)
         if drawn is not None:
-            kept_users = drawn(hashes)
+            kept_users = np.flatnonzero(drawn(hashes))  # for several columns, indices are faster than a mask
             hashes, cells = hashes[kept_users], cells[kept_users]
             numbers, categories = _only(kept_users, numbers), _only(kept_users, categories)
         end = kept + len(cells)
@@ -142,8 +142,8 @@ def _located(
     return rest, cells, usable
 
 
-def _only(mask: NDArray[np.bool_], column: NDArray[Any] | None) -> NDArray[Any] | None:
-    return None if column is None else column[mask]
+def _only(rows: NDArray[np.bool_] | NDArray[np.int64], column: NDArray[Any] | None) -> NDArray[Any] | None:
+    return None if column is None else column[rows]
 
 
 def _degrees(column: pa.Array) -> NDArray[np.float64]:

@@ -73,12 +73,12 @@ class _OneRecordPerUserFn(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
         records, unusable = split_unusable(element[1])
-        users = 0
+        users, without_record = 0, count_unusable(records, unusable)
         if records:
             for block in user_blocks(records, self._values, self._key):
                 users += len(block)
                 yield pack(block, self._spill)
-        yield beam.pvalue.TaggedOutput(_USERS, UserCounts(users, count_unusable(records, unusable)))
+        yield beam.pvalue.TaggedOutput(_USERS, UserCounts(users, without_record))
 
 
 def _rows_as_users(rows: RowCounts) -> UserCounts:

@@ -131,9 +131,9 @@ def split_by_user(encoded: EncodedValues, spill: Spill) -> Iterator[tuple[int, b
     """
     assert encoded.users is not None
     order, slices = by_user_group(encoded.users, spill.group_bits)
-    columns = [column[order] for column in (encoded.users, encoded.codes, encoded.groups) if column is not None]
-    for number, rows in slices:
-        yield number, spill.store(*(column[rows].data for column in columns))
+    columns = [column for column in (encoded.users, encoded.codes, encoded.groups) if column is not None]
+    for number, rows in slices:  # each group has its own arrays; `clip` checks no index, and so needs no copy
+        yield number, spill.store(*(column.take(order[rows], mode="clip").data for column in columns))
     order, slices = by_user_group(encoded.unusable, spill.group_bits)
     unusable = encoded.unusable[order]
     for number, rows in slices:
@@ -145,11 +145,11 @@ def user_blocks(chunks: Iterable[bytes], values: Values, key: RunKey) -> Iterato
 
     The hash also keys the client's random bits. So neither depends on other users or on the order of files.
 
-    chunks: from `split_by_user`, of one user group.
+    chunks: from `split_by_user`, of one user group. Nothing may load them again, see `spill.take`.
     """
     code: np.dtype[Any] = np.dtype(np.float64) if values.form is None else code_type(values.form)
     dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), code, np.dtype(np.uint16))
-    users, codes, *rest = join(chunks, dtypes[: 2 if values.groups is None else 3])
+    users, codes, *rest = join(chunks, dtypes[: 2 if values.groups is None else 3], last=True)
     groups = rest[0] if rest else None
     if any_repeated(users):
         order = np.lexsort((codes, users) if groups is None else (groups, codes, users))

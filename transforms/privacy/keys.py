@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError
 
 WORDS_16_PER_BLOCK = 8
+_HASHED_AT_ONCE = 1 << 16  # temporary columns stay in the processor's cache
 
 
 class Secret(Protocol):
@@ -115,7 +116,11 @@ def keyed_hash(subkey: bytes, values: NDArray[Any]) -> NDArray[np.uint64]:
     """Returns keyed 64-bit hashes, uint64[n], of integers (AES) or of an object array of str or bytes (SipHash-2-4)."""
     if values.dtype.kind in "iu":
         numbers = values.astype(np.uint64, copy=False)
-        return random_bits(subkey, np.zeros_like(numbers), numbers)[:, 0]
+        hashes = np.empty(len(numbers), dtype=np.uint64)
+        for first in range(0, len(numbers), _HASHED_AT_ONCE):
+            part = numbers[first : first + _HASHED_AT_ONCE]
+            hashes[first : first + len(part)] = random_bits(subkey, np.zeros_like(part), part)[:, 0]
+        return hashes
     import pandas as pd  # slow to import, and only workers that read text need it
 
     # pandas takes a key of 16 characters; as hexadecimal digits they hold 64 bits of the subkey.

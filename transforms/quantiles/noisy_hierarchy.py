@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 from sfumato.schemas.charts import Curve, RangeAnswer
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded
@@ -160,6 +160,6 @@ def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, low
         children = upward.pop().reshape(len(nodes), -1)
         nodes = (children + (nodes - children.sum(axis=1))[:, None] / children.shape[1]).ravel()
     cumulative = np.append(0.0, np.cumsum(nodes))
-    ascending = isotonic_regression(cumulative).x
+    ascending = scipy.optimize.isotonic_regression(cumulative).x
     total = max(float(cumulative[-1]), 0.0)
     return NoisyHierarchy(noise, np.append(np.append(0.0, np.clip(ascending[1:-1], 0, total)), total), low, high)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.ndimage
+import scipy
 import shapely
 from numpy.typing import NDArray
 
