@@ -89,13 +89,12 @@ class PartitionModel(Model):
         self.part_index = partition.part_index()
         self._users = partition.table(self.part_index)
         self._variance = partition.table(self.part_index, partition.variance)
-        edges = (partition.x0, partition.y0, partition.x1, partition.y1)
-        self._cells = Boxes(*(edge.astype(np.float64) for edge in edges))
 
     def answer(self, boxes: Boxes) -> Answers:
-        centre = self.part_index.at(*boxes.middles)
+        parts, centre = self.partition, self.part_index.at(*boxes.middles)
+        cells = Boxes(*(edge[centre].astype(np.float64) for edge in (parts.x0, parts.y0, parts.x1, parts.y1)))
         variance = self._variance.sum(boxes)
-        variance += centre_variance(boxes, self._cells.part(centre), self.partition.users[centre], 0.0)
+        variance += centre_variance(boxes, cells, parts.users[centre], 0.0)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -108,10 +107,10 @@ class PartitionModel(Model):
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PartitionModel:
-        x0, y0, x1, y1 = (arrays[name].astype(np.int64) for name in ("x0", "y0", "x1", "y1"))
+        x0, y0, x1, y1 = (arrays[name].astype(np.int32) for name in ("x0", "y0", "x1", "y1"))
         partition = Partition(int(metadata["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
         side = partition.side
-        covered = int(((x1 - x0) * (y1 - y0)).sum()) == side**2
+        covered = int(((x1 - x0) * (y1 - y0)).sum(dtype=np.int64)) == side**2
         if not (covered and (x1 > x0).all() and (y1 > y0).all() and (x1 <= side).all() and (y1 <= side).all()):
             raise ValueError("the rectangles do not cover the field")
         if not (partition.variance >= 0).all():

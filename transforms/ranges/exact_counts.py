@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
 
+_AT_ONCE = 1 << 16  # cells
 _SPARSE_BITS = 4  # users for a sixteenth of the cells: from here on the array takes less time than sorting
 
 
@@ -57,12 +58,18 @@ class ExactCounts:
         """Column from the west and row from the north of each cell, int64[c] each."""
         return deinterleave(self.codes)
 
+    def blocks(self) -> Iterator[ExactCounts]:
+        """Parts of the cells, in order, whose arrays stay in the processor's cache."""
+        for start in range(0, len(self.codes), _AT_ONCE):
+            yield ExactCounts(self.depth, *(one[start : start + _AT_ONCE] for one in (self.codes, self.users)))
+
     def on_grid(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sums the users between edges that span the field: int64[rows, columns], row 0 in the north."""
-        x, y = self.xy
         columns, rows = (np.repeat(np.arange(len(edges) - 1), np.diff(edges)) for edges in (x_edges, y_edges))
         counts = np.zeros((len(y_edges) - 1) * (len(x_edges) - 1), dtype=np.int64)
-        np.add.at(counts, rows[y] * (len(x_edges) - 1) + columns[x], self.users)
+        for block in self.blocks():
+            x, y = block.xy
+            np.add.at(counts, rows[y] * (len(x_edges) - 1) + columns[x], block.users)
         return counts.reshape(len(y_edges) - 1, -1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,16 +113,16 @@ class Partition:
 
     Attributes:
         side: of the field, in base cells.
-        x0, y0, x1, y1: int64[r], in base cells, half open.
+        x0, y0, x1, y1: integers [r], in base cells, half open.
         users: float64[r].
         variance: float64[r], of the noise in `users`.
     """
 
     side: int
-    x0: NDArray[np.int64]
-    y0: NDArray[np.int64]
-    x1: NDArray[np.int64]
-    y1: NDArray[np.int64]
+    x0: NDArray[np.integer[Any]]
+    y0: NDArray[np.integer[Any]]
+    x1: NDArray[np.integer[Any]]
+    y1: NDArray[np.integer[Any]]
     users: NDArray[np.float64]
     variance: NDArray[np.float64]
 
@@ -132,10 +133,15 @@ class Partition:
         """
         values = self.users if values is None else values
         density = values / ((self.x1 - self.x0) * (self.y1 - self.y0))
-        spread = density[index.part]
-        spread *= np.diff(index.y_edges)[:, None]
-        spread *= np.diff(index.x_edges)
-        return SummedAreaTable(index.x_edges, index.y_edges, spread)
+        heights, widths = np.diff(index.y_edges)[:, None], np.diff(index.x_edges)
+
+        def spread(rows: slice) -> NDArray[np.float64]:
+            found = density[index.part[rows]]
+            found *= heights[rows]
+            found *= widths
+            return found
+
+        return SummedAreaTable.from_rows(index.x_edges, index.y_edges, spread)
 
     def part_index(self) -> PartIndex:
         """Finds the rectangle at a point. Raises ValueError if rectangles overlap."""
