@@ -82,7 +82,8 @@ class CellTally:
 
     def __init__(self, depth: int):
         self._depth = depth
-        self._field: NDArray[np.int64] | None = None  # int64[4^depth], users of every cell
+        self._field: NDArray[np.uint32] | NDArray[np.int64] | None = None  # [4^depth], users of every cell
+        self._in_field = 0  # users
         self._codes: list[NDArray[np.int64]] = []  # of users that are not in the field yet
         self._counts: list[ExactCounts] = []  # likewise
 
@@ -94,11 +95,13 @@ class CellTally:
             self._codes.append(part)
         cells = 4**self._depth
         if sum(map(len, self._codes)) + sum(len(counts.codes) for counts in self._counts) > cells >> _SPARSE_BITS:
-            field = np.zeros(cells, dtype=np.int64) if self._field is None else self._field
+            self._in_field += sum(map(len, self._codes)) + sum(int(counts.users.sum()) for counts in self._counts)
+            width = np.uint32 if self._in_field <= np.iinfo(np.uint32).max else np.int64  # no count can overflow
+            field = np.zeros(cells, width) if self._field is None else self._field.astype(width, copy=False)
             for codes in self._codes:
-                np.add.at(field, codes, 1)
+                np.add.at(field, codes, width(1))
             for counts in self._counts:
-                field[counts.codes.view(np.int64)] += counts.users  # each cell once
+                field[counts.codes.view(np.int64)] += counts.users.astype(width)  # each cell once
             self._field, self._codes, self._counts = field, [], []
 
     def parts(self) -> list[ExactCounts]:
@@ -107,7 +110,12 @@ class CellTally:
         if self._field is None:
             return [*self._counts, few]
         occupied = np.flatnonzero(self._field)
-        return [ExactCounts(self._depth, occupied.view(np.uint64), self._field[occupied]), *self._counts, few]
+        users = self._field[occupied].astype(np.int64)
+        return [ExactCounts(self._depth, occupied.view(np.uint64), users), *self._counts, few]
+
+    def compact(self) -> CellTally:
+        """A tally of the same users, without the array of all cells. It is pickled in far less time."""
+        return _tally_of(self._depth, self.total())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _tally_of, (self._depth, self.total())
@@ -120,5 +128,5 @@ class CellTally:
 
 def _tally_of(depth: int, counts: ExactCounts) -> CellTally:
     tally = CellTally(depth)
-    tally.add(counts)
+    tally._counts = [counts]
     return tally
