@@ -52,6 +52,11 @@ def strip_edges(side: int, width: float) -> NDArray[np.int64]:
     return np.asarray(np.rint(np.arange(strips + 1) * (side / strips)).astype(np.int64))
 
 
+def strip_at(edges: NDArray[np.int64], point: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The strips between edges that hold coordinates: int64[q]. Coordinates outside get the first or the last."""
+    return np.asarray(np.clip(np.searchsorted(edges, point, "right") - 1, 0, len(edges) - 2))
+
+
 @dataclass(frozen=True)
 class NoisyGrid:
     """A grid that covers a field, with a noisy count of each cell.
@@ -100,11 +105,7 @@ class PartIndex:
 
     def at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int32]:
         """The parts that hold points of the field: int32[q]."""
-        column, row = (
-            np.clip(np.searchsorted(edges, point, "right") - 1, 0, len(edges) - 2)
-            for edges, point in ((self.x_edges, x), (self.y_edges, y))
-        )
-        return np.asarray(self.part[row, column])
+        return np.asarray(self.part[strip_at(self.y_edges, y), strip_at(self.x_edges, x)])
 
 
 @dataclass(frozen=True)
