@@ -15,7 +15,7 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.locations.group import BoundUsers
 from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
-from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.locations.spill import Spill, take
 from sfumato.transforms.logs import COUNTED_USERS, TRAINED
 from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
@@ -97,7 +97,10 @@ class CollectCounts(beam.PTransform):
 @typehints.with_input_types(bytes)
 @typehints.with_output_types(ExactCounts)
 class SumExactCounts(beam.CombineFn):
-    """Stored locations of bounded users (see `BoundUsers`) -> ExactCounts of a grid. Both are unprotected."""
+    """Stored locations of bounded users (see `BoundUsers`) -> ExactCounts of a grid. Both are unprotected.
+
+    No other transform may read the locations: the memory that holds them is released.
+    """
 
     def __init__(self, places: Places):
         super().__init__()
@@ -107,7 +110,7 @@ class SumExactCounts(beam.CombineFn):
         return CellTally(self._places.depth)
 
     def add_input(self, accumulator: CellTally, element: bytes) -> CellTally:
-        accumulator.add((np.frombuffer(load(element)[0], np.uint64) & self._places.mask).view(np.int64))
+        accumulator.add((np.frombuffer(take(element)[0], np.uint64) & self._places.mask).view(np.int64))
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[CellTally]) -> CellTally:
@@ -115,7 +118,10 @@ class SumExactCounts(beam.CombineFn):
         for accumulator in accumulators:
             for part in accumulator.parts():
                 merged.add(part)
-        return merged
+        return merged.compact()  # the runner pickles it to learn its size
+
+    def compact(self, accumulator: CellTally) -> CellTally:
+        return accumulator.compact()
 
     def extract_output(self, accumulator: CellTally) -> ExactCounts:
         return accumulator.total()
@@ -151,13 +157,15 @@ class CollectHeatmapCounts(beam.PTransform):
 
 
 class TrainModel(beam.PTransform):
-    """A singleton Collected -> a singleton Built. Each training is an element, for any worker."""
+    """A singleton Collected -> a singleton Built. Each training, if there is any, is an element for any worker."""
 
     def __init__(self, plan: RangesPlan):
         super().__init__()
         self._plan = plan
 
     def expand(self, collected: beam.PCollection) -> beam.PCollection:
+        if not self._plan.trains:  # then one step uses the counts, and nothing copies them
+            return collected | "Build" >> beam.Map(_build, [], self._plan)
         # The reshuffle fixes the counts before two stages use them, so that training and model have the same ones.
         fixed = collected | "Settle" >> beam.Reshuffle()
         trained = (

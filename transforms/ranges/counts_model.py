@@ -1,8 +1,12 @@
-"""Models that answer from noisy counts, taken as spread evenly inside each part of the field. Pure."""
+"""Models that answer from noisy counts, taken as spread evenly inside each part of the field. Pure.
+
+A model makes its tables when it first answers. So a model that is only written or sent has none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +21,9 @@ from sfumato.transforms.ranges.noisy_counts import (
     centre_variance,
     check_grid,
     clumping,
+    strip_at,
 )
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 
 def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
@@ -45,21 +51,37 @@ class GridModel(Model):
 
     def __init__(self, grid: NoisyGrid):
         self.grid = grid
-        users, noise = np.maximum(grid.users, 0.0), grid.noise_stddev**2
-        self._clumping = clumping(grid)
-        uneven = users + self._clumping * np.maximum(grid.users**2 - noise, 0.0)
-        self._users = grid.table()
-        self._noise = grid.table(np.full(users.shape, noise))
-        self._uneven = grid.table(uneven)
-        self._cell_index = PartIndex(
-            grid.x_edges, grid.y_edges, np.arange(users.size, dtype=np.int32).reshape(users.shape)
+
+    @cached_property
+    def _clumping(self) -> float:
+        return clumping(self.grid)
+
+    @cached_property
+    def _users(self) -> SummedAreaTable:
+        return self.grid.table()
+
+    @cached_property
+    def _noise(self) -> SummedAreaTable:
+        columns, noise = self.grid.users.shape[1], self.grid.noise_stddev**2
+        return self._table(lambda rows: np.full((rows.stop - rows.start, columns), noise))
+
+    @cached_property
+    def _uneven(self) -> SummedAreaTable:
+        users, noise, clumps = self.grid.users, self.grid.noise_stddev**2, self._clumping
+        return self._table(
+            lambda rows: np.maximum(users[rows], 0.0) + clumps * np.maximum(users[rows] ** 2 - noise, 0.0)
         )
-        self._cells = Boxes.between(grid.x_edges, grid.y_edges)
+
+    def _table(self, values: Callable[[slice], NDArray[np.float64]]) -> SummedAreaTable:
+        return SummedAreaTable.from_rows(self.grid.x_edges, self.grid.y_edges, values)
 
     def answer(self, boxes: Boxes) -> Answers:
         variance = self._noise.sum_of_squares(boxes) + self._uneven.sum(boxes) - self._uneven.sum_of_squares(boxes)
-        centre = self._cell_index.at(*boxes.middles)
-        variance += centre_variance(boxes, self._cells.part(centre), self.grid.users.ravel()[centre], self._clumping)
+        x, y = boxes.middles
+        column, row = strip_at(self.grid.x_edges, x), strip_at(self.grid.y_edges, y)
+        left, top = self.grid.x_edges.astype(np.float64), self.grid.y_edges.astype(np.float64)
+        cells = Boxes(left[column], top[row], left[column + 1], top[row + 1])
+        variance += centre_variance(boxes, cells, self.grid.users[row, column], self._clumping)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -86,16 +108,25 @@ class PartitionModel(Model):
 
     def __init__(self, partition: Partition):
         self.partition = partition
-        self.part_index = partition.part_index()
-        self._users = partition.table(self.part_index)
-        self._variance = partition.table(self.part_index, partition.variance)
-        edges = (partition.x0, partition.y0, partition.x1, partition.y1)
-        self._cells = Boxes(*(edge.astype(np.float64) for edge in edges))
+
+    @cached_property
+    def part_index(self) -> PartIndex:
+        """Finds the rectangle at a point. Raises ValueError if rectangles overlap."""
+        return self.partition.part_index()
+
+    @cached_property
+    def _users(self) -> SummedAreaTable:
+        return self.partition.table(self.part_index)
+
+    @cached_property
+    def _variance(self) -> SummedAreaTable:
+        return self.partition.table(self.part_index, self.partition.variance)
 
     def answer(self, boxes: Boxes) -> Answers:
-        centre = self.part_index.at(*boxes.middles)
+        parts, centre = self.partition, self.part_index.at(*boxes.middles)
+        cells = Boxes(*(edge[centre].astype(np.float64) for edge in (parts.x0, parts.y0, parts.x1, parts.y1)))
         variance = self._variance.sum(boxes)
-        variance += centre_variance(boxes, self._cells.part(centre), self.partition.users[centre], 0.0)
+        variance += centre_variance(boxes, cells, parts.users[centre], 0.0)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -108,12 +139,14 @@ class PartitionModel(Model):
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PartitionModel:
-        x0, y0, x1, y1 = (arrays[name].astype(np.int64) for name in ("x0", "y0", "x1", "y1"))
+        x0, y0, x1, y1 = (arrays[name].astype(np.int32) for name in ("x0", "y0", "x1", "y1"))
         partition = Partition(int(metadata["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
         side = partition.side
-        covered = int(((x1 - x0) * (y1 - y0)).sum()) == side**2
+        covered = int(((x1 - x0) * (y1 - y0)).sum(dtype=np.int64)) == side**2
         if not (covered and (x1 > x0).all() and (y1 > y0).all() and (x1 <= side).all() and (y1 <= side).all()):
             raise ValueError("the rectangles do not cover the field")
         if not (partition.variance >= 0).all():
             raise ValueError("variances below 0")
-        return cls(partition)
+        model = cls(partition)
+        model.part_index  # noqa: B018  (raises if rectangles overlap)
+        return model

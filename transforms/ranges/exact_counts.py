@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
 
+_AT_ONCE = 1 << 16  # cells
 _SPARSE_BITS = 4  # users for a sixteenth of the cells: from here on the array takes less time than sorting
 
 
@@ -57,12 +58,18 @@ class ExactCounts:
         """Column from the west and row from the north of each cell, int64[c] each."""
         return deinterleave(self.codes)
 
+    def blocks(self) -> Iterator[ExactCounts]:
+        """Parts of the cells, in order, whose arrays stay in the processor's cache."""
+        for start in range(0, len(self.codes), _AT_ONCE):
+            yield ExactCounts(self.depth, *(one[start : start + _AT_ONCE] for one in (self.codes, self.users)))
+
     def on_grid(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sums the users between edges that span the field: int64[rows, columns], row 0 in the north."""
-        x, y = self.xy
         columns, rows = (np.repeat(np.arange(len(edges) - 1), np.diff(edges)) for edges in (x_edges, y_edges))
         counts = np.zeros((len(y_edges) - 1) * (len(x_edges) - 1), dtype=np.int64)
-        np.add.at(counts, rows[y] * (len(x_edges) - 1) + columns[x], self.users)
+        for block in self.blocks():
+            x, y = block.xy
+            np.add.at(counts, rows[y] * (len(x_edges) - 1) + columns[x], block.users)
         return counts.reshape(len(y_edges) - 1, -1)
 
 
@@ -75,7 +82,8 @@ class CellTally:
 
     def __init__(self, depth: int):
         self._depth = depth
-        self._field: NDArray[np.int64] | None = None  # int64[4^depth], users of every cell
+        self._field: NDArray[np.uint32] | NDArray[np.int64] | None = None  # [4^depth], users of every cell
+        self._in_field = 0  # users
         self._codes: list[NDArray[np.int64]] = []  # of users that are not in the field yet
         self._counts: list[ExactCounts] = []  # likewise
 
@@ -87,11 +95,13 @@ class CellTally:
             self._codes.append(part)
         cells = 4**self._depth
         if sum(map(len, self._codes)) + sum(len(counts.codes) for counts in self._counts) > cells >> _SPARSE_BITS:
-            field = np.zeros(cells, dtype=np.int64) if self._field is None else self._field
+            self._in_field += sum(map(len, self._codes)) + sum(int(counts.users.sum()) for counts in self._counts)
+            width = np.uint32 if self._in_field <= np.iinfo(np.uint32).max else np.int64  # no count can overflow
+            field = np.zeros(cells, width) if self._field is None else self._field.astype(width, copy=False)
             for codes in self._codes:
-                np.add.at(field, codes, 1)
+                np.add.at(field, codes, width(1))
             for counts in self._counts:
-                field[counts.codes.view(np.int64)] += counts.users  # each cell once
+                field[counts.codes.view(np.int64)] += counts.users.astype(width)  # each cell once
             self._field, self._codes, self._counts = field, [], []
 
     def parts(self) -> list[ExactCounts]:
@@ -100,7 +110,12 @@ class CellTally:
         if self._field is None:
             return [*self._counts, few]
         occupied = np.flatnonzero(self._field)
-        return [ExactCounts(self._depth, occupied.view(np.uint64), self._field[occupied]), *self._counts, few]
+        users = self._field[occupied].astype(np.int64)
+        return [ExactCounts(self._depth, occupied.view(np.uint64), users), *self._counts, few]
+
+    def compact(self) -> CellTally:
+        """A tally of the same users, without the array of all cells. It is pickled in far less time."""
+        return _tally_of(self._depth, self.total())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _tally_of, (self._depth, self.total())
@@ -113,5 +128,5 @@ class CellTally:
 
 def _tally_of(depth: int, counts: ExactCounts) -> CellTally:
     tally = CellTally(depth)
-    tally.add(counts)
+    tally._counts = [counts]
     return tally

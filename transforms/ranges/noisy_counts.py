@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,11 @@ def strip_edges(side: int, width: float) -> NDArray[np.int64]:
     """
     strips = min(side, max(1, round(side / width)))
     return np.asarray(np.rint(np.arange(strips + 1) * (side / strips)).astype(np.int64))
+
+
+def strip_at(edges: NDArray[np.int64], point: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The strips between edges that hold coordinates: int64[q]. Coordinates outside get the first or the last."""
+    return np.asarray(np.clip(np.searchsorted(edges, point, "right") - 1, 0, len(edges) - 2))
 
 
 @dataclass(frozen=True)
@@ -99,11 +105,7 @@ class PartIndex:
 
     def at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int32]:
         """The parts that hold points of the field: int32[q]."""
-        column, row = (
-            np.clip(np.searchsorted(edges, point, "right") - 1, 0, len(edges) - 2)
-            for edges, point in ((self.x_edges, x), (self.y_edges, y))
-        )
-        return np.asarray(self.part[row, column])
+        return np.asarray(self.part[strip_at(self.y_edges, y), strip_at(self.x_edges, x)])
 
 
 @dataclass(frozen=True)
@@ -112,16 +114,16 @@ class Partition:
 
     Attributes:
         side: of the field, in base cells.
-        x0, y0, x1, y1: int64[r], in base cells, half open.
+        x0, y0, x1, y1: integers [r], in base cells, half open.
         users: float64[r].
         variance: float64[r], of the noise in `users`.
     """
 
     side: int
-    x0: NDArray[np.int64]
-    y0: NDArray[np.int64]
-    x1: NDArray[np.int64]
-    y1: NDArray[np.int64]
+    x0: NDArray[np.integer[Any]]
+    y0: NDArray[np.integer[Any]]
+    x1: NDArray[np.integer[Any]]
+    y1: NDArray[np.integer[Any]]
     users: NDArray[np.float64]
     variance: NDArray[np.float64]
 
@@ -132,10 +134,15 @@ class Partition:
         """
         values = self.users if values is None else values
         density = values / ((self.x1 - self.x0) * (self.y1 - self.y0))
-        spread = density[index.part]
-        spread *= np.diff(index.y_edges)[:, None]
-        spread *= np.diff(index.x_edges)
-        return SummedAreaTable(index.x_edges, index.y_edges, spread)
+        heights, widths = np.diff(index.y_edges)[:, None], np.diff(index.x_edges)
+
+        def spread(rows: slice) -> NDArray[np.float64]:
+            found = density[index.part[rows]]
+            found *= heights[rows]
+            found *= widths
+            return found
+
+        return SummedAreaTable.from_rows(index.x_edges, index.y_edges, spread)
 
     def part_index(self) -> PartIndex:
         """Finds the rectangle at a point. Raises ValueError if rectangles overlap."""

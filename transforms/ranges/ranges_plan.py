@@ -133,6 +133,11 @@ class RangesPlan:
             return None
         return replace(self.counting, depth=self._level, method=Flat())
 
+    @property
+    def trains(self) -> bool:
+        """Whether the method may have trainings."""
+        return self.method != ADAPTIVE and METHODS[self.method].trainings is not RangeMethod.trainings
+
     def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
         """The public inputs of the method, once the number of users is known."""
         return CollectionSpec(self.field, users, epsilon, self.sizes)

@@ -92,10 +92,14 @@ _ERRORS = {
 }
 
 
-def ranges_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of a release's published files, by name: the manifest and the model."""
+def ranges_view(files: Mapping[str, bytes], model: RangeModel | None = None) -> PageView:
+    """The page of a release's published files, by name: the manifest and the model.
+
+    model: what the file of the model holds, if it is in memory already.
+    """
     manifest = {name: value for name, value in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
-    model, geography = read_model(files[MODEL_FILE], MODEL_FILE), Geography.of(files)
+    model = model or read_model(files[MODEL_FILE], MODEL_FILE)
+    geography = Geography.of(files)
     sizes = manifest["sizes_metres"]
     body = ranges_body(model, (float(sizes[0]), float(sizes[1])))
     users = number(manifest, "privacy.population.users") or number(manifest, "results.users") or 0.0

@@ -112,7 +112,7 @@ def _files(model: RangeModel, manifest: Mapping[str, Any], metadata: ReleaseMeta
         **metadata.geography_files,
         MANIFEST_FILE: manifest_bytes(manifest),
     }
-    return {**page_files(ranges_view(files)), **files}
+    return {**page_files(ranges_view(files, model)), **files}
 
 
 def _scope(field: Field, method: str, sizes: Sizes) -> dict[str, Any]:

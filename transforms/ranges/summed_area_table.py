@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
+
+_CELLS_AT_ONCE = 1 << 18  # of rows that are computed together, so that they stay in the processor's cache
 
 
 class SummedAreaTable:
@@ -20,11 +23,38 @@ class SummedAreaTable:
     """
 
     def __init__(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64], values: NDArray[np.float64]):
+        self._fill(x_edges, y_edges, lambda rows: values[rows])
+
+    @classmethod
+    def from_rows(
+        cls,
+        x_edges: NDArray[np.int64],
+        y_edges: NDArray[np.int64],
+        values: Callable[[slice], NDArray[np.float64]],
+    ) -> Self:
+        """The table of values that are computed a few rows at a time, and so never all in memory.
+
+        values: of some rows of the grid, float64[rows, columns].
+        """
+        table = cls.__new__(cls)
+        table._fill(x_edges, y_edges, values)
+        return table
+
+    def _fill(
+        self,
+        x_edges: NDArray[np.int64],
+        y_edges: NDArray[np.int64],
+        values: Callable[[slice], NDArray[np.float64]],
+    ) -> None:
         self._x, self._y = _Axis(x_edges), _Axis(y_edges)
-        rows, columns = values.shape
-        sums = np.zeros((rows + 1, columns + 1))
-        _sum_down(values, sums[1:, 1:])
-        np.cumsum(sums[1:, 1:], axis=1, out=sums[1:, 1:])
+        rows, columns = len(y_edges) - 1, len(x_edges) - 1
+        sums = np.empty((rows + 1, columns + 1))
+        sums[0], sums[:, 0] = 0.0, 0.0
+        down = np.zeros(columns)
+        for block in row_blocks(rows, columns):
+            for row, each in enumerate(values(block), block.start + 1):
+                down += each
+                np.cumsum(down, out=sums[row, 1:])
         self._sums = sums
 
     @property
@@ -59,6 +89,12 @@ class SummedAreaTable:
         return np.asarray(upper * (1 - down) + (flat[at] * (1 - across) + flat[at + 1] * across) * down)
 
 
+def row_blocks(rows: int, columns: int) -> list[slice]:
+    """Slices of rows of a grid, each of as many as are computed together."""
+    step = max(_CELLS_AT_ONCE // max(columns, 1), 1)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
 _Located = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
@@ -89,13 +125,17 @@ class _Axis:
 
 
 def paint_rectangles(
-    side: int, x0: NDArray[np.int64], y0: NDArray[np.int64], x1: NDArray[np.int64], y1: NDArray[np.int64]
+    side: int,
+    x0: NDArray[np.integer[Any]],
+    y0: NDArray[np.integer[Any]],
+    x1: NDArray[np.integer[Any]],
+    y1: NDArray[np.integer[Any]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     """Finds the rectangle that covers each cell of the grid of all their edges.
 
     Args:
         side: of the field, in base cells.
-        x0, y0, x1, y1: of the rectangles, int64[r] each, half open. They must cover the field without overlap.
+        x0, y0, x1, y1: of the rectangles, integers [r] each, half open. They must cover the field without overlap.
 
     Returns:
         The edges in x and in y, int64, and the rectangle of each cell, int32[rows, columns].
@@ -103,25 +143,34 @@ def paint_rectangles(
     Raises:
         ValueError: rectangles overlap, so that a cell got a number that is no rectangle's.
     """
-    x_edges, y_edges = np.unique(np.append(x0, side)), np.unique(np.append(y0, side))
-    columns, number = len(x_edges) + 1, np.arange(len(x0), dtype=np.int32)
+    x_edges, y_edges = _distinct(x0, side), _distinct(y0, side)
+    columns = len(x_edges) + 1
+    column, row = (np.searchsorted(edges, np.arange(side + 1)) for edges in (x_edges, y_edges))
     # Each rectangle adds its number at one corner and subtracts it after each side; two cumulative sums fill it in.
     # They may wrap around on the way, and the results are exact.
     painted = np.zeros((len(y_edges) + 1) * columns, dtype=np.int32)
-    left, right = np.searchsorted(x_edges, x0), np.searchsorted(x_edges, x1)
-    top, bottom = np.searchsorted(y_edges, y0) * columns, np.searchsorted(y_edges, y1) * columns
-    for corner, sign in ((top + left, 1), (top + right, -1), (bottom + left, -1), (bottom + right, 1)):
-        np.add.at(painted, corner, np.int32(sign) * number)
+    for start in range(0, len(x0), _CELLS_AT_ONCE):
+        block = slice(start, start + _CELLS_AT_ONCE)
+        number = np.arange(start, min(start + _CELLS_AT_ONCE, len(x0)), dtype=np.int32)
+        left, right = column[x0[block]], column[x1[block]]
+        top, bottom = row[y0[block]] * columns, row[y1[block]] * columns
+        for corner, sign in ((top + left, 1), (top + right, -1), (bottom + left, -1), (bottom + right, 1)):
+            np.add.at(painted, corner, np.int32(sign) * number)
     part = painted.reshape(-1, columns)[: len(y_edges) - 1, : len(x_edges) - 1]
-    np.cumsum(part, axis=1, out=part)
-    _sum_down(part, part)
-    if part.size and not 0 <= part.min() <= part.max() < len(x0):
+    least, most = 0, 0
+    for at, each in enumerate(part):
+        np.cumsum(each, out=each)
+        if at:
+            each += part[at - 1]
+        least, most = min(least, int(each.min(initial=0))), max(most, int(each.max(initial=0)))
+    if part.size and not 0 <= least <= most < len(x0):
         raise ValueError("rectangles overlap")
     return x_edges, y_edges, part
 
 
-def _sum_down(values: NDArray[Any], out: NDArray[Any]) -> None:
-    """Cumulative sums of the columns, row by row: NumPy's own leave the processor's cache at every number."""
-    out[:1] = values[:1]
-    for row in range(1, len(values)):
-        np.add(out[row - 1], values[row], out=out[row])
+def _distinct(starts: NDArray[np.integer[Any]], side: int) -> NDArray[np.int64]:
+    """The distinct starts and the side, ascending."""
+    found = np.zeros(side + 1, dtype=bool)
+    found[starts] = True
+    found[side] = True
+    return np.flatnonzero(found)

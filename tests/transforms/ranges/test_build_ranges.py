@@ -225,13 +225,14 @@ class Consumers(PipelineVisitor):
                 self.found[taken.producer.full_label].append(node.full_label)
 
 
-def test_exact_people_reach_one_step_alone(pattern: str) -> None:
+@pytest.mark.parametrize(("method", "taker"), [("ug", "Build/Train/Build"), ("snh", "Build/Train/Settle/")])
+def test_exact_people_reach_one_step_alone(pattern: str, method: str, taker: str) -> None:
     root, consumers = beam.Pipeline(runner=FnApiRunner()), Consumers()
-    _ = root | beam.Create([pattern]) | "Build" >> BuildRanges(plan("ug"), KEY)
+    _ = root | beam.Create([pattern]) | "Build" >> BuildRanges(plan(method), KEY)
     root.visit(consumers)
     exact = [label for label in consumers.found if "/CountByCell/" in label]
     taken = {label for one in exact for label in consumers.found[one] if "/CountByCell/" not in label}
     assert taken == {"Build/Collect/Collect"}
-    # What it makes is settled before two steps take it.
+    # What it makes is settled before two steps take it; one step takes it as it is.
     (first,) = consumers.found["Build/Collect/Collect"]
-    assert first.startswith("Build/Train/Settle/")
+    assert first.startswith(taker)
