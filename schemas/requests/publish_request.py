@@ -234,7 +234,7 @@ class ReleaseRequest(PublishRequest):
     )
     period: PeriodOption | None = option(
         None,
-        "days of the logs, such as 2026-11-20 (with --ledger)",
+        "days of the logs, as 2026-11-20 (with --ledger)",
         LEDGER,
         common=True,
         metavar="DATE[:DATE]",
