@@ -39,6 +39,15 @@ def hashes(n: int, seed: int = 0) -> np.ndarray:
     return keyed_hash(KEY.subkey("test", seed), np.arange(n))
 
 
+@pytest.mark.parametrize("rounds", [1, 3, 4, 5, 12])  # 4 rounds fill a block of random bits
+def test_users_of_any_round_are_those_of_all_rounds(rounds: int) -> None:
+    sampler = Sampler(KEY, Sampling.from_rate(0.2, 5), rounds)
+    drawn = sampler.drawn(hashes(5000))
+    assert drawn.shape == (5000, rounds)
+    assert drawn.any(axis=0).all()
+    assert (sampler.drawn_in_any_round(hashes(5000)) == drawn.any(axis=1)).all()
+
+
 records = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5)), max_size=60)
 
 

@@ -85,3 +85,9 @@ def test_the_digest_that_travels_confirms_no_guess() -> None:
     one, other = (RunKey.derive(FixedSecret(secret * 16), {"files": "digest"}) for secret in (b"a", b"b"))
     assert one.request_digest != other.request_digest
     assert one.request_digest == RunKey.derive(FixedSecret(b"a" * 16), {"files": "digest"}).request_digest
+
+
+def test_hashes_of_many_do_not_depend_on_how_many_are_hashed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = keyed_hash(b"k" * 32, np.arange(-50, 50))
+    monkeypatch.setattr("sfumato.transforms.privacy.keys._HASHED_AT_ONCE", 7)
+    assert (keyed_hash(b"k" * 32, np.arange(-50, 50)) == together).all()
