@@ -33,7 +33,7 @@ JOBS = {
     "heatmap, weights": [*MAP, "--time_column", "timestamp"],
     "histogram": ["histogram", "--column", "kind", "--delta", "1e-5"],
     "quantiles": ["quantiles", "--column", "length", "--range", "0,100", "--population", "400"],
-    "ranges": ["ranges", "build", *MAP[1:3], "--method", "ag"],
+    "ranges": ["ranges", "build", *MAP[1:3], "--method", "ag", "--sizes", "500,5000"],
     "mean": ["moments", "--column", "length", "--bits", "8"],
 }
 PLANS = {"folder, 1 group a bit": ("folder", 2, 1), "memory, 512 groups": ("memory", 1, 9), "runner": ("runner", 1, 4)}
@@ -95,7 +95,19 @@ def test_a_model_of_ranges_that_does_not_fit_is_refused_before_anything_is_charg
 ) -> None:
     """The tables of all base cells take far more memory than the logs."""
     ledger = tmp_path / "ledger.db"
-    words = ["ranges", "build", *MAP[1:3], "--method", "grid", "--cell_width", "0.01", "--input", pattern]
+    words = [
+        "ranges",
+        "build",
+        *MAP[1:3],
+        "--method",
+        "grid",
+        "--sizes",
+        "500,5000",
+        "--cell_width",
+        "0.01",
+        "--input",
+        pattern,
+    ]
     words += ["--epsilon", "1", "--output", str(tmp_path / "out"), "--key_file", key, "--ledger", str(ledger)]
     words += ["--dataset", "city", "--period", "2026-11-20", "--budget", "1/1d", "--release_id", "day"]
     field = Field(Grid(REGION, BASE_DEPTH))
