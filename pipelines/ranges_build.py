@@ -19,7 +19,7 @@ from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.requested_ranges import requested_ranges
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
+from sfumato.pipelines.scratch import BYTES_PER_ROW, MAP_BYTES, PLAIN_BYTES, VALUE_BYTES_PER_ROW, RunBytes
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
@@ -102,6 +102,10 @@ class RangesJob(ReleaseJob):
 
     def stored_bytes(self, rows: int) -> int:
         return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns().has_weights)
+
+    def run_bytes(self, rows: int) -> RunBytes:
+        size = super().run_bytes(rows)
+        return replace(size, release=max(size.release, PLAIN_BYTES + self.plan.model_bytes(rows)))
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan = self.plan

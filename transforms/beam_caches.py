@@ -1,4 +1,4 @@
-"""Caches for what Beam works out again at every transform of a pipeline. Import it.
+"""Caches for what Beam works out again at every transform of a pipeline. The import of this module installs them.
 
 Beam parses its options anew for every view of them, and asks Python for the signatures of all methods of a DoFn eight
 times. The results depend on the code and on the options alone. Without the caches they take half of the time in which

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from sfumato.pipelines import cli, scratch
+from sfumato.schemas.ranges import BASE_DEPTH, Field
+from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.publish_request import PublishRequest
 from tests.conftest import REGION, make_logs, write_files
 from tests.digests import undated
@@ -31,6 +33,7 @@ JOBS = {
     "heatmap, weights": [*MAP, "--time_column", "timestamp"],
     "histogram": ["histogram", "--column", "kind", "--delta", "1e-5"],
     "quantiles": ["quantiles", "--column", "length", "--range", "0,100", "--population", "400"],
+    "ranges": ["ranges", "build", *MAP[1:3], "--method", "ag", "--sizes", "500,5000"],
     "mean": ["moments", "--column", "length", "--bits", "8"],
 }
 PLANS = {"folder, 1 group a bit": ("folder", 2, 1), "memory, 512 groups": ("memory", 1, 9), "runner": ("runner", 1, 4)}
@@ -85,3 +88,32 @@ def test_too_little_memory_is_refused_before_anything_is_charged(
     assert "memory: this run needs about 600M and may use 300M" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert cli.main([*words, "--memory", "2G"]) == 0  # the whole budget of the day is left
+
+
+def test_a_model_of_ranges_that_does_not_fit_is_refused_before_anything_is_charged(
+    pattern: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tables of all base cells take far more memory than the logs."""
+    ledger = tmp_path / "ledger.db"
+    words = [
+        "ranges",
+        "build",
+        *MAP[1:3],
+        "--method",
+        "grid",
+        "--sizes",
+        "500,5000",
+        "--cell_width",
+        "0.01",
+        "--input",
+        pattern,
+    ]
+    words += ["--epsilon", "1", "--output", str(tmp_path / "out"), "--key_file", key, "--ledger", str(ledger)]
+    words += ["--dataset", "city", "--period", "2026-11-20", "--budget", "1/1d", "--release_id", "day"]
+    field = Field(Grid(REGION, BASE_DEPTH))
+    words[words.index("0.01")] = str(1.01 * max(field.cell_metres))
+    assert cli.main([*words, "--memory", "1G"]) == 2
+    assert "memory: this run needs about 1." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    words[words.index("--cell_width") + 1] = str(min(field.metres) / 4)
+    assert cli.main([*words, "--memory", "1G"]) == 0  # the whole budget of the day is left

@@ -61,7 +61,7 @@ class ExactCounts:
     def blocks(self) -> Iterator[ExactCounts]:
         """Parts of the cells, in order, whose arrays stay in the processor's cache."""
         for start in range(0, len(self.codes), _AT_ONCE):
-            yield ExactCounts(self.depth, *(one[start : start + _AT_ONCE] for one in (self.codes, self.users)))
+            yield ExactCounts(self.depth, self.codes[start : start + _AT_ONCE], self.users[start : start + _AT_ONCE])
 
     def on_grid(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sums the users between edges that span the field: int64[rows, columns], row 0 in the north."""
@@ -82,7 +82,7 @@ class CellTally:
 
     def __init__(self, depth: int):
         self._depth = depth
-        self._field: NDArray[np.uint32] | NDArray[np.int64] | None = None  # [4^depth], users of every cell
+        self._field: NDArray[Any] | None = None  # [4^depth], users of every cell
         self._in_field = 0  # users
         self._codes: list[NDArray[np.int64]] = []  # of users that are not in the field yet
         self._counts: list[ExactCounts] = []  # likewise
@@ -96,8 +96,11 @@ class CellTally:
         cells = 4**self._depth
         if sum(map(len, self._codes)) + sum(len(counts.codes) for counts in self._counts) > cells >> _SPARSE_BITS:
             self._in_field += sum(map(len, self._codes)) + sum(int(counts.users.sum()) for counts in self._counts)
-            width = np.uint32 if self._in_field <= np.iinfo(np.uint32).max else np.int64  # no count can overflow
-            field = np.zeros(cells, width) if self._field is None else self._field.astype(width, copy=False)
+            # No count can overflow.
+            width: type[Any] = np.uint32 if self._in_field <= np.iinfo(np.uint32).max else np.int64
+            field: NDArray[Any] = (
+                np.zeros(cells, width) if self._field is None else self._field.astype(width, copy=False)
+            )
             for codes in self._codes:
                 np.add.at(field, codes, width(1))
             for counts in self._counts:

@@ -140,7 +140,7 @@ class Partition:
             found = density[index.part[rows]]
             found *= heights[rows]
             found *= widths
-            return found
+            return np.asarray(found)
 
         return SummedAreaTable.from_rows(index.x_edges, index.y_edges, spread)
 

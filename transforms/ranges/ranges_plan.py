@@ -24,8 +24,9 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.methods import METHODS
+from sfumato.transforms.ranges.methods.ag import AdaptiveGrid
 from sfumato.transforms.ranges.methods.automatic import Automatic
-from sfumato.transforms.ranges.methods.grid import UniformGrid
+from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid
 from sfumato.transforms.ranges.methods.neural import MAX_SIDE, SpatialNeural
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.tuner import Tuner
@@ -34,6 +35,8 @@ ADAPTIVE = Adaptive.NAME
 _ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
 SECAGG_METHODS = (Automatic.NAME, "grid", "ug", "snh", ADAPTIVE)  # one count of cells that are known beforehand
 _WIDTH = "cell_width"
+_GRID_BYTES = 88  # of memory for one cell of a grid, with all tables
+_TABLE_BYTES, _PART_BYTES = 36, 100  # for one base cell of the tables of rectangles, and for one rectangle
 _HELP = {
     _WIDTH: "width of the cells of the grid, in metres; default: auto, by the number of users and epsilon",
     "workload": "Parquet file of squares like those to be queried, with columns x, y (degrees) and size (metres): "
@@ -179,17 +182,40 @@ class RangesPlan:
     @cached_property
     def _level(self) -> int:
         """The level of the grid that shards count, with cells nearest to the chosen width. Raises RequestError."""
-        side = math.sqrt(math.prod(self.field.metres))
-        if self.method == UniformGrid.NAME:
-            cells = UniformGrid(**self.options).cells_per_side(self._population, self._central_epsilon)
-        elif _WIDTH in self.options:
-            cells = side / self.options[_WIDTH]
+        if self.method != UniformGrid.NAME and _WIDTH in self.options:
+            cells = math.sqrt(math.prod(self.field.metres)) / self.options[_WIDTH]
         else:
-            spec = self.collection_spec(self._population, self._central_epsilon)
-            method = make_method(self.method, self.options, spec)
-            chosen = method.chosen(spec) if isinstance(method, Automatic) else method
-            cells = side / (chosen.width(self.field) if isinstance(chosen, SpatialNeural) else chosen.cell_width)  # type: ignore[attr-defined]
+            cells = self._cells_per_side(self._population, self._central_epsilon)
         return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
+
+    def _cells_per_side(self, users: float, epsilon: float) -> float:
+        """Cells along a side of a grid of square cells, without rounding."""
+        if self.method == UniformGrid.NAME:
+            return UniformGrid(**self.options).cells_per_side(users, epsilon)
+        spec = self.collection_spec(users, epsilon)
+        method = make_method(self.method, self.options, spec)
+        chosen = method.chosen(spec) if isinstance(method, Automatic) else method
+        width = chosen.width(self.field) if isinstance(chosen, SpatialNeural) else chosen.cell_width  # type: ignore[attr-defined]
+        return math.sqrt(math.prod(self.field.metres)) / float(width)
+
+    def model_bytes(self, rows: int) -> int:
+        """Expected bytes of memory of a model and its tables, from public figures alone.
+
+        A model of rectangles has tables of up to all base cells. Their number is that of an adaptive grid, which of
+        all methods makes most. The bytes are measured (`python -m benchmarks.speed`).
+
+        Args:
+            rows: of the logs, at least as many as users.
+        """
+        most, users = 1 << 2 * BASE_DEPTH, max(rows, self.counting.population or 0)
+        epsilon = self.counting.laplace_epsilon(self.counting.budget.total)
+        if self.heatmap is not None:
+            return 0 if self.method == ADAPTIVE else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
+        if issubclass(METHODS[self.method], PlainGrid | UniformGrid | SpatialNeural | Automatic):
+            return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
+        grid = AdaptiveGrid(**self.options) if self.method == AdaptiveGrid.NAME else AdaptiveGrid()
+        parts = users * epsilon * ((1 - grid.ag_share) / grid.ag_fine + 1 / (16 * grid.ag_coarse))
+        return _TABLE_BYTES * min(most, users**2) + _PART_BYTES * min(most, math.ceil(parts))
 
     @property
     def _population(self) -> float:
