@@ -125,11 +125,12 @@ def test_a_terminal_shows_what_it_shows_of_a_local_run(
 
 
 def metrics_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The metrics that a run reports with --verbose, without those of time."""
+    """The metrics that a run reports with --verbose, without times and without the size of a page that states one."""
     assert cli.main([*arguments, "--verbose", "--log_format", "json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     (found,) = [one["metrics"] for one in events if "metrics" in one]
-    return {name: value for name, value in found.items() if not name.endswith("_milliseconds")}
+    assert found["release_bytes"]["count"] == 1
+    return {name: value for name, value in found.items() if not name.endswith(("_milliseconds", "release_bytes"))}
 
 
 @pytest.mark.parametrize("running", ON_EACH, indirect=True)
