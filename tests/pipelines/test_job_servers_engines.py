@@ -101,8 +101,8 @@ def terminal(arguments: list[str], temporary: Path) -> tuple[int, str, str]:
     )  # fmt: skip
     left = {path.name for path in temporary.rglob("*") if path.is_file()}
     assert left <= {"submission_environment_dependencies.txt"}  # Beam's list of installed packages
-    told = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
-    assert not [one for one in told if str(temporary) in one]  # Java is told where its temporary files go
+    command_lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert not [one for one in command_lines if str(temporary) in one]  # an argument of Java names it
     return done.returncode, done.stdout, done.stderr
 
 

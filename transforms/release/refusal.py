@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from decimal import Decimal
 
 from sfumato.schemas.guarantee import PRIVACY_UNIT
@@ -18,12 +19,23 @@ _PAGE = """<!doctype html>
 <style>body {{ font: 1.05rem/1.6 system-ui, sans-serif; max-width: 40rem; margin: 12vh auto; padding: 0 1.25rem }}
 h1 {{ font-size: 1.5rem; line-height: 1.25 }} small {{ opacity: .75 }}</style></head>
 <body><h1>{title}</h1>
-<p>{reason}.</p>
+"""
+_PAGE_END = "</body></html>\n"
+_REFUSED = """<p>{reason}.</p>
 <p>This decision uses noisy counts and public figures only. It cost epsilon {spent} of the {total} that the release
 would have cost. Adjacency: {adjacency}.</p>
 <p><small>Release {release_id}, {job}, {created}. Details are in <a href="manifest.json">manifest.json</a>.</small></p>
-</body></html>
 """
+
+
+def notice_page(text: str, fields: Mapping[str, str]) -> bytes:
+    """Returns a page without a result.
+
+    Args:
+        text: HTML of the body below the title, with the fields' names in braces.
+        fields: plain text by name, `title` among them.
+    """
+    return (_PAGE + text + _PAGE_END).format(**{name: html.escape(value) for name, value in fields.items()}).encode()
 
 
 def refusal_files(
@@ -68,5 +80,4 @@ def refusal_files(
         "job": metadata.job,
         "created": metadata.created,
     }
-    page = _PAGE.format(**{name: html.escape(value) for name, value in fields.items()})
-    return {PAGE_FILE: page.encode(), MANIFEST_FILE: manifest_bytes(manifest)}
+    return {PAGE_FILE: notice_page(_REFUSED, fields), MANIFEST_FILE: manifest_bytes(manifest)}

@@ -6,7 +6,6 @@ reason. So a charge that its ledger lost can be made again from it.
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,20 +15,12 @@ from sfumato.schemas import guarantee
 from sfumato.schemas.ledger import ADD_OR_REMOVE, Charge, Reservation, format_amount
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REMOVAL_FORMAT
 from sfumato.transforms.release.metadata import manifest_bytes
+from sfumato.transforms.release.refusal import notice_page
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>body {{ font: 1.05rem/1.6 system-ui, sans-serif; max-width: 40rem; margin: 12vh auto; padding: 0 1.25rem }}
-h1 {{ font-size: 1.5rem; line-height: 1.25 }} small {{ opacity: .75 }}</style></head>
-<body><h1>{title}</h1>
-<p>Release {release_id} was taken down on {removed}. Reason: {reason}.</p>
+_REMOVED = """<p>Release {release_id} was taken down on {removed}. Reason: {reason}.</p>
 <p>Its cost stays charged, because whoever has seen it knows what it said.</p>
 <p><small>{job}, dataset {dataset}, data of {period}. The notice is
 <a href="manifest.json">manifest.json</a>.</small></p>
-</body></html>
 """
 
 
@@ -78,8 +69,7 @@ def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[s
         "dataset": charge.dataset,
         "period": str(charge.period),
     }
-    page = _PAGE.format(**{name: html.escape(value) for name, value in fields.items()})
-    return {MANIFEST_FILE: manifest_bytes(manifest), PAGE_FILE: page.encode()}
+    return {MANIFEST_FILE: manifest_bytes(manifest), PAGE_FILE: notice_page(_REMOVED, fields)}
 
 
 def _privacy(charge: Charge) -> dict[str, Any]:
