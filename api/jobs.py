@@ -55,7 +55,8 @@ def heatmap(
             NDJSON; or a folder, a table (delta:FOLDER, iceberg:CATALOG.TABLE), or a list of these; or a
             pandas data frame or pyarrow table with these columns. A table lies in a private temporary folder while the
             job runs, so runners in a cloud cannot read it.
-        region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N".
+        region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N". With
+            axes=("x", "y"), two columns of plain coordinates, the borders of a plane: (x0, y0, x1, y1).
         epsilon: privacy budget of the complete release, 0.0001 or more.
         depth: the finest grid has 2^depth x 2^depth cells, 1 to 20.
         method: how the map is made: adaptive, flat, hierarchical, count_min, emd, adaptive_grid, ...

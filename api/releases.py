@@ -277,8 +277,10 @@ class Release(published_release.Release):
 
     def _finish_map(self, ax: Axes, drawn: Any, unit: str) -> None:
         region = self._region()
-        ax.set_aspect(1 / np.cos(np.radians((region["south"] + region["north"]) / 2)))
-        ax.set(xlabel="longitude, degrees", ylabel="latitude, degrees", title=self._title)
+        axes = self.manifest["region"].get("axes")
+        ax.set_aspect(1.0 if axes else 1 / np.cos(np.radians((region["south"] + region["north"]) / 2)))
+        across, along = axes or ("longitude, degrees", "latitude, degrees")
+        ax.set(xlabel=across, ylabel=along, title=self._title)
         ax.locator_params(nbins=5)
         if (figure := ax.get_figure()) is not None:
             figure.colorbar(drawn, ax=ax, label=unit)
@@ -313,7 +315,8 @@ class Release(published_release.Release):
         latitude = region["north"] - (np.arange(side) + 0.5) / side * (region["north"] - region["south"])
         metres = (region["north"] - region["south"]) / side * 111_195
         x, y = np.meshgrid(longitude, latitude)
-        answers, _ = self.model.answer(x.ravel(), y.ravel(), np.full(x.size, metres))
+        additive = self.model.model.additive_table is not None
+        answers, _ = self.model.answer(x.ravel(), y.ravel(), np.full(x.size, metres), additive=additive)
         self._plot_map(ax, answers.users.reshape(side, side), f"users in a square of {metres:,.0f} m")
 
     def _region(self) -> Mapping[str, float]:

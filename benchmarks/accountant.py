@@ -2,18 +2,25 @@
 
     python -m benchmarks.accountant [--delta 1e-8]
 
-Prints Markdown tables; nothing here depends on data.
+The last two tables say what is left of the guarantee without a trusted aggregator. Prints Markdown tables; nothing here
+depends on data.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 
-from benchmarks.baselines.sampling_bounds import corollary_rate, corollary_threshold, min_threshold
+import numpy as np
+from scipy import stats
+
+from benchmarks.baselines.sampling_bounds import min_threshold
+from sfumato.transforms.histogram.accountant import delta as round_delta
 from sfumato.transforms.histogram.accountant import max_rate
 from sfumato.transforms.histogram.optimal_sampling import choose_sampling
-from sfumato.transforms.histogram.sampling_round import hidden_count
+from sfumato.transforms.histogram.paper_sampling import corollary_rate, corollary_threshold
+from sfumato.transforms.histogram.sampling_round import Sampling, hidden_count
 
 
 def one_round(delta: float) -> list[str]:
@@ -50,6 +57,44 @@ def rounds(epsilon: float, delta: float) -> list[str]:
     return rows
 
 
+def both_samplings(delta: float) -> tuple[Sampling, Sampling]:
+    """The paper's sampling and ours at epsilon 1."""
+    paper = Sampling.from_rate(corollary_rate(1.0), corollary_threshold(1.0, delta))
+    return paper, choose_sampling(1.0, delta)
+
+
+def heads(first: str, delta: float) -> list[str]:
+    """Of a table with a column for both samplings."""
+    paper, ours = both_samplings(delta)
+    names = [
+        f"{name}: rate {one.rate:.3f}, threshold {one.threshold}" for name, one in (("paper", paper), ("ours", ours))
+    ]
+    return [f"| {first} | {' | '.join(names)} |", "|---|---|---|"]
+
+
+def without_threshold(delta: float) -> list[str]:
+    """Delta at epsilon 1 towards a server that sees all sampled counts, for a user who shares their item with k - 1."""
+    rows = heads("users of the item", delta)
+    for users in (1, 3, 10, 30, 100, 300, 1000):
+        shown = []
+        for one in both_samplings(delta):
+            at = np.arange(users + 1)
+            with_user, without = (stats.binom.pmf(at, count, one.rate) for count in (users, users - 1))
+            pairs = ((with_user, without), (without, with_user))
+            shown.append(max(float(np.maximum(a - math.e * b, 0).sum()) for a, b in pairs))
+        rows.append(f"| {users} | {' | '.join(f'{value:.1e}' for value in shown)} |")
+    return rows
+
+
+def with_colluders(delta: float) -> list[str]:
+    """Delta at epsilon 1 if so many users report an item whatever they draw: the threshold is lower by as many."""
+    rows = heads("colluding users", delta)
+    for number in (0, 1, 5, 10, 15, 19, 23):
+        shown = [f"{round_delta(1.0, one.rate, max(one.threshold - number, 1)):.1e}" for one in both_samplings(delta)]
+        rows.append(f"| {number} | {' | '.join(shown)} |")
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delta", type=float, default=1e-8)
@@ -58,6 +103,10 @@ def main() -> None:
     print("\n".join(one_round(options.delta)))
     print(f"\nepsilon 1, delta {options.delta:g}\n")
     print("\n".join(rounds(1.0, options.delta)))
+    print("\ndelta at epsilon 1 towards a server that sees the sampled counts below the threshold\n")
+    print("\n".join(without_threshold(options.delta)))
+    print("\ndelta at epsilon 1 where users collude to report the item of one more user\n")
+    print("\n".join(with_colluders(options.delta)))
 
 
 if __name__ == "__main__":

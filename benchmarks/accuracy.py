@@ -22,13 +22,11 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.baselines.level_errors import best_uniform_level
-from benchmarks.comparison import MAPS, compare_map, logs_of
+from benchmarks.comparison import MAPS, compare_map, draw_cohort, logs_of
 from benchmarks.synthetic_maps import KINDS, synthetic_map
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import interleave
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
+from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior import contrasts, inference, next_tree
 from sfumato.transforms.heatmap.raster import estimate_density
@@ -90,6 +88,7 @@ _CONSTANTS: list[tuple[str, Any, str, tuple[float, ...]]] = [
     ("deviations in a first cell", adaptive, "_MIN_CELL_SNR", (2.0, 1.0, 4.0)),
     ("penalty of a split", adaptive, "_SPLIT_PENALTY", (2.0, 0.0, 1.0, 5.0)),
     ("weight of blur", adaptive, "_BLUR_WEIGHT", (1.0, 0.5, 2.0)),
+    ("growth of the error for fewer entries", adaptive, "_ERROR_GROWTH", (0.005, 0.0, 0.01, 0.02, 0.05)),
     ("concentration below measured nodes", next_tree, "_CONCENTRATION", (2.0, 0.0, 1.0, 3.0)),
     ("surprise", next_tree, "_SURPRISE", (0.1, 0.02, 0.3)),
     ("reuse of leaves", inference, "_REUSE", (0.04, 0.0001, 0.01, 0.1, 0.3)),
@@ -103,7 +102,7 @@ def choices(keys: int) -> None:
     """The geometric mean over synthetic maps and sizes of the error's ratio, for other values of each constant."""
     truths = {kind: synthetic_map(kind) for kind in KINDS}
     cohorts = {
-        (kind, users, key): _cohort(truth, users, key)
+        (kind, users, key): draw_cohort(truth, users, key)
         for kind, truth in truths.items()
         for users in _SIZES
         for key in range(keys)
@@ -117,7 +116,7 @@ def choices(keys: int) -> None:
                     stack.enter_context(patch.object(place, attribute, value))
                 method = Adaptive(blur_weight=value) if attribute == "_BLUR_WEIGHT" else Adaptive()
                 errors = [
-                    np.mean([_ratio(truths[kind], *cohorts[kind, users, key], key, method) for key in range(keys)])
+                    np.mean([evaluate(truths[kind], *cohorts[kind, users, key], key, method)[0] for key in range(keys)])
                     for kind in KINDS
                     for users in _SIZES
                 ]
@@ -127,24 +126,20 @@ def choices(keys: int) -> None:
     print(markdown_table(rows))
 
 
-def _cohort(truth: NDArray[np.int64], users: int, key: int) -> tuple[Rows, float]:
-    """Some users of a map in the order of their hashes, and their best level's error."""
-    rng = np.random.default_rng([key, users])
-    drawn = rng.multivariate_hypergeometric(truth.ravel(), users, method="marginals").reshape(truth.shape)
-    row, column = np.divmod(np.repeat(np.arange(truth.size), drawn.ravel()), len(truth))
-    codes = rng.permutation(interleave(column.astype(np.uint32), row.astype(np.uint32)).astype(np.uint64))
-    places = Places(len(truth).bit_length() - 1)
-    hashes = np.sort((rng.random(users) * (users / truth.sum()) * 2.0**64).astype(np.uint64)) & ~places.mask
-    return Rows(places, hashes, codes), best_uniform_level(drawn, truth / truth.sum())[1]
+def evaluate(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, method: Method) -> tuple[float, float]:
+    """Runs a method on a cohort in memory.
 
-
-def _ratio(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, method: Adaptive) -> float:
+    Returns:
+        The mean squared error of its density over the best level's, and the entries that a client sends on average.
+    """
     depth = rows.places.depth
     parameters = HeatmapParameters(depth=depth, users=len(rows.users), method=method)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "accuracy"})
     state = run_in_memory(rows, int(truth.sum()), parameters, run_key)
     error = estimate_density(method.decode(state, depth)) - truth / truth.sum()
-    return float(np.mean(error**2)) / yardstick
+    shards = state.cohort.shards
+    entries = sum(len(one.counts) * one.spent.shards / shards for one in state.results)
+    return float(np.mean(error**2)) / yardstick, entries
 
 
 def main() -> None:

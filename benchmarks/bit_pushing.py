@@ -531,7 +531,7 @@ FIGURES: dict[str, tuple[str, Callable[[Bench], str]]] = {
     "4b": ("Mean of normal values under moderate privacy", epsilons((1.0, 2.0, 3.0, 4.0, 5.0, 6.0))),
     "5a": ("The squashing threshold, 8 bits loose", thresholds),
     "5c": ("Mean of normal values at epsilon 2, against the bit depth", private_depths),
-    "goals": ("What the issue asks for", goals),
+    "goals": ("The goals of means", goals),
     **{
         f"methods-{epsilon or 'clear'}": (f"The methods at epsilon {epsilon}, 10,000 clients", methods(epsilon))
         for epsilon in (None, 4.0, 2.0, 1.0, 0.5, 0.1)

@@ -1,9 +1,10 @@
 """Tables 1 and 3 and Figures 7 and 8 of paper 000: every method on four maps, by `sfumato compare` itself.
 
-    SFUMATO_DATA=... python -m benchmarks.comparison [--maps sf_cabs,...] [--keys 10] [--folder compare_data]
+    SFUMATO_DATA=... python -m benchmarks.comparison [--maps sf_cabs,...] [--keys 10] [--in_memory | --folder FOLDER]
 
 Grids become user logs (one user a unit of a cell, at the cell's centre); each table is what the command above it
-prints. Maps and evaluations are kept in the folder: open their index.html.
+prints. Maps and evaluations are kept in the folder: open their index.html. With --in_memory the command's cases run on
+cohorts drawn from the grids, without logs: the same figures but for the draw of the keys, in less time.
 """
 
 from __future__ import annotations
@@ -20,8 +21,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from sfumato.schemas.region import Region
+from benchmarks.baselines.level_errors import best_uniform_level
+from sfumato.pipelines.command_line import parse_command
+from sfumato.pipelines.compare import CompareJob
+from sfumato.schemas.comparison import Outcome
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid, Region, by_row, interleave
+from sfumato.transforms.evaluation.compare_request import CompareRequest
+from sfumato.transforms.evaluation.comparison_table import summarise, text_table
+from sfumato.transforms.evaluation.evaluate_case import YARDSTICK_OPTIONS, evaluate_case, evaluate_yardstick
+from sfumato.transforms.evaluation.in_memory import Rows
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.secrets import seed_secret
 
 _PART_USERS = 5_000_000
 
@@ -50,7 +63,26 @@ _TABLES = {
     name: (f"Tables 1 and 3: {name}", f"--methods {_METHODS} --users 10000,100000 --dropout 0,0.1 --metrics {_ALL}")
     for name in MAPS
 }
+# Figure 8's own design: a complete tree of three levels at an epsilon of 0.1 each. 0.3030 leaves 0.3 after the user
+# count. Its densities are of the 8 x 8 cells.
+_THREE_LEVELS = "--methods hierarchical --depth 3 --epsilon 0.30303030303 --metrics mse"
 _FIGURES = [
+    (
+        "Figure 8, left: shard size, three levels at 0.1 each",
+        f"{_THREE_LEVELS} --users 10000,100000 --shard_size 1000,2000,5000,10000,20000",
+    ),
+    (
+        "Figure 8, centre: the size of the shard that noise is for, with 10,000 clients who all answer",
+        f"{_THREE_LEVELS} --users 10000,100000 --participation paper --dropout_margin 0.05,0.1,0.15,0.2",
+    ),
+    (
+        "Figure 8, centre: clients who drop out, of shards that tolerate them",
+        f"{_THREE_LEVELS} --users 10000,100000 --dropout 0,0.05,0.1,0.15,0.2",
+    ),
+    (
+        "Figure 8, right: the modulus, three levels at 0.1 each",
+        f"{_THREE_LEVELS} --users 10000,100000 --modulus 1024,2048,4096,8192,16384,65536 --allow_overflow",
+    ),
     (
         "Table 3, ablations (10,000 users): a threshold of 10 users, a tenth of epsilon for each sub-query",
         f"{_ADAPTIVE} --users 10000 --split_count auto,10 --sub_query_share auto,0.1 --metrics {_ALL}",
@@ -68,15 +100,15 @@ _FIGURES = [
         f"{_ADAPTIVE} --users 10000 --calibration 0.01,0.03,0.1,0.3,1 --metrics mse",
     ),
     (
-        "Figure 8, left: shard size",
+        "The complete algorithm by shard size",
         f"{_ADAPTIVE} --users 10000,100000 --shard_size 1000,2000,5000,10000,20000 --metrics mse",
     ),
     (
-        "Figure 8, centre: dropout",
+        "The complete algorithm by dropout",
         f"{_ADAPTIVE} --users 10000,100000 --dropout 0,0.05,0.1,0.15,0.2 --metrics mse",
     ),
     (
-        "Figure 8, right: the modulus (the first and noisiest sub-queries wrap around first)",
+        "The complete algorithm by modulus (the first and noisiest sub-queries wrap around first)",
         f"{_ADAPTIVE} --users 10000,100000 --modulus 1024,4096,8192,16384,32768,65536 --allow_overflow --metrics mse",
     ),
 ]
@@ -105,6 +137,32 @@ def logs_of(one: Map, data: Path, folder: Path) -> str:
     return str(target / "*.parquet")
 
 
+def counts_of(one: Map, data: Path) -> NDArray[np.int64]:
+    """The users of a map's cells, int64[side, side], row 0 in the north."""
+    if (data / one.file).suffix == ".npy":
+        return np.asarray(np.load(data / one.file), dtype=np.int64)
+    logs = pq.read_table(data / one.file, columns=["longitude", "latitude"])
+    grid = Grid(Region.parse(one.region), one.depth)
+    inside = grid.codes(logs["longitude"].to_numpy(), logs["latitude"].to_numpy())
+    return by_row(np.bincount(inside.astype(np.int64), minlength=4**one.depth))
+
+
+def draw_cohort(truth: NDArray[np.int64], users: int, key: int) -> tuple[Rows, float]:
+    """Some users of a map in the order of their hashes, and their best level's error."""
+    rng = np.random.default_rng([key, users])
+    drawn = rng.multivariate_hypergeometric(truth.ravel(), users, method="marginals").reshape(truth.shape)
+    codes = rng.permutation(np.repeat(_codes_by_row(len(truth)), drawn.ravel()))
+    places = Places(len(truth).bit_length() - 1)
+    hashes = np.sort((rng.random(users) * (users / truth.sum()) * 2.0**64).astype(np.uint64)) & ~places.mask
+    return Rows(places, hashes, codes), best_uniform_level(drawn, truth / truth.sum())[1]
+
+
+def _codes_by_row(side: int) -> NDArray[np.uint64]:
+    """The code of each cell of a grid, row by row: uint64[side^2]."""
+    row, column = np.divmod(np.arange(side * side, dtype=np.uint32), side)
+    return interleave(column, row).astype(np.uint64)
+
+
 _TWO_THREADS = ("--direct_num_workers", "2")
 
 
@@ -120,29 +178,79 @@ def run_compare(
 ) -> tuple[str, Path]:
     """Runs `sfumato compare` on logs: the command as it is shown, and the folder, named so, with what it wrote."""
     output = folder / "".join(c if c.isalnum() else "_" for c in name)
-    command = [sys.executable, "-m", "sfumato.pipelines.compare", "--input", pattern, "--output", str(output), *given]
+    command = [
+        sys.executable,
+        "-m",
+        "sfumato.pipelines.cli",
+        "compare",
+        "--input",
+        pattern,
+        "--output",
+        str(output),
+        *given,
+    ]
     run([*command, "--overwrite", *runner])
     return f"sfumato compare --input MAP --output OUT {' '.join(given)}", output
 
 
 def compare_map(title: str, name: str, options: str, pattern: str, folder: Path, keys: int) -> tuple[str, Path]:
     """Runs `sfumato compare` on one of MAPS."""
-    one = MAPS[name]
-    given = [f"--region={one.region}", "--depth", str(one.depth), *options.split(), "--keys", str(keys), "--seed", "1"]
+    given = _given(name, options, keys)
     return run_compare(title.split(":")[0] + "_" + name, given, pattern, folder, _TWO_THREADS)
 
 
-def print_run(title: str, made: Callable[[], tuple[str, Path]]) -> None:
-    """Prints the table of what `made` returns under its command, and on the other stream how long it took."""
+def _given(name: str, options: str, keys: int) -> list[str]:
+    """The options of a comparison on one of MAPS."""
+    one, depth = MAPS[name], [] if "--depth" in options else ["--depth", str(MAPS[name].depth)]
+    return [f"--region={one.region}", *depth, *options.split(), "--keys", str(keys), "--seed", "1"]
+
+
+def compare_in_memory(name: str, options: str, truth: NDArray[np.int64], keys: int) -> tuple[str, str]:
+    """The command of `compare_map` as it is shown, and the table of its cases on cohorts drawn from a map's counts."""
+    given = _given(name, options, keys)
+    job = CompareJob.of(parse_command(CompareRequest, ["--input", "MAP", "--output", "OUT", *given])[0])
+    run_key = RunKey.derive(seed_secret(1), {"benchmark": "comparison"})
+    sums = np.empty(truth.size)
+    sums[_codes_by_row(len(truth)).astype(np.int64)] = truth.ravel()
+    outcomes: list[Outcome] = []
+    for number in range(keys):
+        cohorts: dict[int, Rows] = {}
+        measured = set()
+        for case in job.cases:
+            users = case.parameters.users or int(truth.sum())
+            rows = cohorts.get(users)
+            if rows is None:
+                rows = cohorts[users] = draw_cohort(truth, users, number)[0]
+            shared = tuple(pair for pair in case.setting.options if pair[0] in YARDSTICK_OPTIONS)
+            if shared not in measured:
+                measured.add(shared)
+                outcomes.append(evaluate_yardstick(case, rows, number, job.evaluation, sums, run_key))
+            outcomes += evaluate_case(case, rows, int(truth.sum()), number, job.evaluation, sums, run_key)
+    metrics = job.evaluation.metrics
+    return f"sfumato compare --input MAP --output OUT {' '.join(given)}", text_table(
+        summarise(outcomes, metrics), metrics
+    )
+
+
+def print_run(title: str, made: Callable[[], tuple[str, Path | str]]) -> None:
+    """Prints the table that `made` returns, or its folder, under its command; to the other stream how long it took."""
     begun = time.perf_counter()
     shown, output = made()
-    print(f"### {title}\n\n    {shown}\n\n{(output / 'table.md').read_text()}")
-    print(f"{time.perf_counter() - begun:.0f} s\n", file=sys.stderr)
+    text = output if isinstance(output, str) else (output / "table.md").read_text()
+    print(f"### {title}\n\n    {shown}\n\n{text}", flush=True)
+    print(f"{title}: {time.perf_counter() - begun:.0f} s, {time.process_time():.0f} s of CPU\n", file=sys.stderr)
 
 
-def compare(title: str, name: str, options: str, pattern: str, folder: Path, keys: int) -> None:
-    """Runs the command and prints its table under it."""
-    print_run(f"{title}, map `{name}`", lambda: compare_map(title, name, options, pattern, folder, keys))
+def compare(title: str, name: str, options: str, source: str | NDArray[np.int64], folder: Path, keys: int) -> None:
+    """Runs the command on logs, or its cases on a map's counts, and prints the table under it."""
+    print_run(
+        f"{title}, map `{name}`",
+        lambda: (
+            compare_map(title, name, options, source, folder, keys)
+            if isinstance(source, str)
+            else compare_in_memory(name, options, source, keys)
+        ),
+    )
 
 
 def main() -> None:
@@ -150,15 +258,18 @@ def main() -> None:
     parser.add_argument("--maps", default=",".join(MAPS))
     parser.add_argument("--keys", type=int, default=10)
     parser.add_argument("--folder", type=Path, default=Path("compare_data"))
-    parser.add_argument("--no_figures", action="store_true", help="the tables of all methods alone")
+    parser.add_argument("--in_memory", action="store_true", help="on cohorts drawn from the maps, without logs")
+    parser.add_argument("--only", default="", help="tables and figures with this in their title, such as 'Figure 8'")
     options = parser.parse_args()
     data = Path(os.environ["SFUMATO_DATA"])
-    patterns = {name: logs_of(MAPS[name], data, options.folder) for name in options.maps.split(",")}
-    for name, pattern in patterns.items():
-        compare(*(_TABLES[name][0], name, _TABLES[name][1]), pattern, options.folder, options.keys)
-    first = next(iter(patterns))
-    for title, varied in [] if options.no_figures else _FIGURES:
-        compare(title, first, varied, patterns[first], options.folder, options.keys)
+    sources = {
+        name: counts_of(MAPS[name], data) if options.in_memory else logs_of(MAPS[name], data, options.folder)
+        for name in options.maps.split(",")
+    }
+    tables = [(*_TABLES[name], name) for name in sources]
+    figures = [(*figure, next(iter(sources))) for figure in _FIGURES]
+    for title, varied, name in [one for one in tables + figures if options.only in one[0]]:
+        compare(title, name, varied, sources[name], options.folder, options.keys)
 
 
 if __name__ == "__main__":

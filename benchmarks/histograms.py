@@ -1,4 +1,4 @@
-"""Histograms by sample and threshold beside four other mechanisms: Figures 1 and 2 of paper 004.
+"""Histograms by sample and threshold beside other mechanisms: Figures 1 and 2 of paper 004.
 
     SFUMATO_DATA=... python -m benchmarks.histograms [--repetitions 10] [--full]
 
@@ -6,7 +6,8 @@ A population of a million clients with one item each, delta 1e-8. Figure 1: mean
 of the population. Figure 2: recall of the true top B/10 buckets among the B/10 largest estimates above 0. Twice: once
 the baselines get the sampling rate of the paper, (1 - e^-epsilon) / 6, once the rate that the exact accountant chose.
 As in the paper they are private on the sample and get no credit for its secrecy; "amplified" gives central Laplace that
-credit. Two yardsticks: 0 everywhere errs by 1 / B, and who may ask everybody, once, errs by 1 / epsilon users with
+credit. Three other frequency oracles of the local model follow, of which the paper says that Hadamard's is the best.
+Two yardsticks: 0 everywhere errs by 1 / B, and who may ask everybody, once, errs by 1 / epsilon users with
 central Laplace. Without `SFUMATO_DATA` the words of Shakespeare (944,615 clients) are left out.
 """
 
@@ -29,15 +30,17 @@ from scipy import stats
 from benchmarks.baselines.histogram_mechanisms import (
     BernoulliShuffle,
     CentralLaplace,
+    DirectEncoding,
     HadamardResponse,
     HistogramMechanism,
     ThresholdedSample,
+    UnaryEncoding,
     amplified_epsilon,
     closed_form_messages,
     message_rate,
 )
-from benchmarks.baselines.sampling_bounds import corollary_rate, corollary_threshold
 from sfumato.transforms.histogram.optimal_sampling import choose_sampling
+from sfumato.transforms.histogram.paper_sampling import corollary_rate, corollary_threshold
 from sfumato.transforms.histogram.sampling_round import Sampling
 
 POPULATION = 1_000_000
@@ -49,7 +52,8 @@ RECALL_BUCKETS = (2**8, 2**12)
 RATES = {"paper": "the paper's rate", "exact": "the exact accountant's rate"}
 PAPER, OURS = "sample and threshold, paper", "sample and threshold, exact"
 FIVE = ("central Laplace", "local Hadamard", "shuffle", PAPER, OURS)
-BESIDE = ("shuffle, zeroed", "central Laplace, amplified")
+ORACLES = ("local direct", "local unary, symmetric", "local unary, optimised")
+BESIDE = ("shuffle, zeroed", "central Laplace, amplified", *ORACLES)
 
 Counts = np.ndarray
 Score = Callable[[np.ndarray, Counts], float]
@@ -109,6 +113,9 @@ def mechanisms(epsilon: float, population: int, buckets: int) -> dict[tuple[str,
             ours,
             BernoulliShuffle(rate, epsilon, DELTA, zeroed=True),
             CentralLaplace(rate, epsilon, amplified=True),
+            DirectEncoding(rate, epsilon),
+            UnaryEncoding(rate, epsilon, optimised=False),
+            UnaryEncoding(rate, epsilon),
         ]
         found |= {(key, baseline.name): baseline for baseline in baselines}
     return found

@@ -1,11 +1,12 @@
 """Quantiles with a trusted curator beside sampling and other libraries: the error of ranks, intervals, and time.
 
-    SFUMATO_DATA=... python -m benchmarks.quantiles_central [--repetitions 30] [--users 1000000] [--quantiles 9]
+    SFUMATO_DATA=... python -m benchmarks.quantiles_central [--repetitions 30] [--users 1000000] [--sampled]
 
 A million users with one value each. The error of a value is the distance of its rank from the quantile's, as a share of
 the users (mean over the quantiles): 0 if the share lies between those below and up to the value. Values of integer
 columns are rounded. Goal: at most 1e-5 at epsilon 1 and 1e-4 at 0.1. Sampling runs at delta 1e-8, the rest at 0.
-PyDP and OpenDP run where they are installed. Without SFUMATO_DATA ages and citations are left out.
+PyDP and OpenDP run where they are installed. Without SFUMATO_DATA ages and citations are left out. `--sampled`: the
+methods of paper 004 alone, with our parameters and with the paper's, beside its bound (Section 4.2).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.quantile_search import search_quantiles
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
 from sfumato.transforms.privacy.admission import NoisyUserCounts
@@ -97,12 +98,20 @@ def central(data: Data, shares: Sequence[float], epsilon: float, method: str, bi
     return run
 
 
-def sampled(data: Data, shares: Sequence[float], epsilon: float, method: str, bits: int) -> Run:
-    """A release of `quantiles --trust secagg`."""
+def sampled(
+    data: Data,
+    shares: Sequence[float],
+    epsilon: float,
+    method: str,
+    bits: int,
+    rounds: int = 3,
+    kind: type[SamplePlan] = SamplePlan,
+) -> Run:
+    """A release of `quantiles --trust secagg`. rounds: levels of the hierarchical method. kind: of the parameters."""
     interactive = method == "interactive"
-    levels = (bits,) * bits if interactive else spread_levels(bits, 3)
+    levels = (bits,) * bits if interactive else spread_levels(bits, rounds)
     items = len(shares) + 1 if interactive else 1 << bits
-    plan = SamplePlan(epsilon, DELTA, len(data.values), items, len(levels))
+    plan = kind(epsilon, DELTA, len(data.values), None if kind is PaperSamplePlan else items, len(levels))
     counts = data.counts(bits)
 
     def run(number: int) -> tuple[np.ndarray, Sequence[Quantile]]:
@@ -160,6 +169,28 @@ def mechanisms(data: Data, shares: Sequence[float], epsilon: float) -> dict[str,
     return found
 
 
+def sampled_table(users: int, shares: np.ndarray, repetitions: int) -> Iterator[str]:
+    """Rows of rank errors by sample and threshold: the mean and the largest of the quantiles, means over runs."""
+    yield "| data | epsilon | method | parameters | mean error of a rank | largest of the quantiles |"
+    yield "|---|---|---|---|---|---|"
+    methods = {
+        "interactive, 12 bits": ("interactive", 12, 12),
+        "hierarchical, 12 bits, 3 levels": ("hierarchical", 12, 3),
+        "hierarchical, 10 bits, 10 levels": ("hierarchical", 10, 10),
+    }
+    for data in data_sets(users):
+        for epsilon in EPSILONS:
+            for name, (method, bits, levels) in methods.items():
+                for kind, parameters in ((SamplePlan, "ours"), (PaperSamplePlan, "paper")):
+                    run = sampled(data, shares.tolist(), epsilon, method, bits, levels, kind)
+                    found = np.array([rank_errors(data, run(number)[0], shares) for number in range(repetitions)])
+                    error = found.mean(axis=1).std() / max(repetitions - 1, 1) ** 0.5
+                    yield (
+                        f"| {data.name} | {epsilon:g} | {name} | {parameters} | {found.mean():.1e} ± {error:.0e} | "
+                        f"{found.max(axis=1).mean():.1e} |"
+                    )
+
+
 def rank_errors(data: Data, found: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Distances of values from the quantiles, as shares of the users."""
     found = np.rint(found) if data.whole else found
@@ -172,12 +203,17 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=30)
     parser.add_argument("--users", type=int, default=1_000_000)
     parser.add_argument("--quantiles", type=int, default=9)
+    parser.add_argument("--sampled", action="store_true", help="sample and threshold alone, and the paper's parameters")
     options = parser.parse_args()
     shares = np.arange(1, options.quantiles + 1) / (options.quantiles + 1)
     print(
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; {options.users:,} users, "
         f"{options.quantiles} quantiles, {options.repetitions} repetitions (OpenDP: 1), mean ± standard error\n"
     )
+    if options.sampled:
+        for row in sampled_table(options.users, shares, options.repetitions):
+            print(row, flush=True)
+        return
     print("| data | epsilon | goal | mechanism | error of a rank | in the interval | interval, half width | seconds |")
     print("|---|---|---|---|---|---|---|---|")
     for data in data_sets(options.users):

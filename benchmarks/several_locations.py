@@ -43,7 +43,18 @@ def logs_of(name: str, folder: Path) -> str:
     target = folder / "several_synthetic"
     if not target.exists():
         region = f"--region={MAPS[name]}"
-        run([sys.executable, "-m", "sfumato.pipelines.synth", "--output", str(target), region, *SYNTHETIC.split()])
+        run(
+            [
+                sys.executable,
+                "-m",
+                "sfumato.pipelines.cli",
+                "synth",
+                "--output",
+                str(target),
+                region,
+                *SYNTHETIC.split(),
+            ]
+        )
     return str(target / "*.parquet")
 
 

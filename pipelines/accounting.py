@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 from sfumato.schemas.errors import BudgetError, RequestError
-from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, format_amount, parse_amount
+from sfumato.schemas.ledger import (
+    Charge,
+    Cost,
+    Disclosure,
+    Limit,
+    Period,
+    Reservation,
+    dataset_name,
+    format_amount,
+    parse_amount,
+)
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits, open_ledger
@@ -61,7 +72,6 @@ class Accounting:
             metadata: the release's identity and parameters.
             files: `file_digest` of each input file.
         """
-        request = json.dumps({"job": metadata.job, **metadata.parameters}, sort_keys=True, allow_nan=False)
         return Charge(
             release_id=metadata.release_id,
             job=metadata.job,
@@ -73,12 +83,28 @@ class Accounting:
             trust=cost.trust,
             rho=rho_amount(cost),
             files=tuple(sorted(files)),
-            request=hashlib.sha256(request.encode()).hexdigest(),
+            request=_request_digest(metadata),
             # Keyed, because an unkeyed digest of the input would confirm a guess at it.
             binding=key.subkey("ledger").hex(),
             starts_from=_starts_from(metadata.parameters.get("warm_start")),
             rotation=cost.rotation,
             rows_by=self.rows_by,
+            bits=cost.bits,
+        )
+
+    def make_disclosure(
+        self, bits: int, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()
+    ) -> Disclosure:
+        """Returns the disclosure of a release without differential privacy. bits: that each user sends."""
+        return Disclosure(
+            release_id=metadata.release_id,
+            job=metadata.job,
+            dataset=self.dataset,
+            period=self.period,
+            bits=bits,
+            request=_request_digest(metadata),
+            binding=key.subkey("ledger").hex(),
+            files=tuple(sorted(files)),
         )
 
     def reserve(self, charge: Charge) -> Reservation:
@@ -97,6 +123,10 @@ class Accounting:
             LedgerError: the ledger is damaged.
         """
         history = self.open().history()
+        if math.isinf(cost.epsilon):
+            if dataset_name(self.dataset) in history.limits:
+                return [f"it would be refused: dataset {self.dataset} has limits, and there is no epsilon"]
+            return [f"no epsilon: {cost.bits} bits of each user, recorded in the ledger {self.ledger}"]
         if release_id in history.reservations:
             return [f"nothing: release {release_id} was charged before; the run would resume it"]
         epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
@@ -125,6 +155,11 @@ class Accounting:
         except (BudgetError, RequestError) as error:
             return [*lines, f"it would be refused: {str(error).removeprefix('ledger: ')}"]
         return [*lines, "it fits"]
+
+
+def _request_digest(metadata: ReleaseMetadata) -> str:
+    request = json.dumps({"job": metadata.job, **metadata.parameters}, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(request.encode()).hexdigest()
 
 
 def _starts_from(warm_start: Mapping[str, Any] | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import uuid
@@ -41,7 +42,16 @@ from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, PLAIN_BYTES, RunBytes, memory_lines, plan_memory, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, format_amount, parse_amount
+from sfumato.schemas.ledger import (
+    ADD_OR_REMOVE,
+    ZERO_OUT,
+    Charge,
+    Cost,
+    Disclosure,
+    Reservation,
+    format_amount,
+    parse_amount,
+)
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import MANIFEST_FORMAT, PAGE_FILE
@@ -53,9 +63,10 @@ from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.logs import LATE_ROWS, log_event
-from sfumato.transforms.privacy.admission import AdmissionRule, Admit
+from sfumato.transforms.privacy.admission import AdmissionRule, Admit, ChargeGate
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
+from sfumato.transforms.privacy.ledger.ledger import check_disclosure
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
@@ -207,6 +218,22 @@ class LedgerGate:
         )
 
 
+@dataclass(frozen=True)
+class DisclosureGate:
+    """A ChargeGate: records in a ledger what users send without differential privacy. There is no charge."""
+
+    accounting: Accounting
+    disclosure: Disclosure
+
+    def charge(self) -> str | None:
+        """See ChargeGate.charge."""
+        self.accounting.open().disclose(self.disclosure, allow_reuse=self.accounting.allow_reuse)
+        return None
+
+    def settle(self, epsilon: float, reason: str) -> None:
+        """See ChargeGate.settle. The record stays: an upper bound."""
+
+
 def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     """Checks a job's files, output and ledger, then runs its graph, which charges the ledger.
 
@@ -219,7 +246,10 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
         RefusedError: the noisy counts refused the run, and the reason was published. A Flex launch does not wait for
             its job: there the ledger alone holds the reason.
     """
-    request, ledger = job.request, job.accounting
+    request, cost = job.request, job.cost()
+    # Without an epsilon a ledger is not charged: it records the bits that users send.
+    recording = job.accounting if math.isinf(cost.epsilon) else None
+    ledger = None if recording else job.accounting
     identify(job=request.JOB, release_id=request.release_id)
     launched = flex_launch(settings)
     _check_locations(job, settings, launched)
@@ -229,25 +259,32 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     _ = job.geography  # a file that cannot be used is a bad request
     files = match_files(request.input, layout_of(request, job.columns()), filters_of(request))
     if isinstance(request, ReleaseRequest) and request.dry_run:
-        charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
+        charge = None if job.accounting is None else job.accounting.forecast(cost, request.release_id)
         memory = memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory)
         forecast = Forecast(job.columns().names(), files, job.cost(), charge, memory, trust_lines(job), job.plan_text())
         sys.stdout.write(dry_run_text(request, forecast))
         return
     if ledger is not None:
         ledger.check_not_lost(request.output, job.timeline)
-    files, late, file_digests = select_input(None if ledger is None else job.kept_secret, files, resumed, job.columns())
+    secret = None if job.accounting is None else job.kept_secret
+    files, late, file_digests = select_input(secret, files, resumed, job.columns())
     log_late_files(late, str(request.release_id))
     rows, column_types = inspect(files, job.columns())
     warn_of_cells(job)
     key, metadata = key_and_metadata(job, files, settings)
     identify(release_id=metadata.release_id)
     commit = CommitRelease(metadata.release_id, job.timeline, None if ledger is None else ledger.ledger)
-    gate = None
+    gate: ChargeGate | None = None
+    if recording is not None:
+        assert cost.bits is not None
+        disclosure = recording.make_disclosure(cost.bits, key, metadata, file_digests)
+        check_disclosure(recording.open().history(), disclosure, allow_reuse=recording.allow_reuse)
+        gate = DisclosureGate(recording, disclosure)
     if ledger is not None:
-        gate = LedgerGate(ledger, ledger.make_charge(job.cost(), key, metadata, file_digests))
+        planned = ledger.make_charge(cost, key, metadata, file_digests)
+        gate = LedgerGate(ledger, planned)
         metadata = replace(metadata, ledger_location=ledger.ledger)
-        reservation = ledger.check(gate.planned)
+        reservation = ledger.check(planned)
         is_reserved = reservation is not None and reservation.refusal is None
         if reservation is not None and is_reserved and published_digest(request.output, reservation) is not None:
             log_event("already_published", f"{metadata.release_id} is published already; nothing is charged")
@@ -419,14 +456,16 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
     if existing is not None and not is_refusal(existing):
         return
     cost = job.cost()
+    if math.isinf(cost.epsilon):  # a notice states what was spent of an epsilon, and there is none
+        return
     epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # only the noisy counts of users were drawn
         spent, delta, _ = admission_cost(rule.epsilon, epsilon, parse_amount("delta", cost.delta), rho_amount(cost))
-        adjacency = ADD_OR_REMOVE
+        adjacency, bits = ADD_OR_REMOVE, None
     else:
-        spent, delta, adjacency = epsilon, parse_amount("delta", cost.delta), cost.adjacency
+        spent, delta, adjacency, bits = epsilon, parse_amount("delta", cost.delta), cost.adjacency, cost.bits
     adjacency_text = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
-    files = refusal_files(metadata, str(refusal), epsilon, spent, delta, adjacency_text)
+    files = refusal_files(metadata, str(refusal), epsilon, spent, delta, adjacency_text, bits)
     publish(job.request.output, files, metadata.release_id, job.request.overwrite)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.schemas.ledger import Charge, Limit, Period, Reservation, dataset_name, format_amount
+from sfumato.schemas.ledger import Charge, Disclosure, Limit, Period, Reservation, dataset_name, format_amount
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.files import read_file, write_file
 from sfumato.transforms.privacy.keys import FixedSecret
@@ -23,7 +23,7 @@ from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.text_tables import markdown_table
 
-AMOUNTS = ("epsilon", "delta", "rho")  # columns of numbers
+AMOUNTS = ("epsilon", "delta", "rho", "bits")  # columns of numbers
 LIMIT_HEADS = ("limit", "days to", "spent", "left", "most in a window")
 
 
@@ -56,8 +56,8 @@ def _show(request: LedgerRequest) -> int:
 def history_of(request: LedgerRequest) -> tuple[History, str | None]:
     """The ledger's history and the requested dataset. Raises RequestError if there is no such ledger or dataset."""
     history, dataset = read_history(request.ledger, with_limits=False), dataset_of(request)
-    if dataset is not None and dataset not in history.limits:
-        names = ", ".join(sorted(history.limits))
+    if dataset is not None and dataset not in history.datasets:
+        names = ", ".join(history.datasets)
         raise RequestError(f"dataset: the ledger has none named {dataset!r}; there are: {names}")
     return history, dataset
 
@@ -240,8 +240,12 @@ def _text(location: str, history: History, dataset: str | None) -> str:
         charge = entry.charge
         names = [str(charge.period), charge.dataset, charge.release_id, charge.job, cohort_text(charge)]
         charges.append([*names, *amounts_text(charge), entry.time[:10], state_of(entry)])
+    for one in disclosed(history, dataset):
+        names = [str(one.period), one.dataset, one.release_id, one.job, "all"]
+        charges.append([*names, *disclosure_amounts(one), one.time[:10], "no privacy"])
     rotated = any(entry.charge.rotation is not None for entry in reservations)
-    same = {"dataset": len(history.limits) == 1, "cohort": not rotated, "rho": not any(row[7] for row in charges[1:])}
+    same = {name: not any(row[charges[0].index(name)] for row in charges[1:]) for name in ("rho", "bits")}
+    same |= {"dataset": len(history.datasets) == 1, "cohort": not rotated}
     kept = [at for at, head in enumerate(charges[0]) if not same.get(head, False)]
     charges = [[row[at] for at in kept] for row in charges]
     limits = [["dataset", *LIMIT_HEADS], *([one.dataset, *one.text()] for one in limit_accounts(history, dataset))]
@@ -250,9 +254,14 @@ def _text(location: str, history: History, dataset: str | None) -> str:
     worst = "\nSpent and left are those of the user who has spent the most.\n" if rotated else ""
     return (
         f"{location}: {_entries(history.entries)}, {number}\n\n"
-        f"{markdown_table(charges, left)}\n{markdown_table(limits, (0, 1, 2))}{worst}"
+        f"{markdown_table(charges, left)}\n{limits_table(limits, (0, 1, 2))}{worst}"
         f"{limit_changes(history, dataset)}{approver_line(history)}"
     )
+
+
+def limits_table(rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    """The table of limits, of which the first row is the head, or the sentence that there are none."""
+    return markdown_table(rows, left) if len(rows) > 1 else "no limits\n"
 
 
 def cohort_text(charge: Charge) -> str:
@@ -263,7 +272,31 @@ def cohort_text(charge: Charge) -> str:
 def amounts_text(charge: Charge) -> list[str]:
     """The columns AMOUNTS of a charge."""
     rho = "" if charge.rho is None else f"{charge.rho:.4g}"
-    return [format_amount(charge.epsilon), format_amount(charge.delta), rho]
+    return [format_amount(charge.epsilon), format_amount(charge.delta), rho, str(charge.bits or "")]
+
+
+def disclosed(history: History, dataset: str | None) -> list[Disclosure]:
+    """The disclosures of a dataset, or of all, in the order of their entries."""
+    return [one for one in history.disclosures.values() if dataset in (None, one.dataset)]
+
+
+def disclosure_amounts(one: Disclosure) -> list[str]:
+    """The columns AMOUNTS of a disclosure."""
+    return ["none", "", "", str(one.bits)]
+
+
+def disclosure_json(one: Disclosure) -> dict[str, Any]:
+    """A disclosure in JSON's types."""
+    return {
+        "entry": one.index,
+        "recorded": one.time,
+        "dataset": one.dataset,
+        "first_day": str(one.period.first),
+        "last_day": str(one.period.last),
+        "release_id": one.release_id,
+        "job": one.job,
+        "bits": one.bits,
+    }
 
 
 def _shown(total: Decimal) -> str:
@@ -309,6 +342,7 @@ def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
         "epsilon": format_amount(charge.epsilon),
         "delta": format_amount(charge.delta),
         "rho": None if charge.rho is None else format_amount(charge.rho),
+        "bits": charge.bits,
         "starts_from": charge.starts_from,
         "state": state_of(entry),
     }
@@ -317,5 +351,7 @@ def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
 def _json(history: History, dataset: str | None) -> str:
     charges = [charge_json(entry, entry.charge) for entry in _reservations(history, dataset)]
     limits = [account.json() for account in limit_accounts(history, dataset)]
+    disclosures = [disclosure_json(one) for one in disclosed(history, dataset)]
     content = {"entries": history.entries, "approver": history.approver, "charges": charges, "limits": limits}
+    content["disclosures"] = disclosures
     return json.dumps(content, indent=2) + "\n"

@@ -16,12 +16,16 @@ from sfumato.pipelines.ledger import (
     amounts_text,
     charge_json,
     cohort_text,
+    disclosed,
+    disclosure_amounts,
+    disclosure_json,
     history_of,
     limit_accounts,
+    limits_table,
     state_of,
 )
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Charge, Reservation
+from sfumato.schemas.ledger import Charge, Disclosure, Reservation
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import Secret
@@ -29,6 +33,7 @@ from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.user_accounts import charges_of_users
 from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
+from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.text_tables import markdown_table
 
 _CHARGE_HEADS = ("data of", "release", "job", "cohort", *AMOUNTS, "charged", "state")
@@ -47,12 +52,21 @@ class UserAccount:
         total: number of charges of the dataset.
         unknown: those of them under another key, or another column of user ids, than the one given.
         limits: what the user has spent of each.
+        disclosures: bits that the user sent without differential privacy.
     """
 
     charges: list[tuple[Reservation, Charge]]
     total: int
     unknown: list[tuple[Reservation, Charge]]
     limits: list[LimitAccount]
+    disclosures: list[Disclosure]
+
+    @property
+    def _bits(self) -> list[int]:
+        """The bits that the user sent for each release to which they sent bits."""
+        # A charge that counts for several days is there several times, and its bits were sent once.
+        charged = {entry.index: charge.bits for entry, charge in self.charges if charge.bits is not None}
+        return [*charged.values(), *(one.bits for one in self.disclosures)]
 
     def text(self, request: LedgerRequest) -> str:
         """The account as two tables for a terminal."""
@@ -60,6 +74,9 @@ class UserAccount:
         for entry, charge in self.charges:
             names = [str(charge.period), charge.release_id, charge.job, cohort_text(charge)]
             charges.append([*names, *amounts_text(charge), entry.time, state_of(entry)])
+        for one in self.disclosures:
+            names = [str(one.period), one.release_id, one.job, "all"]
+            charges.append([*names, *disclosure_amounts(one), one.time, "no privacy"])
         limits = [list(LIMIT_HEADS), *(limit.text() for limit in self.limits)]
         known = self.total - len(self.unknown)
         number = f"{known} charge{'s'[: known != 1]}"
@@ -68,8 +85,14 @@ class UserAccount:
             names = [charge.release_id for _, charge in self.unknown]
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             lines.append(f"{shown}: {_OTHER_KEY}")
+        if self._bits:
+            plain = sum(one.bits for one in self.disclosures)
+            lines.append(
+                f"they sent at most {plural(sum(self._bits), 'bit')} of their values, one by one, for "
+                f"{plural(len(self._bits), 'release')}; {plain:,} of them as they are"
+            )
         left = [index for index, head in enumerate(_CHARGE_HEADS) if head not in AMOUNTS]
-        return "\n".join(lines) + f"\n\n{markdown_table(charges, left)}\n{markdown_table(limits, (0, 1))}"
+        return "\n".join(lines) + f"\n\n{markdown_table(charges, left)}\n{limits_table(limits, (0, 1))}"
 
     def json(self) -> dict[str, Any]:
         """The account in JSON's types."""
@@ -77,6 +100,8 @@ class UserAccount:
             "charges": [charge_json(*one) for one in self.charges],
             "charges_under_another_key": [charge_json(*one) for one in self.unknown],
             "limits": [limit.json() for limit in self.limits],
+            "disclosures": [disclosure_json(one) for one in self.disclosures],
+            "bits_sent": sum(self._bits),
         }
 
 
@@ -117,7 +142,8 @@ def _account(
     ]
     indices = {entry.index for entry, _ in unknown}
     own = [one for one in charges if one[0].index not in indices and charges_of_users([one[1]], cohorts)]
-    return UserAccount(own, len(charges), unknown, limit_accounts(history, dataset, cohorts))
+    limits = limit_accounts(history, dataset, cohorts)
+    return UserAccount(own, len(charges), unknown, limits, disclosed(history, dataset))
 
 
 def _secret_of(request: LedgerRequest) -> Secret:

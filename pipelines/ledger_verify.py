@@ -11,6 +11,7 @@ from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release.catalog import (
     disagreement,
     find_releases,
+    is_disclosed,
     is_pruned,
     lost_charges,
     missing_releases,
@@ -32,7 +33,12 @@ def run(request: LedgerRequest) -> int:
         releases += found
         problems += unreadable
     history = read_history(request.ledger, with_limits=True)
-    problems += [f"{release.path}: {problem}" for release in releases if (problem := disagreement(release, history))]
+    plain = {release.path for release in releases if is_disclosed(release, history)}
+    problems += [
+        f"{release.path}: {problem}"
+        for release in releases
+        if release.path not in plain and (problem := disagreement(release, history))
+    ]
     left = {release.path: remaining_files(release) for release in releases if is_pruned(release, history)}
     problems += [problem for release in releases for problem in release.damage(left.get(release.path))]
     for folder in request.releases:  # of notices; the charges of releases are compared above
@@ -50,7 +56,10 @@ def run(request: LedgerRequest) -> int:
     if taken_down := [name for name, entry in history.reservations.items() if state_of(entry) == "removed"]:
         sys.stdout.write(f"taken down: {', '.join(taken_down)}\n")
     if request.releases:
-        sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
+        charged = len(releases) - len(plain)
+        sys.stdout.write(f"{charged} release{'s'[: charged != 1]} charged as stated, and unchanged\n")
+        if plain:
+            sys.stdout.write(f"recorded, without differential privacy: {', '.join(sorted(plain))}\n")
         if left:
             sys.stdout.write(f"{len(left)} of them pruned: the manifest is there, the other files were removed\n")
         if unfinished := [path for path, names in left.items() if names]:

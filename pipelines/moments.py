@@ -54,6 +54,7 @@ class MomentsJob(ReleaseJob):
         "weight_power": "weighted_power",
         "tuning": "first_share",
         "group_epsilon": "release_epsilon",
+        "second_column": "second",
         **dict.fromkeys(("groups_file", "cells", "region", "zones", "id_column", "min_group"), "groups"),
     }
 
@@ -86,7 +87,7 @@ class MomentsJob(ReleaseJob):
         return moments_plan_text(self.plan, self.grouping)
 
     def accuracy(self) -> str:
-        if isinstance(self.plan, CentralMomentsPlan) and (self.plan.finds_range or not self.plan.degree):
+        if isinstance(self.plan, CentralMomentsPlan) and self.plan.span is None:
             return f"noise of ±{significant(1.96 * self.plan.count_stddev)} users (95%) on a number of users"
         error = significant(_mean_error(self.plan, TYPICAL_USERS))
         return f"the mean of values spread evenly errs by ±{error} (95%), if {TYPICAL_USERS:,} users take part"
@@ -95,9 +96,10 @@ class MomentsJob(ReleaseJob):
         if isinstance(self.plan, CentralMomentsPlan):
             return Cost(self.plan.epsilon, trust=self.request.trust)
         if self.plan.epsilon is None:
-            return Cost(math.inf, trust=self.request.trust)
+            return Cost(math.inf, trust=self.request.trust, bits=self.plan.bits_per_client)
         # One bounds what the collector of the reports learns of a user, the other what readers of the release learn.
-        return Cost(max(self.plan.epsilon, self.plan.released_epsilon or 0.0), trust=self.request.trust)
+        epsilon = max(self.plan.epsilon, self.plan.released_epsilon or 0.0)
+        return Cost(epsilon, trust=self.request.trust, bits=self.plan.bits_per_client)
 
     def resolved(self) -> dict[str, Any]:
         plan, grouping = self.plan, self.grouping
@@ -108,10 +110,12 @@ class MomentsJob(ReleaseJob):
             "groups": None if grouping is None else grouping.stated(),
         }
         if isinstance(plan, CentralMomentsPlan):
-            return {**shared, "range": None if plan.span is None else [plan.span.low, plan.span.high]}
+            ranges = [None if span is None else [span.low, span.high] for span in (plan.span, plan.second_span)]
+            return {**shared, "range": ranges[0], "second_range": ranges[1]}
         return {
             **shared,
             **asdict(plan.form),
+            "second_form": None if plan.second is None else asdict(plan.second),
             "release_epsilon": plan.released_epsilon,
             **asdict(plan.resolved_tuning),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
@@ -121,7 +125,8 @@ class MomentsJob(ReleaseJob):
         return self.plan.admission(self.request.max_bad_fraction, self.min_users)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        column, bounded = self.values.columns.column, self.values.columns.user_id is not None
+        columns = self.values.columns
+        column, second, bounded = columns.column, columns.second, columns.user_id is not None
         plan, grouping, meter, spill, admit = self.plan, self.grouping, self.meter, inputs.spill, inputs.admit
         paths = root | "Files" >> beam.Create(inputs.files)
         if isinstance(plan, CentralMomentsPlan):
@@ -130,7 +135,9 @@ class MomentsJob(ReleaseJob):
             )  # CentralSums
 
             def files_of(state: Any) -> dict[str, bytes]:
-                return central_files(state, CentralMomentsMetadata(with_charge(metadata), grouping, column, bounded))
+                return central_files(
+                    state, CentralMomentsMetadata(with_charge(metadata), grouping, column, bounded, second)
+                )
         else:
             assert meter is not None
             measured = paths | "Push" >> PushBits(
@@ -139,7 +146,7 @@ class MomentsJob(ReleaseJob):
 
             def files_of(state: Any) -> dict[str, bytes]:
                 return moments_files(
-                    state, MomentsMetadata(with_charge(metadata), plan, grouping, meter, column, bounded)
+                    state, MomentsMetadata(with_charge(metadata), plan, grouping, meter, column, bounded, second)
                 )
 
         return (
@@ -161,7 +168,10 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     quantities, bits = plan.quantities, f"{response.reports} bit{'s'[: response.reports != 1]}"
     lines = [
         f"method {plan.method}: a client sends {bits} about one of {len(quantities)}: {', '.join(quantities)}",
-        f"values lie in {form.low:.10g} to {form.high:.10g}, in steps of {form.step:.6g}; others count as an end",
+        *(
+            f"{name} lie in {one.low:.10g} to {one.high:.10g}, in steps of {one.step:.6g}; others count as an end"
+            for name, one in zip(("values", "those of the second column"), plan.forms, strict=False)
+        ),
     ]
     if response.epsilon is None:
         lines.append("each bit is sent as it is: no differential privacy")
@@ -189,10 +199,12 @@ def central_plan_text(plan: CentralMomentsPlan, grouping: Grouping | None) -> st
         f"the operator adds up the value of one record a user, and adds noise once; parts of epsilon: {shares}",
         f"noise ±{significant(plan.count_stddev)} on every number of users",
     ]
-    if plan.span is not None:
-        lines.append(f"values lie in {plan.span.low:.10g} to {plan.span.high:.10g}; others count as an end")
-    elif plan.degree:
-        lines.append("the range follows from noisy counts of users by powers of two")
+    spans = (("values", plan.span), *([("those of the second column", plan.second_span)] if plan.has_second else []))
+    for name, span in spans:
+        if span is not None:
+            lines.append(f"{name} lie in {span.low:.10g} to {span.high:.10g}; others count as an end")
+        elif plan.degree:
+            lines.append(f"the range of {name} follows from noisy counts of users by powers of two")
     lines += _group_lines(grouping)
     return "\n".join([*lines, *(_error_lines(plan) if plan.span is not None else [""])])
 
@@ -217,11 +229,13 @@ def _mean_error(plan: MomentsPlan | CentralMomentsPlan, users: int) -> float:
     if isinstance(plan, CentralMomentsPlan):
         assert plan.span is not None
         middle = (plan.span.high - plan.span.low) / 2
-        noise = plan.noise_stddev * float(np.linalg.norm(coefficients(1, plan.degree, -middle, middle)))
+        mean = coefficients(1, plan.degree, -middle, middle)
+        noise = plan.noise_stddev * float(np.linalg.norm(mean)) * math.sqrt(plan.slots / len(mean))
         return 1.96 * noise / users
     slots = Quantity(plan.form, "value").slots
     half = np.full(len(slots), 0.5)
     probabilities = by_variance(slots, half, np.ones(len(slots)), plan.response, 0.5, plan.bits_per_client)
     each = float((slots.weight**2 * plan.response.variance(half) / probabilities).sum())
-    reports = plan.bits_per_client / len(plan.quantities)
+    first, last = plan.part(plan.quantities[0])
+    reports = plan.bits_per_client * (last - first)
     return 1.96 * math.sqrt(each / (users * reports))

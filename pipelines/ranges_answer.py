@@ -44,6 +44,8 @@ def run(request: AnswerRequest, settings: RunnerSettings) -> int:
     model = open_model(request.model)
     if not model.safe:
         log_event("warning", UNSAFE, logging.WARNING)
+    if request.additive:
+        model.check_additive()
     queries = _query_files(request.queries)
     answers = _answer_files(queries, request.output, request.overwrite)
     with ThreadPoolExecutor(16) as pool:
@@ -51,7 +53,7 @@ def run(request: AnswerRequest, settings: RunnerSettings) -> int:
     if rows == 0:
         raise RequestError(f"queries: there is no row in {', '.join(queries)}")
     started = time.monotonic()
-    counts = answer_files(request.model, queries, answers, settings.sized(rows))
+    counts = answer_files(request.model, queries, answers, settings.sized(rows), request.additive)
     if counts.outside == counts.queries:
         where = str(model.field.grid.region)
         log_event("warning", f"no square reaches into the region {where}; are x and y swapped?", logging.WARNING)
@@ -59,7 +61,9 @@ def run(request: AnswerRequest, settings: RunnerSettings) -> int:
     return 0
 
 
-def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings) -> QueryCounts:
+def answer_files(
+    model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings, additive: bool = False
+) -> QueryCounts:
     """Runs the pipeline, which answers each file of queries into the file at the same place of `answers`.
 
     The files appear once all are complete, or not at all. Raises RequestError or DataError.
@@ -78,7 +82,7 @@ def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], set
                 root
                 | "Files" >> beam.Create(list(zip(queries, staged, strict=True)))
                 # (path of queries, path of answers)
-                | "AnswerFiles" >> AnswerFiles(model)
+                | "AnswerFiles" >> AnswerFiles(model, additive)
                 # QueryCounts
                 | "WriteCounts" >> beam.Map(_write_counts, path=counts_file)
             )

@@ -24,6 +24,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
+from sfumato.schemas.rectangle import check_globe
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
@@ -157,8 +158,9 @@ def read_workload(path: str, field: Field) -> Boxes:
 
 def ranges_plan_text(plan: RangesPlan) -> str:
     """The cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
-    if plan.method == ADAPTIVE:
-        return heatmap_plan_text(plan.counting)
+    if plan.uses_tree:
+        head = "" if plan.method == ADAPTIVE else f"method {plan.method}: {method_texts()[ADAPTIVE]}\n\n"
+        return head + heatmap_plan_text(plan.counting)
     counting, heatmap = plan.counting, plan.heatmap
     squares = f"squares of {plan.sizes.low:g} to {plan.sizes.high:g} m"
     lines = [f"method {plan.method}: {method_texts()[plan.method]}, for {squares}"]
@@ -213,6 +215,7 @@ def open_heatmap(path: str) -> HeatmapRelease:
         grid = release.grid
         if grid is None:
             raise RequestError(f"a release of `sfumato heatmap` is needed, got one of {release.manifest.get('job')!r}")
+        check_globe(grid.region, f"{path}: a model of range queries")
         start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
         estimate = _scaled_to_all_users(start.estimate, release.manifest)
     except RequestError as error:

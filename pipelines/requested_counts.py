@@ -23,7 +23,7 @@ from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems, NumberItems
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.trie import spread_levels
 from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
@@ -135,7 +135,8 @@ def _item_plan(request: ItemRequest, domains: tuple[int | None, ...]) -> SampleP
 
 def _plan(request: SampledRequest, rounds: int, items: int | None = None) -> SamplePlan:
     """A request's plan. items: how many there are, unless --items says it. Raises RequestError."""
-    return SamplePlan(
+    kind = SamplePlan if request.parameters is None else PaperSamplePlan
+    return kind(
         epsilon=request.epsilon,
         delta=request.delta,
         population=request.population,

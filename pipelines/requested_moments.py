@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import BITS_FILE
-from sfumato.schemas.requests.moments_request import DEFAULT_MIN_GROUP, MomentsRequest
+from sfumato.schemas.requests.moments_request import DEFAULT_MIN_GROUP, MomentsRequest, sign_of
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.files import read_lines
 from sfumato.transforms.moments.allocation import Tuning
@@ -39,28 +41,51 @@ def requested_sums(request: MomentsRequest) -> tuple[Values, CentralMomentsPlan,
     if request.model_fields_set & {"bits", "fraction_bits", "signed"}:
         form = form_of(request)
         span = ValueRange(form.low, form.high)
-    plan = CentralMomentsPlan(statistics=tuple(map(Statistic, request.statistics)), epsilon=request.epsilon, span=span)
+    plan = CentralMomentsPlan(
+        statistics=tuple(map(Statistic, request.statistics)),
+        epsilon=request.epsilon,
+        span=span,
+        second_span=_second_span(request),
+        has_second=request.second_column is not None,
+    )
     return values, plan, grouping
+
+
+def _second_span(request: MomentsRequest) -> ValueRange | None:
+    """The range of the second column of a trusted curator; None to find it, or without one."""
+    if request.second_column is None:
+        return None
+    if request.second_range is not None:
+        with _of_second():
+            return ValueRange(*request.second_range)
+    if not request.model_fields_set & {"second_bits", "second_fraction_bits", "second_signed"}:
+        return None
+    form = second_form_of(request)
+    assert form is not None
+    return ValueRange(form.low, form.high)
 
 
 def requested_moments(
     request: MomentsRequest,
 ) -> tuple[Values, MomentsPlan, PrivacyMeter, Grouping | None, PriorRelease | None]:
     """Values, plan, meter, groups and earlier release of a request of users' reports. Raises RequestError."""
-    form, grouping = form_of(request), grouping_of(request)
-    values = Values(_columns(request), form, None if grouping is None else grouping.groups)
+    form, second, grouping = form_of(request), second_form_of(request), grouping_of(request)
+    values = Values(_columns(request), form, None if grouping is None else grouping.groups, second)
+    # Thresholds err less about products, but say too little of large ones: their intervals are mostly useless.
+    needs_bits = grouping is not None or request.warm_start is not None or second is not None
     prior = open_prior(request.warm_start, request.column, form)
     release_epsilon = request.group_epsilon
     plan = MomentsPlan(
         form=form,
         statistics=tuple(map(Statistic, request.statistics)),
-        method="adaptive" if request.method == "auto" and (grouping or prior) else request.method,
+        method="adaptive" if request.method == "auto" and needs_bits else request.method,
         epsilon=request.epsilon,
         release_epsilon=1.0 if release_epsilon is None and request.no_dp and grouping else release_epsilon,
         bits_per_client=request.bits_per_client,
         variance=request.variance,
         tuning=_tuning(request),
         prior={} if prior is None else prior.bits,
+        second=second,
     )
     meter = PrivacyMeter(plan.response, request.max_bits_per_client)
     if prior is not None:
@@ -95,12 +120,35 @@ def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease
 
 def form_of(request: MomentsRequest) -> FixedPoint:
     """The form of a request's values. Raises RequestError."""
-    kind, shift = request.sign
+    return _form("signed", request.signed, request.bits, request.fraction_bits)
+
+
+def second_form_of(request: MomentsRequest) -> FixedPoint | None:
+    """The form of the second column's values; None without one. Raises RequestError."""
+    if request.second_column is None:
+        return None
+    bits = request.bits if request.second_bits is None else request.second_bits
+    fraction_bits = request.fraction_bits if request.second_fraction_bits is None else request.second_fraction_bits
+    with _of_second():
+        return _form("signed", request.second_signed, bits, fraction_bits)
+
+
+@contextmanager
+def _of_second() -> Iterator[None]:
+    """Names the second column's option in messages."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"second_{error}") from None
+
+
+def _form(option: str, sign: str | None, bits: int, fraction_bits: int) -> FixedPoint:
+    kind, shift = sign_of(option, sign)
     signed: Signed = kind  # type: ignore[assignment]
-    form = FixedPoint(request.bits, request.fraction_bits, signed, shift)
+    form = FixedPoint(bits, fraction_bits, signed, shift)
     if abs(shift) > 2**53 * form.step:
         raise RequestError(
-            f"signed: shift:{shift:g} is so large that values of its size have no steps of {form.step:g}"
+            f"{option}: shift:{shift:g} is so large that values of its size have no steps of {form.step:g}"
         )
     return form
 
@@ -135,6 +183,7 @@ def _columns(request: MomentsRequest) -> ValueColumns:
         request.group_by,
         request.latitude_column if on_map else None,
         request.longitude_column if on_map else None,
+        request.second_column,
     )
 
 

@@ -30,7 +30,7 @@ def requested_ranges(request: RangesOptions, workload: Boxes | None = None) -> R
         given["tuner"] = open_tuner(given["tuner"])
     counting = HeatmapParameters(**request.given((*COUNTING, "depth", *SHARDS)), trust=request.trust)
     plan = RangesPlan(request.region, Sizes(*request.sizes), request.method, given, counting)
-    if plan.method in _LEARNING and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
+    if plan.method in _LEARNING and plan.trains and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
         raise RequestError(
             f"method: {plan.method} trains networks, which need JAX and optax: "
             "pip install 'sfumato[neural]', or use --method grid"

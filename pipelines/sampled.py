@@ -20,7 +20,7 @@ from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
@@ -30,7 +30,12 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import significant
 
-_METADATA = {SamplePlan: SampleMetadata, CentralCountPlan: CentralCountMetadata, QuantilesPlan: QuantilesMetadata}
+_METADATA = {
+    SamplePlan: SampleMetadata,
+    PaperSamplePlan: SampleMetadata,
+    CentralCountPlan: CentralCountMetadata,
+    QuantilesPlan: QuantilesMetadata,
+}
 # (published result, its metadata: one of these) -> {file name: content}
 Assemble = Callable[[Any, Any], dict[str, bytes]]
 
@@ -135,6 +140,7 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
     lines = [
         f"sample and threshold: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
         f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
+        f"sampling: {plan.sampling_text}",
         f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
         f"tau = {sampling.threshold}: an item is shown if this many of the users who take part share it",
     ]

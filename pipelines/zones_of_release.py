@@ -9,7 +9,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.release_zones_request import ReleaseZonesRequest
 from sfumato.transforms.files import is_remote, write_file
 from sfumato.transforms.release.published_release import Release, open_release
-from sfumato.transforms.zones.release_zones import SUFFIXES, table_bytes, zones_of_release
+from sfumato.transforms.zones.release_zones import SUFFIXES, check_heatmap, table_bytes, zones_of_release
 from sfumato.transforms.zones.zone_file import Zones, index_zones, read_zones
 
 
@@ -33,11 +33,10 @@ def run(request: ReleaseZonesRequest) -> int:
 
 
 def _zones_of(request: ReleaseZonesRequest, release: Release) -> Zones:
-    """The zones of the request's file or index. Raises RequestError."""
+    """The zones of the request's file or index, for a heatmap. Raises RequestError."""
+    grid = check_heatmap(release)
     if request.index is None:
         assert request.zones is not None
         assert request.id_column is not None
         return read_zones(request.zones, request.id_column)
-    if release.grid is None:
-        raise RequestError(f"release: {release.path} has no map whose cells of an index could be listed")
-    return index_zones(*request.index, release.grid.region)
+    return index_zones(*request.index, grid.region)

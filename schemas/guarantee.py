@@ -219,7 +219,8 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     bits = _entry(privacy, "meter").get("bits_per_client", 1)
     sent = "one bit" if bits == 1 else f"{bits} bits"
     if not isinstance(epsilon, int | float) or not isinstance(delta, int | float):
-        return f"No differential privacy. Each user sent {sent} of their value as it is, and only sums are published."
+        of = "values" if "second" in manifest else "value"
+        return f"No differential privacy. Each user sent {sent} of their {of} as it is, and only sums are published."
     change = "zeroing the report of" if privacy.get("adjacency") == ZERO_OUT else "adding or removing all records of"
     factor = f"e^ε = {math.exp(epsilon):.3g}" if epsilon < 100 else "e^ε"
     besides = f", plus δ = {delta:g}" if delta else ""

@@ -24,6 +24,7 @@ _FILE = re.compile(r"[0-9a-f]{32}")
 _DIGITS, _SMALLEST, _LARGEST = 28, Decimal("1e-100"), Decimal("1e6")
 _YEARS = 1900, 2999
 _MAX_DAYS = 36_525  # of a window or a period
+_MAX_BITS = 1000  # that a user sends for one release
 
 UNIT = "user"  # the privacy unit of every charge: all records of one user
 ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero-out", "replace"
@@ -214,6 +215,7 @@ class Cost:
         adjacency: one of ADJACENCIES.
         trust: the party that sees unprotected data.
         rotation: the rotating cohort whose users it costs; None for all users.
+        bits: of their value that each user sends, one by one; None where a user sends no bits, or other things too.
     """
 
     epsilon: float
@@ -222,6 +224,7 @@ class Cost:
     trust: Trust = Trust.CENTRAL
     rho: float | None = None
     rotation: Rotation | None = None
+    bits: int | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +249,7 @@ class Charge:
         rho: see Cost. Charges with a rho are composed by their rhos.
         rotation: the cohort of users that the release asks, with its partition. The charge counts for these users
             alone. None if it counts for all users.
+        bits: see Cost.
         rows_by: `COLUMN ZONE` where only rows of the period were read, by that column and time zone. Two such charges
             of one dataset for different days share no row of a file. None where all rows were read.
     """
@@ -266,6 +270,7 @@ class Charge:
     rho: Decimal | None = None
     rotation: Rotation | None = None
     rows_by: str | None = None
+    bits: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
@@ -284,10 +289,48 @@ class Charge:
             raise RequestError(f"rho: a charge of Gaussian noise has a rho and a delta above 0, got rho {self.rho}")
         if self.rotation is not None and not self.rotation.partition:
             raise RequestError("rotation: a charge states the partition, which says to which users the cohort belongs")
+        _check_bits(self.bits)
 
     def counted(self) -> list[Charge]:
         """Returns the charge for its own dataset and days, and for each other dataset and days that it counts for."""
         return [self, *(replace(self, dataset=dataset, period=period) for dataset, period in self.also_charged)]
+
+
+def _check_bits(bits: int | None) -> None:
+    if bits is not None and not (type(bits) is int and 1 <= bits <= _MAX_BITS):
+        raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {_short(bits)}")
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """Bits that users send as they are, without differential privacy. Raises RequestError.
+
+    A dataset with limits has none: no epsilon bounds what they reveal.
+
+    Attributes:
+        release_id, job, dataset, period, request, binding, files: see Charge.
+        bits: of their value that each user sends.
+        index: number of the ledger's entry.
+        time: of the entry, ISO 8601 in UTC; empty before it is written.
+    """
+
+    release_id: str
+    job: str
+    dataset: str
+    period: Period
+    bits: int
+    request: str
+    binding: str
+    files: tuple[str, ...] = ()
+    index: int = 0
+    time: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", dataset_name(self.dataset))
+        _name("release_id", self.release_id)
+        if not all(_FILE.fullmatch(one) for one in self.files):
+            raise RequestError("files: digests of 32 hexadecimal digits")
+        _check_bits(self.bits)
 
 
 @dataclass(frozen=True)
@@ -334,5 +377,5 @@ class Reservation:
         reserved = self.charge
         if epsilon > reserved.epsilon or delta > reserved.delta or (rho or 0) > (reserved.rho or 0):
             raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than what was reserved")
-        spent = replace(reserved, epsilon=epsilon, delta=delta, rho=rho)
+        spent = replace(reserved, epsilon=epsilon, delta=delta, rho=rho, bits=None)  # users had sent nothing yet
         return replace(self, charge=spent, refusal=reason, reserved_charge=reserved)

@@ -19,6 +19,7 @@ from sfumato.schemas.release import CELLS_SCHEMA, INDEX_FIELDS, zones_schema
 MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
 SUMS = ("count", "sum", "log_product")  # statistics that grow with the number of users
+PAIRS = ("covariance", "correlation")  # statistics of two columns
 Signed = Literal["no", "shift", "split"]
 Method = Literal["threshold", "adaptive", "weighted", "auto"]
 
@@ -59,6 +60,11 @@ class FixedPoint:
     def step(self) -> float:
         """The distance between neighbouring values, in the column's unit."""
         return 2.0**-self.fraction_bits
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of a value's code: those of the magnitude, and with `split` signs one for the sign."""
+        return self.bits + (self.signed == "split")
 
     @property
     def max_magnitude(self) -> int:
@@ -102,6 +108,7 @@ class ValueColumns:
         user_id: None if every row counts as a user of its own.
         group: text, integers, booleans or dates; None without groups.
         latitude, longitude: degrees; the map cell of the location is a row's group. None without a map.
+        second: of a second number, for covariances and correlations; None without one.
 
     Raises:
         RequestError: a column has two roles, or only one coordinate is given.
@@ -112,22 +119,25 @@ class ValueColumns:
     group: str | None = None
     latitude: str | None = None
     longitude: str | None = None
+    second: str | None = None
 
     def __post_init__(self) -> None:
         if self.column == self.user_id:
             raise RequestError(f"column: {self.column!r} is the column of user ids")
-        if self.group is not None and self.group in (self.user_id, self.column):
+        if self.second is not None and self.second in (self.user_id, self.column):
+            raise RequestError(f"second_column: {self.second!r} is the column of user ids, or that of --column")
+        if self.group is not None and self.group in (self.user_id, self.column, self.second):
             raise RequestError(f"group_by: {self.group!r} is the column of user ids, or that of the values")
 
         if (self.latitude is None) != (self.longitude is None):
             raise RequestError("latitude_column, longitude_column: a location needs both")
 
     def names(self) -> list[str]:
-        names = (self.user_id, self.column, self.group, self.latitude, self.longitude)
+        names = (self.user_id, self.column, self.second, self.group, self.latitude, self.longitude)
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def text_types(self) -> dict[str, pa.DataType]:
-        numbers = (self.column, self.latitude, self.longitude)
+        numbers = (self.column, self.second, self.latitude, self.longitude)
         texts = (self.user_id, self.group)
         types = {name: pa.float64() for name in numbers if name is not None}
         return types | {name: pa.string() for name in texts if name is not None}
@@ -137,6 +147,8 @@ class ValueColumns:
         if self.user_id is not None:
             column_types[self.user_id] = check_user_id(schema, self.user_id, path)
         column_types[self.column] = column_kind(schema, self.column, "column", NUMBERS, path)
+        if self.second is not None:
+            column_types[self.second] = column_kind(schema, self.second, "second_column", NUMBERS, path)
         if self.group is not None:
             column_types[self.group] = column_kind(schema, self.group, "group_by", CATEGORIES, path)
         for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
@@ -189,7 +201,8 @@ class BitMeans:
     With thresholds, a bit stands for the thresholds from its place value to the next: the mean share who reach them.
 
     Attributes:
-        quantity: that has the bits: `value`, `square` (squared distance from the mean), `power:K` or `log2`.
+        quantity: that has the bits: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a
+            second column `second_value`, `second_square`, and `product` (of both distances from the means).
         weight: float64[n], the amount that a set bit adds, in the quantity's unit; negative for bits of negative
             values. Within one sign the weights double from bit to bit.
         mean: float64[n], estimated share of the clients with the bit set; noise may move it outside 0..1.
@@ -230,7 +243,9 @@ MOMENTS_SCHEMA = pa.schema(
 )
 BITS_SCHEMA = pa.schema(
     [
-        pa.field("quantity", pa.string(), False, {"description": "value, square, power:K or log2"}),
+        pa.field(
+            "quantity", pa.string(), False, {"description": "value, square, power:K, log2, or of a second column"}
+        ),
         pa.field("weight", pa.float64(), False, {"description": "amount of a set bit, negative for negative values"}),
         pa.field("mean", pa.float64(), False, {"description": "share of clients with the bit set; may leave 0..1"}),
         pa.field("stddev", pa.float64(), False, {"description": "standard deviation of mean"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -101,7 +102,7 @@ CHANGES_PICTURE = "changes.png"
 CHANGES_FILES = frozenset({CHANGES_FILE, CHANGES_PICTURE, BASEMAP_FILE, PAGE_FILE, MANIFEST_FILE})
 CHANGES_FORMAT = "sfumato-changes/1"
 
-_GEO = {
+_GEO: dict[str, Any] = {
     "version": "1.1.0",
     "primary_column": "geometry",
     "columns": {"geometry": {"encoding": "WKB", "geometry_types": ["Polygon", "MultiPolygon"]}},
@@ -242,6 +243,24 @@ def changes_schema() -> pa.Schema:
         ],
         metadata={"geo": json.dumps(_GEO)},
     )
+
+
+def plane_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of a table of places, for places of a plane with plain coordinates."""
+    units = {"degrees": "of the axis", "users per square kilometre": "users per square unit"}
+    fields = []
+    for field in schema:
+        if field in INDEX_FIELDS:
+            continue
+        stated = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        unit, *more = stated.get("unit", "").split(", ")
+        if unit in units:
+            field = field.with_metadata({**stated, "unit": ", ".join([units[unit], *more])})
+        fields.append(field)
+    if not schema.metadata:
+        return pa.schema(fields)
+    geometry = {**_GEO["columns"]["geometry"], "crs": None}  # null: none is known
+    return pa.schema(fields, metadata={"geo": json.dumps({**_GEO, "columns": {"geometry": geometry}})})
 
 
 def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:

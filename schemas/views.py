@@ -69,12 +69,13 @@ class Section(_Model):
 
 
 class Bounds(_Model):
-    """A region in degrees."""
+    """A region in degrees, or of a plane with these axes."""
 
     west: float
     south: float
     east: float
     north: float
+    axes: tuple[str, str] | None = None
 
 
 class Scale(_Model):
@@ -138,7 +139,6 @@ class Layer(_Model):
             ascend. A cell's number is about what its descendants in the layer leave over.
         area: the finest cells that it owns, as a share of its own area in 0..1.
         cell_id: names such as r213.
-        measures: at least one.
         shapes: the rings of each polygon, those of its holes among them (even-odd); None for cells of the quadtree. A
             polygon's level, x and y are 0, so that `area` is its share of the region.
     """
@@ -205,7 +205,7 @@ class MapBody(_Model):
         slots: maps of every slot of time; None without slots.
         layers: coarse to fine or first to last; the last is shown first.
         missing: what a place without a cell means, in one sentence; None where cells cover the region.
-        finest_metres: width and height of the finest cell.
+        finest_metres: width and height of the finest cell; in units of a plane.
         start: what is shown first; None for the whole region.
     """
 

@@ -58,7 +58,23 @@ class ThresholdedSample:
 
 
 @dataclass(frozen=True)
-class CentralLaplace:
+class SampledMechanism:
+    """What the mechanisms with noise have in common. Raises RequestError for a number out of range.
+
+    rate: probability to sample a client.
+    epsilon: of the sampled clients.
+    """
+
+    rate: float
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+        check_epsilon("epsilon", self.epsilon)
+
+
+@dataclass(frozen=True)
+class CentralLaplace(SampledMechanism):
     """Laplace(1 / epsilon) noise on each of the B sampled counts (Dwork 2006), scaled by 1 / rate.
 
     Pure epsilon for adding or removing one user, who changes one count by one. As in paper 004, the sampled clients
@@ -66,13 +82,7 @@ class CentralLaplace:
     for the population. PyDP draws from the operating system, so the noise does not repeat with the generator.
     """
 
-    rate: float
-    epsilon: float
     amplified: bool = False
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-        check_epsilon("epsilon", self.epsilon)
 
     @property
     def name(self) -> str:
@@ -94,20 +104,13 @@ class CentralLaplace:
 
 
 @dataclass(frozen=True)
-class HadamardResponse:
+class HadamardResponse(SampledMechanism):
     """Local differential privacy by the Hadamard response (Acharya, Sun and Zhang 2019).
 
     Each sampled client sends one of K = 2^ceil(log2(B + 1)) outputs, K the order of a Hadamard matrix. A client with
     item x sends an output with sign +1 in row x + 1 with probability e^epsilon / (1 + e^epsilon), else one with sign
     -1, uniform in both cases. Each report is pure epsilon by itself for replacing one user's item.
     """
-
-    rate: float
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-        check_epsilon("epsilon", self.epsilon)
 
     @property
     def name(self) -> str:
@@ -125,6 +128,66 @@ class HadamardResponse:
         reports = hadamard_respond(np.repeat(np.arange(len(counts)), sampled), order, self.epsilon, generator)
         spectrum = walsh_hadamard(np.bincount(reports, minlength=order))
         return spectrum[1 : len(counts) + 1] / (math.tanh(self.epsilon / 2) * self.rate)
+
+
+@dataclass(frozen=True)
+class DirectEncoding(SampledMechanism):
+    """Local differential privacy by k-ary randomised response (direct encoding in Wang et al. 2017).
+
+    Each sampled client sends its own item with probability (e^epsilon - 1) / (e^epsilon + B - 1), else an item drawn
+    uniformly among all B. Each report is pure epsilon by itself for replacing one user's item.
+    """
+
+    @property
+    def name(self) -> str:
+        """See HistogramMechanism.name."""
+        return "local direct"
+
+    def estimate(self, counts: NDArray[np.int64], generator: Generator) -> NDArray[np.float64]:
+        """Estimated counts float64[B]. Drawn from the counts: the reports of all clients have no other law.
+
+        With t the probability of the own item and u = (1 - t) / B, the variance given a sample of m clients, x of them
+        in the bucket: (x (t + u) (1 - t - u) + (m - x) u (1 - u)) / (t rate)^2.
+        """
+        sampled = sample_counts(counts, self.rate, generator)
+        buckets, users = len(counts), int(sampled.sum())
+        own = math.expm1(self.epsilon) / (math.exp(self.epsilon) + buckets - 1)
+        kept = generator.binomial(sampled, own)
+        others = generator.multinomial(users - int(kept.sum()), np.full(buckets, 1 / buckets))
+        return np.asarray((kept + others - users * (1 - own) / buckets) / (own * self.rate))
+
+
+@dataclass(frozen=True)
+class UnaryEncoding(SampledMechanism):
+    """Local differential privacy by one bit for every bucket, each flipped by itself (Wang et al. 2017).
+
+    A client's own bit is 1 with probability p, every other bit with probability q. `optimised`: p = 1/2 and
+    q = 1 / (e^epsilon + 1), of least variance for rare items. Otherwise symmetric, as in basic RAPPOR: p = 1 - q with
+    q = 1 / (e^(epsilon / 2) + 1). Each report is pure epsilon by itself for replacing one user's item.
+    """
+
+    optimised: bool = True
+
+    @property
+    def name(self) -> str:
+        """See HistogramMechanism.name."""
+        return "local unary, optimised" if self.optimised else "local unary, symmetric"
+
+    @property
+    def bits(self) -> tuple[float, float]:
+        """p and q: the probabilities of a 1 in the client's own bucket, and in any other."""
+        other = 1 / (math.exp(self.epsilon if self.optimised else self.epsilon / 2) + 1)
+        return (0.5 if self.optimised else 1 - other), other
+
+    def estimate(self, counts: NDArray[np.int64], generator: Generator) -> NDArray[np.float64]:
+        """Estimated counts float64[B]. Drawn from the counts: all bits are independent.
+
+        Variance given a sample of m clients, x in the bucket: (x p (1 - p) + (m - x) q (1 - q)) / ((p - q) rate)^2.
+        """
+        sampled = sample_counts(counts, self.rate, generator)
+        users, (own, other) = int(sampled.sum()), self.bits
+        ones = generator.binomial(sampled, own) + generator.binomial(users - sampled, other)
+        return np.asarray((ones - users * other) / ((own - other) * self.rate))
 
 
 def hadamard_order(buckets: int) -> int:
@@ -157,7 +220,7 @@ def walsh_hadamard(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class BernoulliShuffle:
+class BernoulliShuffle(SampledMechanism):
     """The shuffle model: every client adds Bernoulli noise to every bucket (Balcer and Cheu 2020).
 
     Each of the m sampled clients sends its item and, with probability q for each bucket, one message more. The server
@@ -169,14 +232,11 @@ class BernoulliShuffle:
     empty. It is biased and leaves the truly empty buckets at exactly 0.
     """
 
-    rate: float
-    epsilon: float
     delta: float
     zeroed: bool = False
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
-        check_epsilon("epsilon", self.epsilon)
+        super().__post_init__()
         check_delta(self.delta)
 
     @property

@@ -1,6 +1,7 @@
 """The bounds of the sample-and-threshold paper (paper 004, Section 3.1), beside the exact guarantee.
 
-The jobs use the exact guarantee only (`transforms/histogram/accountant.py`).
+The jobs use the exact guarantee (`transforms/histogram/accountant.py`), and the paper's corollary with
+`--parameters paper` (`transforms/histogram/paper_sampling.py`).
 """
 
 from __future__ import annotations
@@ -26,27 +27,6 @@ def theorem_delta(epsilon: float, rate: float, threshold: int) -> float:
         return 1.0
     q = rate - math.expm1(-epsilon) * (1 - rate)
     return math.exp(-threshold * (math.log(q / rate) - epsilon * (1 - q) / q))
-
-
-def corollary_rate(epsilon: float, alpha: float = 1 / 6) -> float:
-    """The paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
-    check_epsilon("epsilon", epsilon)
-    _corollary_exponent(alpha)
-    return alpha * -math.expm1(-epsilon)
-
-
-def corollary_threshold(epsilon: float, delta: float, alpha: float = 1 / 6) -> int:
-    """The paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), which does not depend on epsilon."""
-    check_epsilon("epsilon", epsilon)
-    return math.ceil(-math.log(check_delta(delta)) / _corollary_exponent(alpha))
-
-
-def _corollary_exponent(alpha: float) -> float:
-    """C_alpha = ln(1 / alpha) - 1 / (1 + alpha). Raises RequestError unless it is positive."""
-    exponent = -math.log(alpha) - 1 / (1 + alpha) if 0 < alpha < 1 else 0.0
-    if not exponent > 0:
-        raise RequestError(f"alpha: must be a number > 0 and so small that ln(1/alpha) > 1/(1 + alpha), got {alpha}")
-    return exponent
 
 
 def min_threshold(epsilon: float, delta: float, rate: float) -> int:

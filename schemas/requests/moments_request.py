@@ -34,7 +34,22 @@ OF_REPORTS = (  # options of what users report
     "warm_start",
 )
 
+OF_SECOND = ("second_bits", "second_fraction_bits", "second_signed", "second_range")  # options of a second column
 _METHODS_OF = {"weight_power": ("weighted",), "squash": ("adaptive", "weighted"), "tuning": ("adaptive",)}
+
+
+def sign_of(option_name: str, signed: str | None) -> tuple[str, float]:
+    """How values are signed (no, shift or split), and the offset of a shift. Raises RequestError."""
+    kind, _, offset = ("no" if signed is None else signed).partition(":")
+    if kind not in ("no", "shift", "split") or (kind == "shift") != bool(offset):
+        raise RequestError(f"{option_name}: give shift:OFFSET or split, got {signed!r}")
+    try:
+        shift = float(offset or 0)
+    except ValueError:
+        raise RequestError(f"{option_name}: shift:OFFSET needs a number, got {signed!r}") from None
+    if not math.isfinite(shift):
+        raise RequestError(f"{option_name}: shift:OFFSET needs a finite number, got {shift}")
+    return kind, shift
 
 
 class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
@@ -53,16 +68,26 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     fraction_bits: int = option(0, "how many of the bits are below the point", METHOD)
     signed: str | None = option(
         None,
-        "values may be negative. shift:OFFSET adds OFFSET first; split collects bits of both signs apart, which is "
-        "better where the range is not known well",
+        "values may be negative. shift:OFFSET adds OFFSET first; split collects bits of both signs apart, for ranges "
+        "that are not known well",
         METHOD,
         common=True,
         metavar="HOW",
     )
+    second_column: str | None = option(
+        None, "second column of numbers, for covariances", COLUMNS, common=True, metavar="NAME"
+    )
+    second_bits: int | None = option(None, "--bits of the second column (default: those of the first)", METHOD)
+    second_fraction_bits: int | None = option(
+        None, "--fraction_bits of the second column (default: those of the first)", METHOD
+    )
+    second_signed: str | None = option(
+        None, "--signed of the second column (default: values are not negative)", METHOD, metavar="HOW"
+    )
     statistics: Several[str] = option(
         ("mean",),
-        "of mean, variance, moment:K (mean of the Kth power, K up to 8), geometric_mean, log_product; each quantity "
-        "that they need has its own part of the users. With --trust central: count, sum, mean, variance, moment:K",
+        "of mean, variance, moment:K (mean of the Kth power, K up to 8), geometric_mean, log_product; covariance, "
+        "correlation (with a second column). --trust central has count and sum, and no geometric_mean, log_product",
         METHOD,
         common=True,
         metavar="NAMES",
@@ -77,7 +102,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         "auto",
         "threshold: a user says if their value reaches a threshold, in two rounds; adaptive: a user sends a bit, the "
         "second round collects those that matter; weighted: bits in one round; auto: by epsilon, --bits and a noisy "
-        "count of users, and adaptive with groups or an earlier release",
+        "count of users, and adaptive with groups, an earlier release or a second column",
         METHOD,
     )
     weight_power: float | None = option(
@@ -96,11 +121,14 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     range: Pair | None = option(
         None,
-        "with --trust central: range of the numbers; values outside are moved to its ends (default: that of --bits, "
-        "--fraction_bits and --signed; without them, it is found from the data for a fifth of epsilon)",
+        "with --trust central: range of the numbers; values outside are moved to its ends (default: that of --bits "
+        "and the like; without them, it is found from the data for a fifth of epsilon)",
         METHOD,
         common=True,
         metavar="LOW,HIGH",
+    )
+    second_range: Pair | None = option(
+        None, "with --trust central: --range of the second column", METHOD, metavar="LOW,HIGH"
     )
     trust: Literal[Trust.LOCAL, Trust.SECAGG, Trust.CENTRAL] = option(
         Trust.LOCAL,
@@ -125,7 +153,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     groups: Several[str] | None = option(
         None,
-        "the groups, known from elsewhere: which values occur in the logs is private; others count as `other`",
+        "the groups, known from elsewhere: which values occur is private; others count as `other`",
         GROUPS,
         common=True,
         metavar="A,B,C",
@@ -158,19 +186,19 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     rows_are_users: bool = option(False, "every row is another user's: no ids are read, which is faster", COLUMNS)
 
-    @property
-    def sign(self) -> tuple[str, float]:
-        """How values are signed (no, shift or split), and the offset of a shift. Raises RequestError."""
-        kind, _, offset = ("no" if self.signed is None else self.signed).partition(":")
-        if kind not in ("no", "shift", "split") or (kind == "shift") != bool(offset):
-            raise RequestError(f"signed: give shift:OFFSET or split, got {self.signed!r}")
-        try:
-            shift = float(offset or 0)
-        except ValueError:
-            raise RequestError(f"signed: shift:OFFSET needs a number, got {self.signed!r}") from None
-        if not math.isfinite(shift):
-            raise RequestError(f"signed: shift:OFFSET needs a finite number, got {shift}")
-        return kind, shift
+    @model_validator(mode="after")
+    def _second(self) -> Self:
+        if self.second_column is None and (given := set(OF_SECOND) & self.model_fields_set):
+            raise RequestError(f"{min(given)}: is of a second column; name it with --second_column NAME")
+        if self.second_column is not None and self.warm_start is not None:
+            raise RequestError("warm_start: is of one column; leave it out, or --second_column")
+        sign_of("second_signed", self.second_signed)
+        if self.trust == Trust.CENTRAL:
+            if self.second_range is not None and (form := {*OF_SECOND[:3]} & self.model_fields_set):
+                raise RequestError(f"{min(form)}: sets the second range, as --second_range does; give one of them")
+        elif self.second_range is not None:
+            raise RequestError("second_range: needs --trust central; reports have --second_bits and the like")
+        return self
 
     @model_validator(mode="after")
     def _budget(self) -> Self:
@@ -185,8 +213,11 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             )
         if self.epsilon is not None and self.no_dp:
             raise RequestError("no_dp: not allowed with --epsilon; give one of them")
-        if self.ledger is not None and self.epsilon is None:
-            raise RequestError("no_dp: there is no epsilon that a ledger could be charged with; give --epsilon")
+        if self.budget is not None and self.epsilon is None:
+            raise RequestError(
+                "budget: no limit of epsilon bounds bits that are sent as they are; leave it out with --no_dp, and the "
+                "ledger records the bits"
+            )
         for name, methods in _METHODS_OF.items():
             if getattr(self, name) != type(self).model_fields[name].default and self.method not in methods:
                 raise RequestError(f"{name}: is of bits; give --method {' or '.join(methods)}")
@@ -200,7 +231,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
                 raise RequestError(f"{min(form)}: sets the range of the numbers, as --range does; give one of them")
         elif self.range is not None:
             raise RequestError("range: needs --trust central; reports have --bits, --fraction_bits and --signed")
-        _ = self.sign
+        sign_of("signed", self.signed)
         return self
 
     @model_validator(mode="after")

@@ -49,6 +49,13 @@ class AnswerRequest(RunnerOptions):
         common=True,
         metavar="FILE|FOLDER",
     )
+    additive: bool = option(
+        False,
+        "answers that add up, for squares anywhere, such as tiles of a region; without it, answers are for squares "
+        "around users",
+        METHOD,
+        common=True,
+    )
     overwrite: bool = option(False, "replace answers that are there", INPUT, common=True)
 
 
@@ -94,8 +101,8 @@ class TuneRequest(PlaceColumns, UserColumn):
     )
     method: Literal["grid", "snh"] = option(
         "grid",
-        "grid: seconds; snh: also trains three networks for every epsilon, size and number of users, of about a minute "
-        "each, and learns where they are better than the grid",
+        "grid: seconds; snh: also trains three local networks for every epsilon, size and number of users, of about a "
+        "minute each, and learns where they are better than the grid",
         METHOD,
         common=True,
     )

@@ -19,7 +19,7 @@ from sfumato.schemas.requests.publish_request import (
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 
-_SAMPLE_OPTIONS = ("items", "contact")
+_SAMPLE_OPTIONS = ("items", "contact", "parameters")
 _NOISE_OPTIONS = ("noise", "max_items_per_user", "max_records_per_item")
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
@@ -61,11 +61,20 @@ class SampledRequest(UserColumn, ReleaseRequest):
         METHOD,
         metavar="HOW",
     )
+    parameters: Literal["paper"] | None = option(
+        None,
+        "paper: the sampling rate (1 - e^-epsilon) / 6 and the threshold of Bharadwaj and Cormode, to reproduce their "
+        "results; without it, the rate and threshold of least expected error that the exact guarantee allows",
+        METHOD,
+        metavar="paper",
+    )
 
     @model_validator(mode="after")
     def _without_a_sample(self) -> Self:
         if self.trust == Trust.CENTRAL:
             self._refuse(_SAMPLE_OPTIONS, "everybody is counted, without a sample")
+        if self.parameters is not None and self.items is not None:
+            raise RequestError("items: steers the choice of the sampling rate, which --parameters paper fixes")
         return self
 
     def _refuse(self, names: Sequence[str], why: str) -> None:

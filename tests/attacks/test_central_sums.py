@@ -69,7 +69,7 @@ def summed(
 ) -> tuple[ExactSums, NDArray[np.int64]]:
     """The exact sums, and the exact counts by magnitude."""
     made, rows = blocks(batch, grouping), 1 if grouping is None else grouping.tally_rows
-    sums = ExactSums.zeros(rows, asked.degree).total([asked.exact_sums(block, SPAN, rows) for block in made])
+    sums = ExactSums.zeros(rows, asked.degrees).total([asked.exact_sums(block, (SPAN,), rows) for block in made])
     return sums, sum((count_magnitudes(block.codes) for block in made), start=np.zeros(BINS, np.int64))
 
 
@@ -103,12 +103,12 @@ def test_rows_as_users_have_the_sensitivity_of_one_row() -> None:
     (block,) = row_blocks(encoded, "file:0", key())
     for row in range(len(block)):
         alone = Block(block.codes[row : row + 1], block.random_bits[row : row + 1])
-        assert asked.exact_sums(alone, SPAN, 1).slots.sum() == asked.scale
+        assert asked.exact_sums(alone, (SPAN,), 1).slots.sum() == asked.scale
 
 
 def released(asked: CentralMomentsPlan, rows: int, number: int) -> CentralSums:
     """A release of nobody: the noise alone."""
-    return CentralSums(asked, SPAN).release(ExactSums.zeros(rows, asked.degree), key(number))
+    return CentralSums(asked, (SPAN,)).release(ExactSums.zeros(rows, asked.degrees), key(number))
 
 
 @pytest.mark.parametrize("names", [("mean",), ("mean", "variance"), ("moment:8",)])
@@ -133,7 +133,7 @@ def test_an_attacker_cannot_tell_one_user_better_than_epsilon_allows() -> None:
     asked = plan("mean", epsilon=1.0)
     runs = 20_000
     with_user = np.zeros((runs, 2), np.int64)
-    with_user[:, 1] = asked.exact_sums(Block(np.array([1e300]), np.zeros(1, np.uint64)), SPAN, 1).slots[0, 1]
+    with_user[:, 1] = asked.exact_sums(Block(np.array([1e300]), np.zeros(1, np.uint64)), (SPAN,), 1).slots[0, 1]
     noise = released(asked, 2 * runs, 7).slots
     there, gone = with_user / asked.scale + noise[:runs], noise[runs:]
     line = 1.0  # the value of the slot, where the likelihoods differ most
@@ -152,10 +152,10 @@ def test_a_release_follows_from_the_noisy_sums_alone() -> None:
     users = np.array(batch.column("user_id"))
     full, _ = summed(batch, asked, grouping)
     less, _ = summed(batch.filter(pa.array(users != 7)), asked, grouping)
-    state = CentralSums(asked, SPAN).release(full, key())
+    state = CentralSums(asked, (SPAN,)).release(full, key())
     noise = state.slots * asked.scale - full.slots, state.outside - full.outside
     replayed = CentralSums(
-        asked, SPAN, True, (less.slots + (full.slots - less.slots) + noise[0]) / asked.scale, full.outside + noise[1]
+        asked, (SPAN,), True, (less.slots + (full.slots - less.slots) + noise[0]) / asked.scale, full.outside + noise[1]
     )
     release = ReleaseMetadata("moments", "a", "2026-11-22T00:00:00+00:00", "key file", True, {"column": "x"})
     metadata = CentralMomentsMetadata(release, grouping, "x", True)
@@ -169,7 +169,7 @@ def test_no_exact_number_is_published() -> None:
     release = ReleaseMetadata("moments", "a", "2026-11-22T00:00:00+00:00", "key file", True, {"column": "x"})
     for number in range(40):
         exact, _ = summed(log(200, 3), asked, None)
-        state = CentralSums(asked, SPAN).release(exact, key(number))
+        state = CentralSums(asked, (SPAN,)).release(exact, key(number))
         files = central_files(state, CentralMomentsMetadata(release, None, "x", True))
         count = pq.read_table(io.BytesIO(files["moments.parquet"]))["value"][0].as_py()
         assert json.loads(files["manifest.json"])["results"]["clients"] == count

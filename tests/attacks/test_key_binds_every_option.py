@@ -88,6 +88,7 @@ SAMPLED = [
     ("population", {}, 100_000),
     ("items", {}, 50),
     ("contact", {"population": 100_000}, "limited"),
+    ("parameters", {}, "paper"),
 ]
 CENTRAL = {"trust": "central"}
 COUNTED_BY_CURATOR = [
@@ -104,11 +105,16 @@ CELLS = {**ON_MAP, "cells": 3}
 GRID = {"method": "snh", "cell_width": 500}
 OF_RECORDS = {"origin": None, "destination": None, "time_column": "t"}
 # Of each job: an option, what it needs beside it, another value than its own.
+PAIR = {"second_column": "speed", "statistics": "covariance"}
 CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     "heatmap": [
         *LIMITS,
         *LOG_COLUMNS,
         ("region", {}, THERE),
+        ("axes", {}, "x,y"),
+        ("axes", {}, "longitude,latitude"),  # the same numbers, as a plane
+        ("axes", {"axes": "x,y"}, "x,z"),
+        ("region", {"axes": "x,y"}, THERE),
         ("auxiliary", {}, "infected"),
         ("categories", {"auxiliary": "flu"}, "a,b"),
         ("slots", {"time_column": "t"}, "hour"),
@@ -184,6 +190,12 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("bits", {}, 12),
         ("fraction_bits", {}, 2),
         ("signed", {}, "split"),
+        ("second_column", PAIR, "age"),
+        ("second_bits", PAIR, 12),
+        ("second_fraction_bits", PAIR, 2),
+        ("second_signed", PAIR, "split"),
+        ("second_range", {**PAIR, "trust": "central"}, (0, 6)),
+        ("second_bits", {**PAIR, "trust": "central"}, 12),
         ("statistics", {}, "variance"),
         ("variance", {}, "raw"),
         ("method", {}, "weighted"),
@@ -309,7 +321,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 FIRST = {"estimator": "bayes", "cohorts": "shared", "contribution": "one"}
 CHOSEN = {
     "delta": 1e-5, "users": 900, "population": 900, "modulus": 1 << 40, "level": 3, "gamma": 7, "split_count": 50,
-    "sub_query_share": 0.2,
+    "sub_query_share": 0.2, "colluding": 0.1,
 }  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def test_a_pruned_release_whose_record_is_lost_can_be_taken_down(tmp_path: Path)
 
 
 def test_a_notice_states_the_whole_charge(tmp_path: Path) -> None:
-    """Of two cohorts, of both adjacencies, with Gaussian noise, and of files that other days were charged for."""
+    """Of cohorts, of bits, of both adjacencies, with Gaussian noise, and of files that other days were charged for."""
     book = ledger(tmp_path)
     plain = charge("plain", DAY)
     elsewhere = (("buses", Period.parse("2026-01-01:2026-01-07")), ("taxis", Period.parse("2026-11-20")))
@@ -130,12 +130,13 @@ def test_a_notice_states_the_whole_charge(tmp_path: Path) -> None:
         replace(plain, release_id="zero", adjacency=ZERO_OUT),
         replace(plain, release_id="cohort", rotation=Rotation(7, 30, "0123456789abcdef" * 2)),
         replace(plain, release_id="files", also_charged=elsewhere),
+        replace(plain, release_id="bits", bits=2),
     ]
     book.set_limits("taxis", Limit.parse_all("10/1d,10/1d@zero-out"))
     shared = Path(__file__).parents[1] / "data" / "version_0_1_0"
     gauss = open_ledger(str(shutil.copy(shared / "ledger.db", tmp_path / "other.db"))).history()
     charges += [one.charge for one in gauss.reservations.values() if one.charge.rho is not None]
-    assert len(charges) > 4
+    assert len(charges) > 5
     assert any(one.epsilon % 1 for one in charges)
     for one in charges:
         reservation = replace(_reservation(book, plain), charge=one, manifest="m", pruned="2026-11-22", removal=REASON)

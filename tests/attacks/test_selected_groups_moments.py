@@ -27,7 +27,7 @@ def test_intervals_of_groups_that_noise_lifts_hold() -> None:
     grouping = Grouping(ColumnGroups("kind", tuple(f"g{number}" for number in range(len(sizes)))), 100)
     every = np.concatenate(values)
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    exact = sum_values(every, rng.random(len(every)), groups, len(sizes) + 1, SPAN, plan.degree, plan.scale)
+    exact = sum_values([every], rng.random(len(every)), groups, len(sizes) + 1, [SPAN], plan.degrees, plan.scale)
     truth = {f"g{number}": {"mean": one.mean(), "count": len(one)} for number, one in enumerate(values)}
     held: dict[str, list[bool]] = {"mean": [], "count": []}
     for run in range(RUNS):

@@ -199,13 +199,13 @@ def ask(
         vector = [0] * length
         if parameters.noise_source == "client":
             senders = query.required_survivors if planned else len(codes)
-            share, slots = np.array([1 / query.required_survivors]), np.array([senders * length])
+            share, slots = np.array([1 / query.honest_survivors]), np.array([senders * length])
             label = f"client noise {query.index}"
         elif parameters.is_central:
             share, slots, label = np.zeros(1), np.zeros(1, dtype=int), "none"
         else:
             vector = noise(key, f"shard noise {query.index}", shard, query)
-            surplus = 0 if planned else len(clients) / query.required_survivors - 1
+            surplus = (query.required_survivors if planned else len(clients)) / query.honest_survivors - 1
             share, slots = np.array([surplus]), np.array([length])
             label = f"surplus noise {query.index}"
         events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.gamma)

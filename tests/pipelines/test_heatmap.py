@@ -97,6 +97,9 @@ def assert_same(state, expected) -> None:
         (3000, 1, 3, "int", PAPER),
         (1500, 5, 3, "int", {**PAPER, "contribution": "all", "gamma": 1000, "simulated_dropout": 0.2}),
         (3000, 1, 3, "int", {"cohorts": "shared"}),
+        (3000, 1, 3, "int", {"colluding": 0.3, "simulated_dropout": 0.2}),
+        (1500, 1, 3, "int", {"colluding": 0.3, "noise_source": "client"}),
+        (3000, 1, 3, "int", {**PAPER, "colluding": 0.3}),
         (3000, 2, 4, "int", {"cohorts": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
         (1500, 2, 2, "int", {"cohorts": "disjoint", "users": 700, "population": 1500, "noise_source": "client"}),
     ],

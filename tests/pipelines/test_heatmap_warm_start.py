@@ -154,7 +154,7 @@ def test_another_jobs_release_and_an_evaluation(logs: str, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--region", "-1,50,1,51.5"), "warm_start: the release is of region (-1.0, 50.0, 1.0, 51.0)"),
+        (("--region", "-1,50,1,51.5"), "warm_start: the release is of region -1,50,1,51"),
         (("--depth", "7"), "warm_start: the release has depth 6, this heatmap 7; give the same"),
         (("--method", "flat"), "warm_start: method flat has no warm start; use adaptive"),
         (("--method", "emd"), "warm_start: method emd has no warm start; use adaptive"),

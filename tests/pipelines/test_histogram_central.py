@@ -186,6 +186,7 @@ def test_nobody_is_an_empty_release_that_says_so(tmp_path: Path) -> None:
 KIND = ["--column", "kind"]
 WRONG = [
     ("histogram", [*KIND, *CENTRAL, "--contact", "limited"], "contact: has no meaning with --trust central"),
+    ("histogram", [*KIND, *CENTRAL, "--parameters", "paper"], "parameters: has no meaning with --trust central"),
     ("histogram", [*KIND, *CENTRAL, "--items", "5"], "items: has no meaning with --trust central"),
     ("histogram", [*KIND, "--noise", "gaussian"], "noise: has no meaning with --trust secagg"),
     ("histogram", [*KIND, "--max_items_per_user", "3"], "max_items_per_user: has no meaning with --trust secagg"),

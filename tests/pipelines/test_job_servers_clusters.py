@@ -153,8 +153,10 @@ def test_after_the_end_of_a_job_server_a_second_run_completes_the_release(
     program = "java" if ENGINES[engine].engine.needs_java else "prism"
     arguments = command(NIGHT, folder, tmp_path / "release", "--runner_config", engine, "--open_job_server")
 
+    others = set(psutil.Process().children())  # servers of tests before, in the same process
+
     def lose_server() -> None:
-        (server,) = [one for one in psutil.Process().children() if one.name() == program]
+        (server,) = [one for one in set(psutil.Process().children()) - others if one.name() == program]
         server.kill()
 
     with monkeypatch.context() as patch:

@@ -259,7 +259,7 @@ def test_what_has_no_epsilon_cannot_be_charged(
 ) -> None:
     more = [*LENGTH, "--trust", "secagg", "--no_dp", *keyed(folder), "--ledger", str(tmp_path / "ledger.db"), *BUDGET]
     assert run(pattern, tmp_path / "out", *more) == 2
-    assert "no_dp: there is no epsilon that a ledger could be charged with; give --epsilon" in capsys.readouterr().err
+    assert "budget: no limit of epsilon bounds bits that are sent as they are" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,6 +22,7 @@ from tests.pipelines.moment_logs import LENGTH, REGION, run, table
 BY_KIND = ["--group_by", "kind"]
 LISTED = [*BY_KIND, "--groups", "bus,tram"]
 ON_MAP = ["--cells", "3", *REGION]
+OF_PAIR = ["--second_column", "change", "--statistics", "covariance"]
 IN_ZONES = ["--zones", "/nowhere/tracts.geojson", "--id_column", "tract"]
 
 
@@ -75,6 +76,18 @@ WRONG = [
     (["--bits_per_client", "2"], "bits_per_client: 2 is more than --max_bits_per_client 1 allows"),
     (["--bits_per_client", "11", "--max_bits_per_client", "20"], "bits_per_client: must lie in 1..10, got 11"),
     (["--max_bits_per_client", "0"], "max_bits_per_client: must be 1 or more, got 0"),
+    (["--statistics", "covariance"], "second_column: covariance is of two columns; name the other with"),
+    (["--second_column", "change"], "second_column: no statistic is of two columns; add covariance or correlation"),
+    (["--second_bits", "3"], "second_bits: is of a second column; name it with --second_column NAME"),
+    ([*OF_PAIR, "--second_bits", "60"], "second_bits: must lie in 1..52, got 60"),
+    ([*OF_PAIR, "--second_fraction_bits", "53"], "second_fraction_bits: must lie in -52..52, got 53"),
+    ([*OF_PAIR, "--second_signed", "both"], "second_signed: give shift:OFFSET or split, got 'both'"),
+    ([*OF_PAIR, "--bits", "40", "--second_bits", "25"], "second_bits: both columns have 64 bits in all at most"),
+    ([*OF_PAIR, "--second_range", "0,1"], "second_range: needs --trust central"),
+    ([*OF_PAIR, "--trust", "central", "--second_range", "1,0"], "second_range: must be LOW,HIGH, finite and"),
+    ([*OF_PAIR, "--trust", "central", "--second_range", "0,1", "--second_bits", "3"], "second_bits: sets the second"),
+    ([*OF_PAIR, "--warm_start", "/nowhere"], "warm_start: is of one column"),
+    ([*OF_PAIR, "--second_column", "length"], "second_column: 'length' is the column of user ids, or that of"),
     (["--groups", "bus"], "groups: are of a column, which needs --group_by NAME"),
     (["--groups_file", "names"], "groups_file: are of a column, which needs --group_by NAME"),
     (["--group_epsilon", "2"], "group_epsilon: is of groups, which need --group_by NAME, --cells DEPTH or --zones"),

@@ -90,6 +90,26 @@ def test_several_files_have_an_answer_each(place: Path, capsys: pytest.CaptureFi
     assert not (place / "others").exists()
 
 
+def test_additive_answers_add_up(place: Path) -> None:
+    """Tiles of about 500 m, from 2 km outside the region to 2 km outside."""
+    edges = [np.arange(start, end, 0.0046) for start, end in ((-122.54, -122.32), (37.68, 37.86))]
+    x, y = (axis.ravel() for axis in np.meshgrid(*edges))
+    metres = 0.0046 * 111_195.0
+    queries = pa.table({"x": x, "y": y, "size": np.full(x.size, metres)})
+    pq.write_table(queries, place / "tiles.parquet")
+    assert answer(place, "tiles.parquet", "additive.parquet", "--additive") == 0
+    assert answer(place, "tiles.parquet", "plain.parquet") == 0
+    added, plain = (pq.read_table(place / f"{name}.parquet") for name in ("additive", "plain"))
+    found, _ = grid_model().answer(x, y, np.full(x.size, metres), additive=True)
+    np.testing.assert_allclose(added["users"].to_numpy(), found.users, rtol=1e-12)
+    np.testing.assert_allclose(added["stddev"].to_numpy(), found.stddev, rtol=1e-12)
+    total = grid_model().model.grid.users.sum()  # type: ignore[attr-defined]
+    # A degree of longitude has cos(37.77 degrees) of the metres of one of latitude, so that these tiles overlap.
+    times = 1 / np.cos(np.radians(37.765))
+    assert added["users"].to_numpy().sum() == pytest.approx(times * total, rel=0.02)
+    assert plain["users"].to_numpy().sum() > 1.03 * added["users"].to_numpy().sum()
+
+
 def test_answers_are_replaced_only_when_asked(place: Path) -> None:
     (place / "a.parquet").write_text("something")
     with pytest.raises(RequestError, match=r"output: .*a\.parquet exists already; name another, or give --overwrite"):

@@ -129,6 +129,17 @@ def test_every_method_publishes(folder: Path, tmp_path: Path, method: list[str],
     assert everywhere.users[0] > 0.5 * USERS
 
 
+def test_auto_publishes_a_tree_for_large_squares(folder: Path, tmp_path: Path) -> None:
+    """By the public number of users. The tree needs no JAX, and the manifest names the method that answers."""
+    given = ["--method", "auto", "--population", str(USERS), "--sizes", "20000,80000"]
+    assert build(folder, tmp_path / "out", *given, epsilon="10") == 0
+    manifest = open_release(tmp_path / "out").manifest
+    assert (manifest["method"], manifest["results"]["kind"]) == ("adaptive", "tree")
+    assert manifest["parameters"]["method"] == "auto"
+    everywhere, _ = open_model(tmp_path / "out").answer(*(np.array([one]) for one in (0.0, 50.5, 300_000.0)))
+    assert abs(everywhere.users[0] - USERS) < 0.1 * USERS
+
+
 def test_a_release_of_one_file_and_of_many_are_of_the_same_people(
     folder: Path, published: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -242,6 +243,29 @@ def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None
     assert privacy["delta_spent"] == same["delta_spent"]  # whoever is asked, the sample is the Poisson sample
 
 
+def test_the_paper_s_parameters(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Section 3.1 of paper 004, for the epsilon that the admission leaves; every job of a sample takes the option."""
+    jobs = {
+        "histogram": (1, ["--column", "kind"]),
+        "hotspots": (2, ["--column", "kind", "--levels", "2"]),
+        "quantiles": (3, ["--column", "length", "--range", "0,10"]),
+    }
+    for job, (rounds, more) in jobs.items():
+        assert run(job, pattern, tmp_path / job, *more, "--parameters", "paper", "--epsilon", "6") == 0
+        manifest = open_release(tmp_path / job).manifest
+        assert manifest["parameters"]["parameters"] == "paper"
+        privacy = check_guarantee(manifest, 6.0)
+        assert {(one["sampling_rate"], one["threshold"]) for one in privacy["rounds"]} == {
+            (math.floor(-math.expm1(-5.94 / rounds) / 6 * 2**32) / 2**32, 20 if rounds == 1 else 21)
+        }
+        assert "Bharadwaj" in page_text((tmp_path / job / "index.html").read_text())
+    capsys.readouterr()
+    assert run("histogram", pattern, tmp_path / "dry", "--column", "kind", "--parameters", "paper", "--dry_run") == 0
+    shown = capsys.readouterr().out
+    assert "sampling: the paper's own: p = (1 - e^-epsilon) / 6" in shown
+    assert "tau = 20" in shown
+
+
 def test_nothing_raw_is_in_the_release_or_the_log(
     pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -302,6 +326,9 @@ WRONG = [
     ("histogram", ["--column", "kind", "--max_bad_fraction", "2"], "max_bad_fraction: must be a number in [0, 1]"),
     ("histogram", ["--column", "kind", "--contact", "limited"], "contact: limited contact needs a number of users"),
     ("histogram", ["--column", "kind", "--contact", "fixed"], "a sample of fixed size is not private"),
+    ("histogram", ["--column", "kind", "--parameters", "ours"], "parameters: must be"),
+    ("histogram", ["--column", "kind", "--parameters", "paper", "--items", "9"], "items: steers the choice of the"),
+    ("histogram", ["--column", "kind", "--parameters", "paper", "--population", "180"], "about 191 users are needed"),
     ("histogram", [], "column, region: give --column NAME or --cells DEPTH --region W,S,E,N, one of them"),
     ("histogram", ["--column", "kind", *REGION], "one of them"),
     ("histogram", REGION, "cells: a region needs --cells DEPTH"),

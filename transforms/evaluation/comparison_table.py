@@ -29,6 +29,15 @@ class Mean:
     value: float
     error: float
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """The mean of one value for each key."""
+        array = np.array(values, float)
+        if not np.isfinite(array).all():
+            return cls(math.nan, math.nan)
+        error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else math.nan
+        return cls(float(array.mean()), float(error))
+
     @property
     def text(self) -> str:
         """The mean and its error, as `3.87e-11 ± 2e-13`.
@@ -109,7 +118,7 @@ def summarise(outcomes: Iterable[Outcome], metrics: Sequence[str]) -> list[Row]:
             Row(
                 setting,
                 len(repeats),
-                {name: _mean([outcome.metrics.get(name, math.nan) for outcome in repeats]) for name in metrics},
+                {name: Mean.of([outcome.metrics.get(name, math.nan) for outcome in repeats]) for name in metrics},
                 _ratio_to(yardsticks, repeats),
                 _sent([outcome.entries for outcome in repeats]),
                 _sent([outcome.bits for outcome in repeats]),
@@ -258,14 +267,6 @@ def _ratio_to(yardsticks: Mapping[Setting, Mapping[int, Outcome]], outcomes: Seq
     residual = x - ratio * y  # sums to 0
     error = math.sqrt(float(residual @ residual) / (len(x) * (len(x) - 1))) / y.mean() if len(x) > 1 else math.nan
     return Mean(float(ratio), float(error))
-
-
-def _mean(values: Sequence[float]) -> Mean:
-    array = np.array(values, float)
-    if not np.isfinite(array).all():
-        return Mean(math.nan, math.nan)
-    error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else math.nan
-    return Mean(float(array.mean()), float(error))
 
 
 def _sent(amounts: Sequence[int]) -> float:

@@ -16,7 +16,6 @@ from sfumato.transforms.evaluation.cases import Case
 from sfumato.transforms.evaluation.density_metrics import coarsen, evaluate
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.uniform_levels import uniform_densities
-from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
@@ -59,7 +58,7 @@ def evaluate_case(
     key: RunKey,
     earlier: Rows | None = None,
 ) -> Iterator[Outcome]:
-    """Yields the outcome of the case's method and, if the method chooses a level, of its best level by the truth.
+    """Yields the outcome of the case's method and, if it has maps of single levels, of the best of them by the truth.
 
     Args:
         case: the method and its options.
@@ -84,13 +83,10 @@ def evaluate_case(
     except DataError:  # every shard was lost, so nothing was published
         yield Outcome(case.setting, number, dict.fromkeys(evaluation.metrics, math.nan), 0, 0, 1.0)
         return
-    if not isinstance(method, Pyramid):
-        yield _outcome(case.setting, state, [method.decode(state, depth)], number, evaluation, exact)
-        return
-    levels = method.candidates(state, depth)
-    yield _outcome(case.setting, state, [levels[method.choose(state, levels)]], number, evaluation, exact)
-    by_truth = replace(case.setting, method=case.setting.method + BY_TRUTH)
-    yield _outcome(by_truth, state, levels, number, evaluation, exact)
+    yield _outcome(case.setting, state, [method.decode(state, depth)], number, evaluation, exact)
+    if levels := method.candidates(state, depth):
+        by_truth = replace(case.setting, method=case.setting.method + BY_TRUTH)
+        yield _outcome(by_truth, state, levels, number, evaluation, exact)
 
 
 def evaluate_yardstick(

@@ -17,7 +17,8 @@ from sfumato.transforms.ranges.model import RangeModel
 
 GEOMETRY = "geometry"
 _MAX_LEVEL = 8  # of the squares that a model of range queries is asked for: 65,536 rows at most
-_ANSWER = "the model's answer for the square, 0 or more; so the sum over squares with few users is too high"
+_ANSWER = "the model's answer for the square, 0 or more; squares add up"
+_BIASED_ANSWER = "the model's answer for the square, 0 or more; so the sum over squares with few users is too high"
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,20 @@ def layer_of_model(model: RangeModel, size: float) -> MapLayer:
     level = int(np.clip(level, 0, min(_MAX_LEVEL, field.grid.depth)))
     edges = np.linspace(0.0, field.side, (1 << level) + 1)
     boxes = Boxes.between(edges, edges)
-    answers = model.model.answer(boxes)
+    answers = model.model.answer_additive(boxes)
     region = field.grid.region
     x = region.west + (region.east - region.west) / field.side * np.stack([boxes.x0, boxes.x1])
     y = region.north - (region.north - region.south) / field.side * np.stack([boxes.y1, boxes.y0])
     (west, east), (south, north) = x, y
     area = area_km2(west, south, east, north)
     error = f"root mean square error of users around people: {model.model.ERROR}"
+    answer = _BIASED_ANSWER if model.model.additive_table is None else _ANSWER
     columns: dict[str, tuple[Any, dict[str, str]]] = {
         "west": (west, {"unit": "degrees"}),
         "south": (south, {"unit": "degrees"}),
         "east": (east, {"unit": "degrees"}),
         "north": (north, {"unit": "degrees"}),
-        "users": (answers.users, {"description": _ANSWER}),
+        "users": (answers.users, {"description": answer}),
         "stddev": (answers.stddev, {"description": error}),
         "density": (answers.users / area, {"unit": "users per square kilometre"}),
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Plane
 from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.heatmap.changes_view import changes_view
@@ -88,7 +89,7 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
         "release_id": hashlib.sha256(identity.encode()).hexdigest()[:32],
         "job": "changes",
         "created": after.manifest.get("created"),
-        "region": {side: getattr(grid.region, side) for side in ("west", "south", "east", "north")},
+        "region": asdict(grid.region),
         "grid": {"depth": grid.depth, "side": grid.side},
         **{name: _identity(one) for name, one in sides.items()},
         "privacy": {"note": _NOTE, "randomness": _randomness(before.manifest if warnings else after.manifest)},
@@ -130,6 +131,9 @@ def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
         centre = f"{(south[row] + north[row]) / 2:.4f}, {(west[row] + east[row]) / 2:.4f}"
         size = f"{metres[row] / 1000:.1f} km" if metres[row] >= 1000 else f"{metres[row]:.0f} m"
         where = f"latitude, longitude {centre} ({size})"
+        if isinstance(grid.region, Plane):
+            (across, along), middle = grid.region.axes, ((west[row] + east[row]) / 2, (south[row] + north[row]) / 2)
+            where = f"{across}, {along} {middle[0]:.6g}, {middle[1]:.6g} ({east[row] - west[row]:.3g} wide)"
         low, high = changes.changed_low[number], changes.changed_high[number]
         lines.append(f"  {where:<46} {low:+,.0f} to {high:+,.0f} users\n")
     more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import Region, ground_metres
+from sfumato.schemas.rectangle import region_from
+from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section
-from sfumato.transforms.report.numbers import about, between, length, plural
+from sfumato.transforms.report.numbers import about, between, length_in, plural
 from sfumato.transforms.report.sections import Manifest, alarm, facts, get, is_safe, problems
 
 _MAX_CELLS = 1 << 16
@@ -32,9 +33,10 @@ def changes_view(files: Mapping[str, bytes]) -> PageView:
     """The page of what `sfumato changes` wrote. files: by name."""
     manifest = {name: one for name, one in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
     table = pq.read_table(io.BytesIO(files[CHANGES_FILE]))
-    region, depth = Region(**manifest["region"]), int(manifest["grid"]["depth"])
+    region, depth = region_from(manifest["region"]), int(manifest["grid"]["depth"])
     (layer, finest), geography = _layer(table, depth), Geography.of(files)
     wide, tall = ground_metres(region)
+    ground = f"{length_in(region, wide)} × {length_in(region, tall)}"
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
     sides = [_release_name(manifest, side) for side in ("before", "after")]
     found = f"Of these changes at most {rate:.0%} are expected to be wrong." if shown else "No change is shown."
@@ -42,7 +44,7 @@ def changes_view(files: Mapping[str, bytes]) -> PageView:
     return PageView(
         title="Changes between two maps",
         headline=f"{plural(shown, 'place')} changed" if shown else "No place changed for certain",
-        description=f"Where the number of users changed on {length(wide)} × {length(tall)}, without exposing anyone.",
+        description=f"Where the number of users changed on {ground}, without exposing anyone.",
         job="changes",
         release_id=manifest["release_id"],
         created=str(manifest.get("created")),

@@ -34,8 +34,8 @@ def count_measure(
 
     Args:
         users, stddev, low, high: float64[n], estimates with the ends of their intervals.
-        scale: of users per square kilometre.
-        listing: for the list of what is surely crowded, areas in square kilometres, float64[n] (0 for what is not
+        scale: of users per square kilometre, or per square unit of a plane.
+        listing: for the list of what is surely crowded, areas in the same unit, float64[n] (0 for what is not
             listed), and how many sums made the counts; None makes no list.
         place: what a row is, in one word.
         noun: what is counted.
@@ -61,7 +61,7 @@ def count_measure(
         listed_note=""
         if listing is None
         else (
-            f"Ordered by the {noun} per km² that are surely there: the bounds hold for all {place}s at once, at 95%."
+            f"Ordered by the {scale.unit} that are surely there: the bounds hold for all {place}s at once, at 95%."
             if listed
             else f"No {place} surely has {noun}, by bounds that hold for all {place}s at once: noise could explain "
             "each count by itself. Several together are known better."

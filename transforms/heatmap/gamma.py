@@ -67,6 +67,7 @@ class GammaInputs:
         rounding: of the distributions.
         modulus: a given one; None chooses it.
         overflow_probability: that any sum wraps around, in the whole run.
+        colluding: share of a shard's required survivors who may collude.
     """
 
     epsilon: float
@@ -81,11 +82,12 @@ class GammaInputs:
     rounding: Rounding
     modulus: int | None
     overflow_probability: float
+    colluding: float = 0.0
 
     def automatic_gamma(self) -> int:
         """The gamma of `auto`. Raises RequestError if no gamma fits the modulus, or epsilon is too small for noise."""
         users = self.users
-        cohort = Cohort.plan(users, None, self.shard_size, self.dropout)
+        cohort = Cohort.plan(users, None, self.shard_size, self.dropout, colluding=self.colluding)
         in_sum = min(users, LARGEST_SHARD if self.is_central else SHARD_TOLERANCE * self.shard_size)
         length = vector_length(self.epsilon, self.max_cells, users, 1 if self.is_central else cohort.shards)
         needed = self.epsilon / (2 * math.asinh(math.sqrt(2 * COST / in_sum)))
@@ -114,7 +116,8 @@ class GammaInputs:
         def min_modulus(gamma: int) -> int:
             return min_window(
                 expected_size=counted + noise_quantile(self.counting_epsilon, COUNT_SHARE * probability),
-                required_survivors=cohort.required_survivors if self.participation == "paper" else None,
+                honest_survivors=cohort.honest_survivors if self.participation == "paper" else None,
+                noise_shape=cohort.noise_shape,
                 epsilon=MIN_QUERY_SHARE * self.epsilon,
                 sensitivity=l1_sensitivity(gamma, self.rounding, math.ceil(MIN_QUERY_SHARE * length)),
                 gamma=gamma,

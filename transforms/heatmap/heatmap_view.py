@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas.ledger import Period
-from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
+from sfumato.schemas.rectangle import region_from
+from sfumato.schemas.region import Grid, Plane, area_unit, cell_areas, ground_metres
 from sfumato.schemas.release import (
     ANSWERS_FILE,
     CELLS_FILE,
@@ -47,7 +48,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.night_words import CHANGES, changes_table, night_sentences
-from sfumato.transforms.report.numbers import about, length, plural
+from sfumato.transforms.report.numbers import about, length_in, plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import (
     Manifest,
@@ -72,7 +73,7 @@ _FILES = {
     TOTALS_FILE: "what adds up the errors of cells: Release.total gives their users and standard deviation",
     SLOTS_FILE: "one row for each slot of time and cell: users with their interval, users to expect",
     SLOT_MAPS_FILE: "the users of every slot of time on a grid: float32[slots, rows from the north, columns]",
-    DENSITY_FILE: "the density on the finest grid, row 0 in the north, adding up to 1",
+    DENSITY_FILE: "the density on the finest grid, row 0 at the upper edge, adding up to 1",
     PICTURE_FILE: "the map of users as a picture",
     RATES_PICTURE: "the map of the rate as a picture",
     MANIFEST_FILE: "the guarantee, every parameter, every version",
@@ -88,7 +89,7 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
     """
     manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
     geography = Geography.of(files)
-    region, depth = Region(**manifest["region"]), int(manifest["grid"]["depth"])
+    region, depth = region_from(manifest["region"]), int(manifest["grid"]["depth"])
     body, size = _map(files, manifest, Grid(region, depth))
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     wide, tall = ground_metres(region)
@@ -97,8 +98,12 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
     headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
     if users < margin:
         headline = f"Fewer than {about(users + margin, deviation)} users, too few to tell from none"
-    ground = f"{length(wide)} × {length(tall)}"
-    finest = length(wide / 2 ** max(body.layers[-1].level, default=0))
+    ground = f"{length_in(region, wide)} × {length_in(region, tall)}"
+    cells = 2 ** max(body.layers[-1].level, default=0)  # along a side
+    finest = length_in(region, wide / cells)
+    if isinstance(region, Plane):
+        ground += f" ({', '.join(region.axes)})"
+        finest += f" × {length_in(region, tall / cells)}"
     pictures = (PICTURE_FILE, *([RATES_PICTURE] if rate_names(manifest, one=True) else []))
     return PageView(
         title="Private heatmap",
@@ -191,12 +196,12 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         rounds = rounds[:-1]
     map_room = min(len(published.nodes), _MAX_MAP_CELLS)
     shown = published.merged(map_room, _deviations(manifest, None))
-    area = _area_km2(shown, grid)
+    area = _area_of(shown, grid)
     weight = (
         np.maximum(shown.users, 0)
         * np.minimum(np.maximum(shown.users, 0) / np.maximum(1.96 * shown.stddev, 1e-12), 1) ** 2
     )
-    unit = "users per km²" if _most_slots(manifest) == 1 else "user-slots per km²"
+    unit = f"{USERS if _most_slots(manifest) == 1 else USER_SLOTS} per {area_unit(grid.region)}"
     scale = density_scale(np.maximum(shown.users, 0) / area, np.where(shown.area > 0, weight, 0), unit)
     noun = USERS if _most_slots(manifest) == 1 else USER_SLOTS
     layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
@@ -249,9 +254,10 @@ def _slots(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> TimeSl
         low = np.maximum(noisy.low, 0)
         by_slot.append(replace(noisy, low=low, users=np.clip(shown, low, np.maximum(noisy.high, 0))))
     cells = by_slot[0]
-    area, users = _area_km2(cells, grid), np.stack([one.users for one in by_slot])
+    area, users = _area_of(cells, grid), np.stack([one.users for one in by_slot])
     weight = users * np.minimum(users / np.maximum(1.96 * np.stack([one.stddev for one in by_slot]), 1e-12), 1) ** 2
-    scale = density_scale((users / area).ravel(), np.where(cells.area > 0, weight, 0).ravel())
+    density = (users / area).ravel()
+    scale = density_scale(density, np.where(cells.area > 0, weight, 0).ravel(), f"users per {area_unit(grid.region)}")
     measures = [
         _users(one, grid, scale, None).model_copy(update={"name": f"Users, {name}"})
         for one, name in zip(by_slot, slots.names, strict=True)
@@ -338,11 +344,13 @@ def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:
     return area
 
 
-def _area_km2(cells: _Cells, grid: Grid) -> Array:
-    """Square kilometres that each cell owns; at least a tiny one."""
+def _area_of(cells: _Cells, grid: Grid) -> Array:
+    """Square kilometres that each cell owns, or square units of a plane; at least a tiny one."""
     level, x, y = node_positions(cells.nodes)
     share = cells.area / 4.0 ** (grid.depth - level)
-    return np.maximum(area_km2(*grid.bounds(x, y, level)) * share, 1e-12)
+    area = cell_areas(grid.region, *grid.bounds(x, y, level)) * share
+    wide, tall = ground_metres(grid.region)
+    return np.maximum(area, 1e-15 * wide * tall if isinstance(grid.region, Plane) else 1e-12)
 
 
 def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Measure]) -> Layer:
@@ -370,7 +378,7 @@ def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None, noun
         noisy_sums: how many sums made the counts, for the list; None makes none.
         noun: what is counted.
     """
-    listing = None if noisy_sums is None else (np.where(cells.area > 0, _area_km2(cells, grid), 0), noisy_sums)
+    listing = None if noisy_sums is None else (np.where(cells.area > 0, _area_of(cells, grid), 0), noisy_sums)
     return count_measure(cells.users, cells.stddev, cells.low, cells.high, scale, listing, noun=noun)
 
 

@@ -82,6 +82,10 @@ _NOISE_STDDEV = (
     "standard deviation of the noise; a lower bound if shards were lost or only a part of the users was queried"
 )
 _LOWER_BOUND = "lower bound: the noise alone, without errors from spreading, dropping, collisions or shrinkage"
+_COLLUDERS = (
+    "Clients who collude with the server of a real protocol can subtract their shares of the noise. Against that "
+    "server epsilon holds if {} of a shard's {:,} required clients do so; sfumato plan shows what others would cost."
+)
 _RATES = (
     "shares of a cell's users by category, with intervals for the probability of a category. The intervals include "
     "noise and sampling, because users are a sample (an upper bound of sampling where users have distributions), and "
@@ -160,6 +164,7 @@ def counts_content(
                     "sampling_rate": cohort.sampling_rate,
                     "shards": cohort.shards,
                     "required_survivors": cohort.required_survivors,
+                    **({"colluders": cohort.colluders} if parameters.colluding else {}),
                 }
             ),
             "composition": composition,
@@ -172,7 +177,7 @@ def counts_content(
                 "delta": 0.0 if model == "planned" else 1.0,
                 "description": PARTICIPATION[model],
             },
-            "assumptions": _assumptions(parameters, metadata),
+            "assumptions": _assumptions(state, parameters, metadata),
         },
         "results": _results(state),
         "communication": known(
@@ -264,12 +269,21 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, plac
     return bound + (_BINS.format(parameters.categories, place) if parameters.categories > 1 else "")
 
 
-def _assumptions(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
+def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
     starts = WARM_START if parameters.rotation == 1 else WARM_START_OF_COHORTS
     earlier = [starts] if metadata.parameters.get("warm_start") else []
     if parameters.is_central:
         return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
-    return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE, *earlier]
+    noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE
+    collusion = [] if parameters.rho is not None else [_collusion(state)]  # no shares add up to Gaussian noise
+    return [*ASSUMPTIONS, *collusion, noise, *earlier]
+
+
+def _collusion(state: HeatmapState) -> str:
+    """The assumption on clients who give their shares of the noise to the server of a real protocol."""
+    cohort = state.cohort
+    most = f"at most {cohort.colluders:,}" if cohort.colluders else "none"
+    return _COLLUDERS.format(most, cohort.required_survivors)
 
 
 def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:

@@ -15,13 +15,16 @@ from sfumato.transforms.report.numbers import about, plural
 from sfumato.transforms.report.sections import Manifest, get
 
 _LEVELS = "It has one sub-query for each level of the grid, from a few large cells to many small ones."
-_BEST = "is the level that should err least, judged by the noisy sums: large cells blur, small ones drown in noise."
+_BEST = (
+    "has in each place the level that should err least, judged by the noisy sums: large cells blur, small ones "
+    "drown in noise."
+)
 _METHODS = {
     "adaptive": "Each sub-query uses only the noisy sums before it to choose where to look more closely.",
     "emd": "Each sub-query uses only the noisy sums before it to choose where to look more closely. The map is the one "
     "without negative counts that differs least from all noisy sums, where a large cell weighs more than a small one.",
     "flat": "It has one sub-query, of one level of the grid.",
-    "hierarchical": f"{_LEVELS} The map {_BEST} The other levels are not used.",
+    "hierarchical": f"{_LEVELS} The map {_BEST} The other levels are not used there.",
     "spatial_decomposition": f"{_LEVELS} Then all levels are made to agree: every cell holds the sum of the four "
     f"inside it, and the surer a count, the more it weighs. The map {_BEST}",
     "count_min": f"{_LEVELS} Each is a sketch, in which many cells share an entry. The map {_BEST}",

@@ -29,6 +29,7 @@ from sfumato.transforms.secagg.shard_sums import NoiseSource
 
 MAX_USERS = 1 << 40
 MAX_DELTA = 1e-2
+MAX_COLLUDING = 0.9
 NoiseName = Literal["auto", "laplace", "gaussian"]
 TRUST_HELP = "secagg: noise in the sum of each shard; central: the operator adds noise once, far less in all"
 
@@ -38,7 +39,7 @@ class HeatmapParameters:
     """Everything that shapes the statistics, validated. The help texts of the fields explain them.
 
     None in a field means: the whole population (users), no public number (population), the method's default
-    (contribution), and a value that the job chooses (gamma, see `GammaInputs`, and modulus).
+    (contribution), nobody (colluding), and a value that the job chooses (gamma, see `GammaInputs`, and modulus).
 
     Attributes:
         categories: of the auxiliary data; 1 without.
@@ -109,6 +110,13 @@ class HeatmapParameters:
     allow_overflow: bool = option(False, "run with a modulus that is too small")
     noise_source: NoiseSource = option(
         "shard", "with trust secagg, shard: a shard's noise in closed form; client: every client's share (slow)"
+    )
+    colluding: float | None = option(
+        None,
+        "share of a shard's required clients who may give their noise shares to the server: noise grows so that "
+        "epsilon holds against them too (default: 0)",
+        ge=0,
+        le=MAX_COLLUDING,
     )
     simulated_dropout: float = option(0.0, "probability that a client drops out after the noise is planned", ge=0, le=1)
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP)
@@ -238,6 +246,8 @@ class HeatmapParameters:
         """The option by which every client's share of the noise counts; empty where a shard's noise does."""
         if self.participation != "planned":
             return "participation"
+        if self.colluding:
+            return "colluding"
         return "" if self.noise_source == "shard" else "noise_source"
 
     @property
@@ -275,6 +285,7 @@ class HeatmapParameters:
             rounding=self.rounding,
             modulus=self.modulus,
             overflow_probability=self.overflow_probability,
+            colluding=self.colluding or 0.0,
         ).automatic_gamma()
 
     @property
@@ -290,4 +301,6 @@ class HeatmapParameters:
             del own["slots"], own["records_per_user"]
         if self.rotation == 1:
             del own["rotation"]
+        if not self.colluding:
+            del own["colluding"]
         return {**own, "method": self.method.NAME, **asdict(self.method)}

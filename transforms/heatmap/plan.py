@@ -17,6 +17,7 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
@@ -24,6 +25,7 @@ from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, signif
 
 _VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of the noise
 _DROPOUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
+_COLLUDING = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,6 +201,14 @@ def plan_details(plan: Plan) -> str:
         dropouts = ["devices that drop out", *(f"{dropout:.0%}" for dropout in _DROPOUTS)]
         lost = ["shards lost", *(percent(plan.shards_lost(dropout)) for dropout in _DROPOUTS)]
         lines.append(markdown_table([dropouts, lost]))
+        if state.noise == LAPLACE:
+            lines.append(
+                "Devices that collude with the server can subtract their shares of the noise. The epsilon that holds "
+                f"against\nthem, in a shard of {cohort.required_survivors:,} devices (--colluding adds noise for it):\n"
+            )
+            colluding = ["devices that collude", *(f"{share:.0%}" for share in _COLLUDING)]
+            against = ["epsilon", *(significant(state.epsilon_against(share)) for share in _COLLUDING)]
+            lines.append(markdown_table([colluding, against]))
     return "\n".join(lines)
 
 
@@ -293,7 +303,8 @@ def trust_table(parameters: HeatmapParameters) -> str:
     rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
     for trust in Trust:
         try:
-            plan = make_plan(replace(parameters, trust=trust))  # type: ignore[arg-type]
+            colluding = None if trust == Trust.CENTRAL else parameters.colluding
+            plan = make_plan(replace(parameters, trust=trust, colluding=colluding))  # type: ignore[arg-type]
         except RequestError:  # a model that the heatmap does not offer, or not with these options
             offered = trust in get_args(CentralOrSecagg)
             rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])

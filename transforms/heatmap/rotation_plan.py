@@ -188,12 +188,13 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
         raise ValueError("users: a plan needs the number of users")
     asked = users / cohorts
     # Each of these sums has a noise of its own.
-    sums = 1 if parameters.is_central else Cohort.plan(asked, None, parameters.shard_size, parameters.dropout).shards
+    cohort = Cohort.plan(asked, None, parameters.shard_size, parameters.dropout, colluding=parameters.colluding or 0.0)
+    sums = 1 if parameters.is_central else cohort.shards
     found = []
     distributions: tuple[tuple[NoiseName, AdditiveNoise], ...] = (("laplace", LAPLACE), ("gaussian", GAUSSIAN))
     for name, noise in distributions:
         delta = parameters.delta if noise is GAUSSIAN else 0.0
-        if parameters.noise not in ("auto", name) or (noise is GAUSSIAN and not delta):
+        if parameters.noise not in ("auto", name) or (noise is GAUSSIAN and (parameters.colluding or not delta)):
             continue
         epsilon = min(daily_epsilon(limit, delta, cohorts), parameters.epsilon)
         night = replace(
@@ -208,7 +209,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
                 delta=delta,
                 noise=name,
                 shards=None if parameters.is_central else sums,
-                noise_stddev=cohorts * math.sqrt(sums) * of_one_sum,
+                noise_stddev=cohorts * math.sqrt(sums * cohort.noise_shape) * of_one_sum,
             )
         )
     return min(found, key=lambda choice: choice.noise_stddev)

@@ -60,7 +60,12 @@ def plan(
         RequestError: the sub-query cannot be run with these parameters.
     """
     cohort = Cohort.plan(
-        population.users, parameters.users, parameters.shard_size, parameters.dropout, parameters.participation
+        population.users,
+        parameters.users,
+        parameters.shard_size,
+        parameters.dropout,
+        parameters.participation,
+        parameters.colluding or 0.0,
     )
     noisy_sums = 1 if parameters.is_central else cohort.shards
     state = HeatmapState(
@@ -207,6 +212,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         shard_range,
         cohort.planned_clients,
         state.noise,
+        cohort.colluders,
     )
 
 
@@ -233,7 +239,8 @@ def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probabil
     users = state.max_users(COUNT_SHARE * probability) * cohort.sampling_rate
     return min_window(
         expected_size=users / cohort.shards,
-        required_survivors=None if cohort.planned_clients is not None else cohort.required_survivors,
+        honest_survivors=None if cohort.planned_clients is not None else cohort.honest_survivors,
+        noise_shape=cohort.noise_shape,
         epsilon=epsilon,
         sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
         gamma=state.gamma,

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import Cohort, whole_clients
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.colluding import colluding_epsilon
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity, l2_sensitivity
 from sfumato.transforms.secagg.shard_sums import ShardQuery
@@ -243,7 +244,22 @@ class HeatmapState:
             length: of the vector; None for that of the last result.
         """
         one = self.noise.stddev(epsilon, self.sensitivity(length, sensitivity)) / self.unit
-        return math.sqrt(self.noisy_sums) * one
+        return math.sqrt(self.noisy_sums * self.cohort.noise_shape) * one
+
+    def epsilon_against(self, share: float) -> float:
+        """The epsilon of a real protocol's run so far against its server and the clients who collude with it.
+
+        Args:
+            share: of a minimal shard's clients, the required survivors, who collude; below 1, rounded down to clients.
+                The noise is Laplace noise in the sums of shards.
+        """
+        cohort = self.cohort
+        honest = cohort.required_survivors - whole_clients(share, cohort.required_survivors)
+        costs = []
+        for result in self.results:
+            sensitivity = self.sensitivity(result.encoding.length, result.encoding.sensitivity)
+            costs.append(colluding_epsilon(result.spent.cost, sensitivity, honest / cohort.honest_survivors))
+        return self.population.epsilon + (max if self.has_disjoint_cohorts else math.fsum)(costs)
 
 
 def _weighted_mean(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:

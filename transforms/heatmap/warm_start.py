@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -55,14 +56,15 @@ class WarmStart:
         if manifest.get("job") != "heatmap":
             raise RequestError(f"warm_start: a heatmap's release is needed, this one is of {manifest.get('job')!r}")
         try:
-            region = tuple(float(manifest["region"][side]) for side in ("west", "south", "east", "north"))
+            region = region_from(manifest["region"])
             depth, release_id = int(manifest["grid"]["depth"]), str(manifest["release_id"])
             epsilon = check_epsilon("epsilon", float(manifest["privacy"]["epsilon"]))
             safe = manifest["privacy"]["randomness"]["safe"] is True
         except (KeyError, TypeError, ValueError, RequestError) as error:
             problem = f"the release's manifest lacks its region, grid or guarantee ({error!r})"
             raise RequestError(f"warm_start: {problem}") from None
-        if region != (here := astuple(grid.region)):
+        if region != grid.region:
+            here = grid.region
             raise RequestError(f"warm_start: the release is of region {region}, this heatmap of {here}; give the same")
         if depth != grid.depth:
             raise RequestError(f"warm_start: the release has depth {depth}, this heatmap {grid.depth}; give the same")

@@ -444,6 +444,11 @@ class SampledPage:
                 "quantiles": " Each round looked where the earlier ones had left the question open.",
             }.get(self._manifest["job"], "")
             paragraphs.append(f"It took {rounds} rounds, each with a draw of its own.{inside}")
+        if self._manifest["parameters"].get("parameters") == "paper":
+            paragraphs.append(
+                "The sampling rate and the threshold are those of Bharadwaj and Cormode's paper. The exact guarantee "
+                "would allow a larger sample at the same epsilon and delta."
+            )
         if contact["kind"] == "limited":
             each = "Each round" if rounds > 1 else "The round"
             paragraphs.append(f"{each} asked about {contact['contacted_users']:,} users, chosen at random.")

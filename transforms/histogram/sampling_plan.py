@@ -22,6 +22,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta, delta
 from sfumato.transforms.histogram.composition import rounds_delta
 from sfumato.transforms.histogram.optimal_sampling import choose_sampling
+from sfumato.transforms.histogram.paper_sampling import paper_sampling
 from sfumato.transforms.histogram.sampling_round import Sampling, check_count, check_rate, hidden_count
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
@@ -162,6 +163,11 @@ class SamplePlan:
         return delta(self.rounds_epsilon, self.sampling.rate, self.sampling.threshold)
 
     @property
+    def sampling_text(self) -> str:
+        """Which rule chose the sampling rate and the threshold, as a clause."""
+        return "the pair of least expected error within the exact guarantee"
+
+    @property
     def contact_manifest(self) -> dict[str, Any]:
         """The manifest's entry on contacted users."""
         plan = self.contact_plan
@@ -176,3 +182,22 @@ class SamplePlan:
         """
         threshold = self.sampling.threshold if cut is None else cut + 1
         return hidden_count(Sampling(self.sampling.rate_steps, threshold), rounds=self.rounds)
+
+
+@dataclass(frozen=True)
+class PaperSamplePlan(SamplePlan):
+    """A plan with the sampling rate and the threshold of the paper's corollary (see `paper_sampling`).
+
+    Epsilon and delta are divided evenly among the rounds, as in the paper. `delta_spent` is the exact delta, which lies
+    far below the paper's bound.
+    """
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """The sampling of every round."""
+        return paper_sampling(self.rounds_epsilon, self.delta, self.population, self.rounds)
+
+    @property
+    def sampling_text(self) -> str:
+        """See SamplePlan.sampling_text."""
+        return "the paper's own: p = (1 - e^-epsilon) / 6, and tau from delta <= e^(-C tau)"

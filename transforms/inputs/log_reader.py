@@ -366,7 +366,7 @@ def _check_degrees(file: OpenLog, reading: Reading, log: LogFile) -> None:
     By the footer of a Parquet file, or by the first rows of other files.
     """
     layout = log.layout
-    if layout.e7 or reading.derives:
+    if layout.e7 or layout.on_plane or reading.derives:
         return
     for name in (layout.latitude, layout.longitude):
         if name in reading.sources and file.largest_integer(name) >= _E7_DEGREES:

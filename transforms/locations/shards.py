@@ -34,9 +34,11 @@ class Cohort:
         users: expected number of users who take part.
         sampling_rate: users over population.
         shards: how many there are.
-        required_survivors: the clients whose noise shares add up to the planned noise. In the paper's model a shard
-            with fewer survivors reveals nothing.
+        required_survivors: the clients whose noise shares add up to the planned noise, with the colluders. In the
+            paper's model a shard with fewer survivors reveals nothing.
         participation: the model.
+        colluders: of the required survivors, those who may give their noise shares to the server. The shares of the
+            others alone add up to the planned noise.
     """
 
     population: float
@@ -45,6 +47,17 @@ class Cohort:
     shards: int
     required_survivors: int
     participation: Participation = "planned"
+    colluders: int = 0
+
+    @property
+    def honest_survivors(self) -> int:
+        """The required survivors who do not collude."""
+        return self.required_survivors - self.colluders
+
+    @property
+    def noise_shape(self) -> float:
+        """The noise of the required survivors, in units of the planned noise: 1 if none may collude."""
+        return self.required_survivors / self.honest_survivors
 
     @property
     def planned_clients(self) -> int | None:
@@ -70,21 +83,32 @@ class Cohort:
         shard_size: int,
         dropout: float,
         participation: Participation = "planned",
+        colluding: float = 0.0,
     ) -> Cohort:
-        """ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it)."""
+        """ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it).
+
+        colluding: share of a shard's required survivors who may collude, below 1; rounded down to whole clients.
+        """
         population = max(population, 1.0)
         expected = population if users is None else min(float(users), population)
         shards = max(1, round(expected / shard_size))
         if expected / shards > 1.05 * shard_size:
             shards = math.ceil(expected / shard_size)
+        required = max(1, math.ceil((1 - dropout) * min(shard_size, expected / shards)))
         return cls(
             population=population,
             users=expected,
             sampling_rate=expected / population,
             shards=shards,
-            required_survivors=max(1, math.ceil((1 - dropout) * min(shard_size, expected / shards))),
+            required_survivors=required,
             participation=participation,
+            colluders=whole_clients(colluding, required),
         )
+
+
+def whole_clients(share: float, clients: int) -> int:
+    """A share of some clients in whole clients, rounded down."""
+    return math.floor(share * clients * (1 + 1e-12))  # 0.29 * 100 is 28.999999999999996
 
 
 @dataclass(frozen=True)

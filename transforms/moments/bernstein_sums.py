@@ -10,12 +10,15 @@ For K = 1 the slots are the sums of 1 - t and of t. What one user can add, and t
 Laplace noise on the slots is the K-norm mechanism of a count with a sum (Hardt and Talwar 2010, On the geometry of
 differential privacy; its K names a norm). The count, and the sum about the middle of the range, each have half the
 variance that they have from half of the budget each.
+
+With a second column, at u of its range, the user adds `scale` B_j(t) B_l(u) to slot (j, l). These products are at least
+0, and their sum is 1, too. So the sensitivity stays, and sums of products of both columns are linear in the slots.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,17 +35,18 @@ class ExactSums:
     """Exact sums over users. They may be used only with noise added.
 
     Attributes:
-        slots: int64[G, K + 1], by group and slot.
-        outside: int64[2], users with a value below and above the range.
+        slots: int64[G, S], by group and slot. S is K + 1, with a second column (K + 1)(L + 1).
+        outside: int64[2 C], users with a value below and above the range of each of C columns.
     """
 
     slots: NDArray[np.int64]
     outside: NDArray[np.int64]
 
     @classmethod
-    def zeros(cls, groups: int, degree: int) -> ExactSums:
-        """The sums of no user."""
-        return cls(np.zeros((groups, degree + 1), np.int64), np.zeros(2, np.int64))
+    def zeros(cls, groups: int, degrees: Sequence[int]) -> ExactSums:
+        """The sums of no user. degrees: K, or K and L."""
+        slots = math.prod(degree + 1 for degree in degrees)
+        return cls(np.zeros((groups, slots), np.int64), np.zeros(2 * len(degrees), np.int64))
 
     def total(self, others: Iterable[ExactSums]) -> ExactSums:
         """This and others together; for `beam.CombineGlobally`, from `zeros`."""
@@ -84,8 +88,25 @@ def coefficients(power: int, degree: int, low: float, high: float) -> Array:
     )
 
 
+def tensor(first: Array, second: Array) -> Array:
+    """The coefficients of a product of polynomials of the first and of the second column: float64[..., S].
+
+    Args:
+        first: float64[..., K + 1], coefficients in the first column.
+        second: float64[..., L + 1], coefficients in the second column.
+    """
+    products = np.asarray(first)[..., :, None] * np.asarray(second)[..., None, :]
+    return np.asarray(products.reshape(*products.shape[:-2], -1))
+
+
 def sum_values(
-    values: Array, uniforms: Array, groups: NDArray[Any] | None, rows: int, span: ValueRange, degree: int, scale: int
+    columns: Sequence[Array],
+    uniforms: Array,
+    groups: NDArray[Any] | None,
+    rows: int,
+    spans: Sequence[ValueRange],
+    degrees: Sequence[int],
+    scale: int,
 ) -> ExactSums:
     """The sums of some users.
 
@@ -93,23 +114,27 @@ def sum_values(
     exactly `scale`.
 
     Args:
-        values: float64[n], finite.
+        columns: float64[n], finite: the values of one column, or of two.
         uniforms: float64[n] in [0, 1), one keyed random number a user.
         groups: unsigned[n], below `rows`; None for one group.
         rows: number of groups.
-        span: the range. Values outside it count as an end.
-        degree: K.
+        spans: the range of each column. Values outside it count as an end.
+        degrees: K, or K and L.
         scale: what one user adds, an integer.
     """
-    with np.errstate(over="ignore"):  # an infinite distance is clipped
-        t = np.clip((values - span.low) / (span.high - span.low), 0, 1)
-    below = np.cumsum(bernstein(t, degree)[:-1], axis=0)  # of slots 0..j together; of all, it is 1
-    edges = np.full((degree + 2, len(t)), scale, np.int64)
+    clients = len(columns[0])
+    basis, outside = np.ones((1, clients)), []
+    for values, span, degree in zip(columns, spans, degrees, strict=True):
+        with np.errstate(over="ignore"):  # an infinite distance is clipped
+            t = np.clip((values - span.low) / (span.high - span.low), 0, 1)
+        basis = (basis[:, None] * bernstein(t, degree)).reshape(len(basis) * (degree + 1), clients)
+        outside += [np.count_nonzero(values < span.low), np.count_nonzero(values > span.high)]
+    below = np.cumsum(basis[:-1], axis=0)  # of slots 0..j together; of all, it is 1
+    edges = np.full((len(basis) + 1, clients), scale, np.int64)
     edges[0] = 0
     edges[1:-1] = np.floor(scale * np.minimum(below, 1) + uniforms)
     added = np.diff(edges, axis=0)
-    group = np.zeros(len(t), np.int64) if groups is None else groups
+    group = np.zeros(clients, np.int64) if groups is None else groups
     # Sums of a block stay far below 2^53, so they are exact as floats.
     slots = [np.bincount(group, column, rows).astype(np.int64) for column in added]
-    outside = [np.count_nonzero(values < span.low), np.count_nonzero(values > span.high)]
     return ExactSums(np.stack(slots, axis=1), np.array(outside, np.int64))

@@ -24,7 +24,6 @@ from sfumato.transforms.moments.central_moments import CentralMomentsPlan, Centr
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.moment_tables import MomentTables, moment_tables
 from sfumato.transforms.moments.moments_view import moments_view
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
 
@@ -40,12 +39,14 @@ class CentralMomentsMetadata:
         grouping: the groups; None for everybody together.
         column: of the values.
         bounded: whether one record of each user counts; otherwise rows are users.
+        second_column: of the second values; None without them.
     """
 
     release: ReleaseMetadata
     grouping: Grouping | None
     column: str
     bounded: bool
+    second_column: str | None = None
 
 
 def central_files(state: CentralSums, metadata: CentralMomentsMetadata) -> dict[str, bytes]:
@@ -68,7 +69,7 @@ def central_tables(state: CentralSums, grouping: Grouping | None) -> MomentTable
         for one in state.estimates(*given, **level):
             yield allow_for_selection(one, least, half, state.value_range(Statistic(one.statistic)))
 
-    return moment_tables(estimates, state.span, grouping, state.clients, margin)
+    return moment_tables(estimates, state.spans, grouping, state.clients, margin)
 
 
 def allow_for_selection(
@@ -110,7 +111,11 @@ def _manifest(
     if grouping is not None:
         content |= grouping.groups.place()
     if plan.degree:
-        content["range"] = {**asdict(state.span), "source": "noisy counts" if plan.finds_range else "given"}
+        sources = ["noisy counts" if span is None else "given" for span in (plan.span, plan.second_span)]
+        ranges = [{**asdict(span), "source": source} for span, source in zip(state.spans, sources, strict=False)]
+        content["range"] = ranges[0]
+        if plan.has_second:
+            content["second"] = {"column": metadata.second_column, "range": ranges[1]}
     assumptions = [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE]
     if not metadata.bounded:
         assumptions = [ROWS_SPEND_APART if one == ONE_ID else one for one in assumptions]
@@ -123,8 +128,9 @@ def _manifest(
         "delta": 0.0,
         "shares": plan.shares,
         "noise_stddev": plan.count_stddev,
-        "mechanism": f"discrete Laplace noise on {plan.degree + 1} sum{'s'[: plan.degree]} of Bernstein polynomials "
-        "over the range, in every group, which one user changes by 1 in all (integers against thresholds of 64 bits)",
+        "mechanism": f"discrete Laplace noise on {plan.slots} sum{'s'[: plan.degree]} of Bernstein polynomials "
+        f"over the range{'s' * plan.has_second}, in every group, which one user changes by 1 in all (integers "
+        "against thresholds of 64 bits)",
         "randomness": metadata.release.source,
         "groups": None if grouping is None else {"min_group": grouping.min_group},
         "assumptions": assumptions,
@@ -138,19 +144,21 @@ def _manifest(
     }
     warnings = []
     if plan.degree:
-        outside_stddev = discrete_laplace_stddev(plan.shares["outside"])
         shares = [min(max(float(count) / max(users, 1.0), 0.0), 1.0) for count in state.outside]
-        content["results"]["clipped"] = {
-            "below": shares[0],
-            "above": shares[1],
-            "stddev": outside_stddev / max(users, 1.0),
-        }
-        margin = laplace_z(0.99) * outside_stddev / max(users - laplace_z(0.99) * users_stddev, 1.0)
+        clipped = [
+            {"below": below, "above": above, "stddev": plan.outside_stddev / max(users, 1.0)}
+            for below, above in zip(shares[::2], shares[1::2], strict=True)
+        ]
+        content["results"]["clipped"] = clipped[0]
+        if plan.has_second:
+            content["results"]["second_clipped"] = clipped[1]
+        margin = laplace_z(0.99) * plan.outside_stddev / max(users - laplace_z(0.99) * users_stddev, 1.0)
         warnings += [
-            f"About {share:.1%} of the users have values {side} the range and count as its end"
-            f"{'' if plan.finds_range else '; give a wider --range'}."
-            for side, share in zip(("below", "above"), shares, strict=True)
-            if share - margin > _CLIPPED_SHARE
+            f"About {part[side]:.1%} of the users have values {side} the {name.replace('_', ' ')} and count as its end"
+            f"{'' if source == 'noisy counts' else f'; give a wider --{name}'}."
+            for part, source, name in zip(clipped, sources, ("range", "second_range"), strict=False)
+            for side in ("below", "above")
+            if part[side] - margin > _CLIPPED_SHARE
         ]
     if not state.span_is_sure:
         warnings.append(

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sfumato.schemas.charts import readable
 from sfumato.schemas.views import Fact, Section
 from sfumato.transforms.report.numbers import figures, percent
 from sfumato.transforms.report.sections import facts, get
 
 PROMISE = "A trusted curator added up the values, one record of each user, and added noise to the sums once."
+
+
+def _columns(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """The names of both columns, as readable text; the second is empty without one."""
+    return readable(str(manifest["column"])), readable(str(get(manifest, "second.column", "")))
 
 
 def reading(manifest: Mapping[str, Any]) -> list[str]:
@@ -19,12 +25,15 @@ def reading(manifest: Mapping[str, Any]) -> list[str]:
         "more often. It allows for the noise, which is its only error; another choice of the users' records, or other "
         "users, would give another value.",
     ]
-    if get(manifest, "range") is not None:
-        low, high = (f"{get(manifest, f'range.{end}'):.15g}" for end in ("low", "high"))
-        chosen = "The range was chosen from noisy counts of users by powers of two. " * (
-            get(manifest, "range.source") != "given"
-        )
-        found.append(f"Values lie in {low} to {high}; others were moved to the nearest end. {chosen}".strip())
+    first, second = _columns(manifest)
+    values_of = f"Values of {first}" if second else "Values"
+    for values, at in ((values_of, "range"), (f"Those of {second}", "second.range")):
+        if get(manifest, at) is not None:
+            low, high = (f"{get(manifest, f'{at}.{end}'):.15g}" for end in ("low", "high"))
+            chosen = "The range was chosen from noisy counts of users by powers of two. " * (
+                get(manifest, f"{at}.source") != "given"
+            )
+            found.append(f"{values} lie in {low} to {high}; others were moved to the nearest end. {chosen}".strip())
     return found
 
 
@@ -35,13 +44,16 @@ def values_chip(manifest: Mapping[str, Any]) -> str | None:
     return f"{get(manifest, 'range.low'):.6g} to {get(manifest, 'range.high'):.6g}".replace("-", "−")
 
 
-def made() -> Section:
+def made(manifest: Mapping[str, Any]) -> Section:
     """How the sums were made."""
+    of_pairs = get(manifest, "second") is not None
+    place = "places of both values within their ranges set" if of_pairs else "place of a value within the range sets"
+    products = ", all powers and the products of both columns" if of_pairs else " and all powers"
     return Section(
         title="How it was made",
         paragraphs=[
-            "The place of a value within the range sets what its user adds to each of a few sums, together always 1. "
-            "So one noise protects the number of users, their sum and all powers.",
+            f"The {place} what a user adds to each of a few sums, together always 1. So one noise protects the number "
+            f"of users, their sum{products}.",
             "A mean is a ratio of noisy sums. Its interval holds all means for which the sums are within the noise "
             "(Fieller's method). Where the number of users is within the noise of 0, nothing is known of a mean.",
             "The sums of everybody are those of all groups together, so totals agree.",
@@ -50,15 +62,17 @@ def made() -> Section:
 
 
 def measured(manifest: Mapping[str, Any]) -> Section:
-    """The noise, and the users outside the range."""
+    """The noise, and the users outside the range of each column."""
     noise = get(manifest, "privacy.noise_stddev")
-    clipped = get(manifest, "results.clipped")
+    first, second = _columns(manifest)
+    given = (first, "its range") if second else ("values", "the range")
     rows: list[Fact] = facts(
         ("Noise on a number of users", f"± {figures(2 * noise, noise)}, twice its standard deviation"),
         *(
-            (f"Users with values {side} the range", f"{percent(clipped[side])} ± {percent(2 * clipped['stddev'], 2)}")
+            (f"Users with {values} {side} {span}", f"{percent(clipped[side])} ± {percent(2 * clipped['stddev'], 2)}")
+            for (values, span), at in ((given, "clipped"), ((second, "its range"), "second_clipped"))
+            if (clipped := get(manifest, f"results.{at}")) is not None
             for side in ("below", "above")
-            if clipped is not None
         ),
     )
     return Section(title="What was measured", facts=rows)

@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.moments import EVERYBODY, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
+from sfumato.schemas.moments import EVERYBODY, SUMS, MomentEstimate, Statistic
 from sfumato.transforms.moments.bit_means import Z_95
 from sfumato.transforms.moments.statistic_kinds import (
+    CORRELATION,
+    COVARIANCE,
     GEOMETRIC_MEAN,
     LOG_PRODUCT,
     MEAN,
     MOMENT,
     VARIANCE,
+    Forms,
     Means,
     StatisticContext,
     StatisticKind,
@@ -26,7 +29,7 @@ from sfumato.transforms.moments.statistic_kinds import (
 from sfumato.transforms.shrinkage import shrink
 
 STATISTICS: dict[str, StatisticKind] = {
-    kind.name: kind for kind in (MEAN, VARIANCE, MOMENT, GEOMETRIC_MEAN, LOG_PRODUCT)
+    kind.name: kind for kind in (MEAN, VARIANCE, MOMENT, GEOMETRIC_MEAN, LOG_PRODUCT, COVARIANCE, CORRELATION)
 }
 
 
@@ -63,40 +66,40 @@ def evaluate(
     statistic: Statistic,
     variance: Variance,
     means: Mapping[str, Means],
-    centre: float,
+    centres: tuple[float, float],
     users: NDArray[np.float64],
-    form: FixedPoint,
+    forms: Forms,
     users_variance: NDArray[np.float64] | float = 0.0,
     level: float = 0.95,
 ) -> Result:
-    """Computes a statistic from its quantities' means, clipped to the range that values of this form allow.
+    """Computes a statistic from its quantities' means, clipped to the range that values of these forms allow.
 
     Args:
         statistic: the statistic.
         variance: how a variance is computed: about the centre, or raw.
         means: by quantity, each of G groups.
-        centre: the centre of `square`.
+        centres: the centres of `square` and `second_square`, and of `product`.
         users: float64[G], all users of each group.
-        form: of the values.
+        forms: of the values.
         users_variance: of users, where that is noisy.
         level: of the means' intervals and of the result's.
     """
     z = float(-ndtri((1 - level) / 2))
     quantity_means = [means[kind] for kind in quantities_of(statistic, variance)]
     value, low, high, clients = find_kind(statistic).evaluate(
-        quantity_means, StatisticContext(variance, centre, users, users_variance, z)
+        quantity_means, StatisticContext(variance, centres[0], users, users_variance, z, centres[1])
     )
-    smallest, largest = value_range(statistic, form)
+    smallest, largest = value_range(statistic, forms)
     low, value, high = (np.clip(column, smallest, largest) for column in (low, value, high))
     return Result(value, (high - low) / (2 * z), low, high, clients)
 
 
-def value_range(statistic: Statistic, form: FixedPoint | ValueRange) -> tuple[float, float]:
-    """The smallest and the largest value of a statistic, for values in the form's range."""
-    return find_kind(statistic).value_range(form, statistic.power)
+def value_range(statistic: Statistic, forms: Forms) -> tuple[float, float]:
+    """The smallest and the largest value of a statistic, for values in the forms' ranges."""
+    return find_kind(statistic).value_range(forms, statistic.power)
 
 
-def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint | ValueRange) -> list[MomentEstimate]:
+def shrunk(estimates: Sequence[MomentEstimate], forms: Forms) -> list[MomentEstimate]:
     """The same estimates in the same order, those of groups shrunk towards everybody's according to their noise.
 
     The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. SUMS stay
@@ -109,9 +112,9 @@ def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint | ValueRange) -
             continue
         everybody = next(one for one in estimates if one.statistic == name and one.group == EVERYBODY)
         rows = [estimates[i] for i in places]
-        stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), form.step))
+        stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), forms[0].step))
         value, variance = shrink(np.array([one.value for one in rows]), stddev**2, everybody.value)
-        ends = value_range(Statistic(name), form)
+        ends = value_range(Statistic(name), forms)
         low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
         columns = zip(places, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
         for i, centre, deviation, least, most in columns:

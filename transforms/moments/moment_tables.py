@@ -18,9 +18,7 @@ from sfumato.schemas.moments import (
     MOMENTS_SCHEMA,
     OTHER,
     SUMS,
-    FixedPoint,
     MomentEstimate,
-    ValueRange,
     moment_cells_schema,
     moment_zones_schema,
 )
@@ -30,6 +28,7 @@ from sfumato.schemas.tree import node_names
 from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.moments.groups import CellGroups, Grouping, ZoneGroups
+from sfumato.transforms.moments.statistic_kinds import Forms
 from sfumato.transforms.zones.zone_file import Zones
 
 _EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
@@ -61,7 +60,7 @@ class MomentTables:
 
 def moment_tables(
     estimates: Estimates,
-    form: FixedPoint | ValueRange,
+    forms: Forms,
     grouping: Grouping | None,
     clients: NDArray[np.float64],
     margin: float,
@@ -70,7 +69,7 @@ def moment_tables(
 
     Args:
         estimates: of the release.
-        form: of the values.
+        forms: of the values.
         grouping: the groups; None for everybody together.
         clients: float64[rows], estimated users of each row.
         margin: see Grouping.published_groups.
@@ -95,7 +94,7 @@ def moment_tables(
         located = {name: code for code, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
         compared = simultaneous(estimates, published, published_group, found[0].statistic)
-        columns = _columns(found, shrunk(found, form), compared)
+        columns = _columns(found, shrunk(found, forms), compared)
         if isinstance(grouping.groups, CellGroups):
             tables[CELLS_FILE] = _cells_table(columns, codes, grouping.groups.grid)
         else:

@@ -29,6 +29,7 @@ from sfumato.schemas.moments import (
     EVERYBODY,
     OTHER,
     BitMeans,
+    FixedPoint,
     MomentEstimate,
     Statistic,
 )
@@ -43,6 +44,7 @@ from sfumato.transforms.moments.moment_tables import moment_tables
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.quantities import SECOND
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
 from sfumato.transforms.shrinkage import simultaneous_z
@@ -62,6 +64,7 @@ class MomentsMetadata:
         meter: states what a client discloses.
         column: of the values.
         bounded: whether one record of each user counts; otherwise rows are users.
+        second_column: of the second values; None without them.
     """
 
     release: ReleaseMetadata
@@ -70,6 +73,7 @@ class MomentsMetadata:
     meter: PrivacyMeter
     column: str
     bounded: bool
+    second_column: str | None = None
 
 
 def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:
@@ -78,7 +82,7 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
     bits = state.bit_charts(plan)
     clients, stddev = state.clients(plan), float(np.sqrt(state.clients_variance(plan).item()))
     margin = 0.0 if grouping is None else simultaneous_z(len(grouping.groups)) * stddev / math.sqrt(len(clients))
-    found = moment_tables(partial(state.estimates, plan), plan.form, grouping, clients, margin)
+    found = moment_tables(partial(state.estimates, plan), plan.forms, grouping, clients, margin)
     manifest = _manifest(state, metadata, bits, found.groups, (max(float(clients.sum()), 0.0), stddev), found.estimates)
     tables = {**found.tables, BITS_FILE: pa.concat_tables([_bits_table(bit_means) for bit_means in bits])}
     files = {name: parquet_bytes(table) for name, table in tables.items()}
@@ -110,7 +114,9 @@ def _manifest(
     content: dict[str, Any] = {"column": metadata.column}
     if grouping is not None:
         content |= grouping.groups.place()
-    content["fixed_point"] = {**asdict(form), "step": form.step, "low": form.low, "high": form.high}
+    content["fixed_point"] = _form(form)
+    if plan.second is not None:
+        content["second"] = {"column": metadata.second_column, "fixed_point": _form(plan.second)}
     content["method"] = plan.method_of(state)
     content["privacy"] = {
         "unit": PRIVACY_UNIT,
@@ -150,7 +156,7 @@ def _manifest(
     }
     warnings = _warnings(bits, local)
     for estimate in estimates:
-        smallest, largest = value_range(Statistic(estimate.statistic), form)
+        smallest, largest = value_range(Statistic(estimate.statistic), plan.forms)
         if estimate.group == EVERYBODY and estimate.high - estimate.low > 0.5 * (largest - smallest):
             warnings.append(
                 f"The {estimate.statistic} is not known: its interval covers most of the possible range. Use more "
@@ -163,18 +169,23 @@ def _manifest(
     return release_manifest(metadata.release, content, warnings)
 
 
+def _form(form: FixedPoint) -> dict[str, Any]:
+    return {**asdict(form), "step": form.step, "low": form.low, "high": form.high}
+
+
 def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
     warnings = [] if local else ["Bits are reported as they are: this release has no differential privacy (--no_dp)."]
     for bit_means in bits:
-        if bit_means.quantity == "value" and local and _unseen(bit_means):
+        name = {"value": "the values", SECOND + "value": "the second column's values"}.get(bit_means.quantity)
+        if name and local and _unseen(bit_means):
             warnings.append(
-                "No bit of the values is above its noise, so the estimates shrink towards 0: use more users, a "
+                f"No bit of {name} is above its noise, so the estimates shrink towards 0: use more users, a "
                 "larger epsilon, fewer --bits, or --method weighted, which does not shrink."
             )
-        if bit_means.quantity == "value" and (bit_means.mean - 2 * bit_means.stddev > 0.8)[-3:].all():
+        if name and (bit_means.mean - 2 * bit_means.stddev > 0.8)[-3:].all():
             warnings.append(
-                "The highest bits are set for nearly all users: many values may lie beyond the range and count as its "
-                "end. Give more --bits or fewer --fraction_bits (--verbose counts such values)."
+                f"The highest bits of {name} are set for nearly all users: many values may lie beyond the range and "
+                "count as its end. Give more --bits or fewer --fraction_bits (--verbose counts such values)."
             )
     return warnings
 

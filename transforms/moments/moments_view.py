@@ -16,7 +16,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, FixedPoint, MomentEstimate, ValueRange
+from sfumato.schemas.moments import EVERYBODY, OTHER, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
 from sfumato.schemas.region import Region, area_km2, ground_metres
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE, ZONES_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
@@ -40,7 +40,8 @@ from sfumato.schemas.views import (
     Table,
 )
 from sfumato.transforms.moments.central_moments_view import PROMISE, made, measured, reading, values_chip
-from sfumato.transforms.moments.derived_statistics import shrunk
+from sfumato.transforms.moments.derived_statistics import shrunk, value_range
+from sfumato.transforms.moments.statistic_kinds import Forms
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised, with_interval
 from sfumato.transforms.report.scales import uncertain, value_scale
 from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems, table_section
@@ -86,11 +87,13 @@ class _Release:
     def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
         self._files, self._manifest, self._privacy = files, manifest, manifest["privacy"]
         self._column = readable(str(manifest["column"]))
-        self._form = _form(manifest)
+        self._second = readable(str(get(manifest, "second.column", "")))
+        self._forms = _forms(manifest)
         measured = [MomentEstimate(**row) for row in self._table(MOMENTS_FILE).to_pylist()]
-        self._estimates = shrunk(measured, self._form)  # those of groups drawn towards everybody's
+        self._estimates = shrunk(measured, self._forms)  # those of groups drawn towards everybody's
         self._overall = [one for one in measured if one.group == EVERYBODY]
         results, bits = manifest["results"], get(manifest, "privacy.meter.bits_per_client")
+        self._of = "values" if self._second else "value"
         self._clients = about(results["clients"], max(results["clients_stddev"], results["clients"] / 1000))
         self._sent = "one record" if bits is None else "one bit" if bits == 1 else f"{bits} bits"
 
@@ -102,8 +105,8 @@ class _Release:
         title = statistic_title(answer.statistic)
         value, low, high = with_interval(answer.value, answer.low, answer.high)
         headline = (
-            f"{title} of {self._column}: {value} (between {low} and {high}), from {self._sent} of each of about "
-            f"{self._clients} users"
+            f"{title} of {self._columns(answer)}: {value} (between {low} and {high}), from {self._sent} of each of "
+            f"about {self._clients} users"
         )
         bits = self._bits()
         variance = next((one.value for one in self._overall if one.statistic == "variance"), None)
@@ -111,11 +114,13 @@ class _Release:
         geography, present = Geography.of(self._files), {*self._files, MOMENTS_PICTURE}
         groups = self._groups()
         body = MomentsBody(
-            column=self._column,
+            column=self._columns(answer),
             limits=(min(answer.low, 0.0), answer.high)
             if answer.statistic in SUMS
-            else (self._form.low, self._form.high),
-            deviation=None if variance is None else math.sqrt(max(variance, 0.0)),
+            else value_range(Statistic(answer.statistic), self._forms)
+            if answer.statistic in PAIRS
+            else (self._forms[0].low, self._forms[0].high),
+            deviation=None if variance is None or answer.statistic in PAIRS else math.sqrt(max(variance, 0.0)),
             statistics=[_statistic(one) for one in self._overall],
             reading=_INTERVAL.format("" if self._is_central else "which users were asked about which bit, and for "),
             groups=[] if on_map else groups,
@@ -142,7 +147,7 @@ class _Release:
                 self._statistic_table(),
                 *self._group_tables(groups),
                 self._reading(bits),
-                made() if self._is_central else self._made(),
+                made(self._manifest) if self._is_central else self._made(),
                 measured(self._manifest) if self._is_central else self._sending(),
             ],
             timeline=get(self._manifest, "timeline"),
@@ -167,8 +172,8 @@ class _Release:
         if self._is_central:
             return PROMISE
         if not self._is_private:
-            return f"Each user sent {self._sent} of their value as it is: no differential privacy."
-        return f"Each user sent {self._sent} of their value, flipped with a known probability."
+            return f"Each user sent {self._sent} of their {self._of} as it is: no differential privacy."
+        return f"Each user sent {self._sent} of their {self._of}, flipped with a known probability."
 
     def _chips(self) -> list[Fact]:
         if self._is_central:
@@ -209,7 +214,13 @@ class _Release:
         return found
 
     def _unit(self, statistic: str) -> str:
+        if statistic in PAIRS:
+            return statistic
         return "users" if statistic == "count" else self._column
+
+    def _columns(self, one: MomentEstimate) -> str:
+        """What a statistic is of: the column, or both columns."""
+        return f"{self._column} and {self._second}" if one.statistic in PAIRS else self._column
 
     def _map(self) -> MapBody:
         cells = self._table(CELLS_FILE)
@@ -320,7 +331,7 @@ class _Release:
             margin = _Z * row["stddev"]
             found.append(
                 BitRow(
-                    quantity=quantity_title(row["quantity"], self._column),
+                    quantity=quantity_title(row["quantity"], self._column, self._second),
                     place=place_value(row["weight"]),
                     share=row["mean"] if known else None,
                     low=row["mean"] - margin if known else None,
@@ -391,10 +402,13 @@ class _Release:
                 "Grey bits do not stand out from chance. They are probably empty and hardly count. Should such a bit "
                 "be set in a few values, the result may be off by what it would add."
             )
-        paragraphs.append(
-            f"Values have steps of {form['step']:.15g} and lie in {form['low']:.15g} to {form['high']:.15g}; others "
-            "were moved to the nearest end."
-        )
+        values = f"Values of {self._column}" if self._second else "Values"
+        for name, one in ((values, form), (f"Those of {self._second}", get(self._manifest, "second.fixed_point"))):
+            if one is not None:
+                paragraphs.append(
+                    f"{name} have steps of {one['step']:.15g} and lie in {one['low']:.15g} to {one['high']:.15g}; "
+                    "others were moved to the nearest end."
+                )
         return Section(title="How to read it", paragraphs=paragraphs)
 
     def _drawn(self, groups: Mapping[str, Any] | None) -> list[str]:
@@ -428,7 +442,7 @@ class _Release:
         flipped = " Each report was then flipped with a known probability, which the estimate allows for."
         rows = [
             [
-                quantity_title(one["quantity"], self._column),
+                quantity_title(one["quantity"], self._column, self._second),
                 str(one["round"]),
                 f"{one['clients']:,.0f}",
                 f"{one['reports']:,.0f}",
@@ -463,11 +477,13 @@ class _Release:
         return Section(title="What each user sent", facts=found)
 
 
-def _form(manifest: Mapping[str, Any]) -> FixedPoint | ValueRange:
-    """The form of the values that a manifest states; any where no value was used."""
+def _forms(manifest: Mapping[str, Any]) -> Forms:
+    """The forms of the values of one or two columns that a manifest states; any where no value was used."""
+    columns = [manifest, *([manifest["second"]] if "second" in manifest else [])]
     if "fixed_point" in manifest:
-        return FixedPoint(*(manifest["fixed_point"][name] for name in ("bits", "fraction_bits", "signed", "offset")))
-    return ValueRange(get(manifest, "range.low", 0.0), get(manifest, "range.high", 1.0))
+        names = ("bits", "fraction_bits", "signed", "offset")
+        return [FixedPoint(*(one["fixed_point"][name] for name in names)) for one in columns]
+    return [ValueRange(get(one, "range.low", 0.0), get(one, "range.high", 1.0)) for one in columns]
 
 
 def statistic_title(name: str) -> str:
@@ -479,8 +495,8 @@ def statistic_title(name: str) -> str:
     return named.get(name, readable(name[:1].upper() + name[1:]))
 
 
-def quantity_title(quantity: str, column: str) -> str:
-    """What the bits are of, in words; `column` is readable text."""
+def quantity_title(quantity: str, column: str, second: str = "") -> str:
+    """What the bits are of, in words; the names of the first and the second column are readable text."""
     kind, _, power = quantity.partition(":")
     if kind == "power" and power.isdecimal():
         return f"{column} to the power {power}"
@@ -488,6 +504,9 @@ def quantity_title(quantity: str, column: str) -> str:
         "value": column,
         "square": f"the squared distance of {column} from its mean",
         "log2": f"the binary logarithm of {column}",
+        "second_value": second,
+        "second_square": f"the squared distance of {second} from its mean",
+        "product": f"the product of the distances of {column} and {second} from their means",
     }
     return named.get(quantity, readable(quantity))
 

@@ -10,21 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.moments import EVERYBODY, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
+from sfumato.schemas.moments import EVERYBODY, PAIRS, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, with_uniform_share
 from sfumato.transforms.moments.bit_means import EMPTY, BitEstimates, MeanEstimate, bit_means, evidence
 from sfumato.transforms.moments.derived_statistics import evaluate, quantities_of
 from sfumato.transforms.moments.method_choice import chosen_method
 from sfumato.transforms.moments.prior import Prior
-from sfumato.transforms.moments.quantities import Quantity, Slots, Thresholds, encode
+from sfumato.transforms.moments.quantities import (
+    CENTRED,
+    SECOND,
+    Quantity,
+    Slots,
+    Thresholds,
+    encode_columns,
+)
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
-from sfumato.transforms.moments.statistic_kinds import Means, Variance
+from sfumato.transforms.moments.statistic_kinds import Means, Variance, check_pairs
 from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies, with_noise
 from sfumato.transforms.moments.threshold_means import ThresholdEstimates
 from sfumato.transforms.moments.used_bits import UsedBits, above_threshold, posterior
@@ -35,11 +42,12 @@ from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILO
 
 _ADMISSION_SHARE = 0.01  # of a release's epsilon, for the two counts of users that admit a run
 _MIN_EPSILON = 1000 * MIN_NOISE_EPSILON  # of a release, for each bit that a client reports
+_CODE_BITS = 64  # of both columns together
 
 
 @dataclass(frozen=True, kw_only=True)
 class MomentsPlan:
-    """The queries of one column, and their privacy. Every quantity has its own part of the clients.
+    """The queries of one column or of two, and their privacy. Every quantity has its own part of the clients.
 
     Attributes:
         form: of the values.
@@ -53,6 +61,7 @@ class MomentsPlan:
         variance: about the estimated mean in two phases (`centred`), or as E[x^2] - E[x]^2 (`raw`).
         tuning: the protocol's parameters.
         prior: by quantity, an earlier release in place of the first round.
+        second: form of a second column; None without one.
 
     Raises:
         RequestError: a value is out of range.
@@ -67,6 +76,7 @@ class MomentsPlan:
     variance: Variance = "centred"
     tuning: Tuning = field(default_factory=Tuning)
     prior: Mapping[str, Prior] = field(default_factory=dict)
+    second: FixedPoint | None = None
 
     def __post_init__(self) -> None:
         names = [statistic.name for statistic in self.statistics]
@@ -78,7 +88,8 @@ class MomentsPlan:
         for statistic in self.statistics:
             if "log2" in quantities_of(statistic, self.variance) and self.form.signed != "no":
                 raise RequestError(f"statistics: {statistic.name} is of positive values, so it goes without --signed")
-        max_bits = min(len(Quantity(self.form, kind).slots) for kind in self.quantities)
+        self._check_pairs()
+        max_bits = min(len(Quantity(self.form, kind, second=self.second).slots) for kind in self.quantities)
         if isinstance(self.bits_per_client, bool) or not 1 <= self.bits_per_client <= max_bits:
             raise RequestError(f"bits_per_client: must lie in 1..{max_bits}, got {self.bits_per_client}")
         _ = self.response  # checks epsilon
@@ -89,6 +100,20 @@ class MomentsPlan:
                 raise RequestError(
                     f"{name}: must lie in {min_epsilon:g}..{MAX_NOISE_EPSILON:g}, got {self.released_epsilon:g}"
                 )
+
+    def _check_pairs(self) -> None:
+        """Raises RequestError unless a second column is there where a statistic is of two, and only there."""
+        check_pairs([one.name for one in self.statistics], self.second is not None)
+        if self.second is not None and self.form.code_bits + self.second.code_bits > _CODE_BITS:
+            raise RequestError(
+                f"second_bits: both columns have {_CODE_BITS} bits in all at most, with their signs; got "
+                f"{self.form.code_bits} and {self.second.code_bits}"
+            )
+
+    @property
+    def forms(self) -> tuple[FixedPoint, ...]:
+        """The forms of the values, of one column or of two."""
+        return (self.form,) if self.second is None else (self.form, self.second)
 
     @property
     def released_epsilon(self) -> float | None:
@@ -144,12 +169,12 @@ class MomentsPlan:
 
     @cached_property
     def stages(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """The stages in order, each with the (quantity, round) of its queries. `square` needs the mean first."""
-        squares = [kind for kind in self.quantities if kind == "square"]
-        others = [kind for kind in self.quantities if kind != "square"]
+        """The stages in order, each with the (quantity, round) of its queries. What is about a mean needs it first."""
+        centred = [kind for kind in self.quantities if kind in CENTRED]
+        others = [kind for kind in self.quantities if kind not in CENTRED]
         stages = (
             tuple((kind, number) for kind in phase if number in self._rounds(kind))
-            for phase in (others, squares)
+            for phase in (others, centred)
             for number in (1, 2)
         )
         return tuple(stage for stage in stages if stage)
@@ -158,6 +183,11 @@ class MomentsPlan:
         if self.method == "weighted":
             return (1,)
         return (2,) if kind in self.prior else (1, 2)
+
+    def part(self, kind: str) -> tuple[float, float]:
+        """The interval of the positions of the clients who are asked about a quantity."""
+        part, place = 1 / len(self.quantities), self.quantities.index(kind)
+        return place * part, 1.0 if self.quantities[-1] == kind else (place + 1) * part
 
     def used_bits(
         self,
@@ -190,19 +220,16 @@ class MomentsPlan:
         """The query for a quantity in round `number`: its interval of clients and the probability of each question."""
         method, reports = self.method_of(state), self.bits_per_client
         tuning = self.tuning.resolved(method)
-        centre = state.centre(self) if kind == "square" else 0.0
-        quantity = Quantity(self.form, kind, centre, by_thresholds=method == "threshold")
+        centres = state.centres(self) if kind in CENTRED else (0.0, 0.0)
+        quantity = Quantity(self.form, kind, centres[0], method == "threshold", self.second, centres[1])
         slots = quantity.slots
-        part = 1 / len(self.quantities)
-        first, last = self.quantities.index(kind) * part, (self.quantities.index(kind) + 1) * part
-        if self.quantities[-1] == kind:
-            last = 1.0
+        first, last = self.part(kind)
         assert tuning.first_share is not None
         assert tuning.first_power is not None
         assert tuning.weighted_power is not None
         if method == "weighted":
             return Query(quantity, 1, first, last, by_weight(slots, tuning.weighted_power, reports))
-        border = first + tuning.first_share * part
+        border = first + tuning.first_share * (last - first)
         if number == 1:
             return Query(quantity, 1, first, border, by_weight(slots, tuning.first_power, reports))
         if quantity.by_thresholds:
@@ -301,10 +328,14 @@ class MomentsState:
             return self.thresholds(plan, kind).quantity_mean(level, empty)
         return self.bits(plan, kind, groups).quantity_mean(quantity.slots, level, empty)
 
-    def centre(self, plan: MomentsPlan) -> float:
-        """Everybody's estimated mean, clipped to the range: the centre of `square`."""
-        quantity, mean = self.tallies_of("value")[0][0].quantity, self.quantity_mean(plan, "value")
-        return float(np.clip(mean.value[0] - quantity.base, plan.form.low, plan.form.high))
+    def centres(self, plan: MomentsPlan) -> tuple[float, float]:
+        """Everybody's estimated mean of each column, clipped to the range; 0 without a second column."""
+        first = self._centre(plan, "value", plan.form)
+        return first, 0.0 if plan.second is None else self._centre(plan, SECOND + "value", plan.second)
+
+    def _centre(self, plan: MomentsPlan, kind: str, form: FixedPoint) -> float:
+        quantity, mean = self.tallies_of(kind)[0][0].quantity, self.quantity_mean(plan, kind)
+        return float(np.clip(mean.value[0] - quantity.base, form.low, form.high))
 
     def clients(self, plan: MomentsPlan, kind: str | None = None) -> NDArray[np.float64]:
         """Estimated clients that reported, on one quantity or at all: float64[tally rows]."""
@@ -318,14 +349,22 @@ class MomentsState:
         return _by_group(variances, groups)
 
     def means(
-        self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None, level: float = 0.95
+        self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None, level: float = 0.95, of_pairs: bool = False
     ) -> dict[str, Means]:
-        """The mean of every quantity, of everybody or by group (see `bits`). level: of the intervals."""
+        """The mean of every quantity, of everybody or by group (see `bits`).
+
+        Args:
+            plan: the plan.
+            groups: see `bits`.
+            level: of the intervals.
+            of_pairs: for statistics of two columns. A product has bits of both signs, so counting all of them as if
+                they were in use would make nearly all intervals useless.
+        """
         means = {}
         for kind in plan.quantities:
             quantity = self.tallies_of(kind)[0][0].quantity
             # Under randomised response rare bits look empty, and they make up much of the mean of a power.
-            empty = 0.0 if quantity.is_rounded and plan.epsilon is not None else EMPTY
+            empty = 0.0 if quantity.is_rounded and plan.epsilon is not None and not of_pairs else EMPTY
             mean = self.quantity_mean(plan, kind, groups, level, empty)
             clients = _by_group(self.clients(plan, kind), groups)
             value, low, high = (column - quantity.base for column in (mean.value, mean.low, mean.high))
@@ -340,12 +379,14 @@ class MomentsState:
         level: float = 0.95,
     ) -> Iterator[MomentEstimate]:
         """Every statistic, of everybody or by group (see `bits`). names: of the groups. level: of the intervals."""
-        means, users = self.means(plan, groups, level), self.clients(plan)
+        means = {of_pairs: self.means(plan, groups, level, of_pairs) for of_pairs in {False, plan.second is not None}}
+        users = self.clients(plan)
         users, users_variance = _by_group(users, groups), self.clients_variance(plan, groups)
-        squares = self.tallies_of("square")
-        centre = squares[0][0].quantity.centre if squares else 0.0
+        centred = [query.quantity for query, _ in self.tallies if query.quantity.kind in CENTRED]
+        centres = (centred[0].centre, centred[0].second_centre) if centred else (0.0, 0.0)
         for statistic in plan.statistics:
-            result = evaluate(statistic, plan.variance, means, centre, users, plan.form, users_variance, level)
+            chosen = means[statistic.name in PAIRS]
+            result = evaluate(statistic, plan.variance, chosen, centres, users, plan.forms, users_variance, level)
             columns = (result.value, result.stddev, result.low, result.high, result.clients)
             for name, *row in zip(names, *(column.tolist() for column in columns), strict=True):
                 yield MomentEstimate(name, statistic.name, *row)
@@ -383,9 +424,9 @@ class ProtocolResult:
     bits: list[BitMeans]
 
 
-def run_in_memory(values: NDArray[np.float64], plan: MomentsPlan, key: RunKey) -> ProtocolResult:
-    """Runs the whole protocol in memory, for one group. values: float64[n], finite."""
-    codes, _ = encode(values, plan.form)
+def run_in_memory(values: NDArray[Any], plan: MomentsPlan, key: RunKey) -> ProtocolResult:
+    """Runs the whole protocol in memory, for one group. values: float64[n], finite; complex128[n] of two columns."""
+    codes, _ = encode_columns(values, plan.form, plan.second)
     numbers = np.arange(len(codes), dtype=np.uint64)
     block = Block.from_clients(codes, random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0])
     state = MomentsState(users=len(codes))

@@ -84,6 +84,7 @@ class PushBits(beam.PTransform):
         fields = {name: value for name, value in vars(plan).items() if name in plan.__dataclass_fields__}
         metadata = {**fields, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
         metadata["statistics"] = [statistic.name for statistic in plan.statistics]
+        metadata["second"] = None if plan.second is None else asdict(plan.second)
         metadata["columns"] = asdict(values.columns)
         metadata["groups"] = None if grouping is None else [grouping.stated(), list(grouping.groups.names())]
         # Queries for other bits with the same randomised response would reveal more than one bit of a client.

@@ -2,7 +2,8 @@
 
 A quantity is the value itself, a power of its distance from a centre, or its logarithm. Every statistic is a function
 of means of quantities (paper 002, Section 3.4). A quantity is an integer number of units, so bit pushing applies to it
-as it does to the value.
+as it does to the value. With a second column there are the same quantities of it, and the product of both values'
+distances from their centres, whose mean is the covariance (Section 5: a user's contribution to the Hessian).
 
 A question has one bit as its answer: a bit of the quantity, or whether the quantity reaches a threshold. A slot is a
 question, or thresholds of which a client is asked one at random. The quantity's mean is the sum over the slots of
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import MAX_BITS, FixedPoint
 
+SECOND = "second_"  # before the kind of a quantity of the second column
+CENTRED = ("square", SECOND + "square", "product")  # quantities about estimated means
 _LOG_BITS = 12  # of a logarithm, after the binary point
 _STRATA = 8  # of thresholds between two powers of two
 _MAX_EXPONENT = 500  # the variance squares the largest quantity, and that must be below 2^1024
@@ -51,9 +54,34 @@ def encode(values: NDArray[np.float64], form: FixedPoint) -> tuple[NDArray[Any],
     return codes, clamped
 
 
-def code_type(form: FixedPoint) -> np.dtype[Any]:
-    """The narrowest unsigned type that holds a form's codes."""
-    bits = form.bits + (form.signed == "split")
+def encode_columns(values: NDArray[Any], form: FixedPoint, second: FixedPoint | None) -> tuple[NDArray[Any], int]:
+    """Encodes numbers, or pairs: then the second number's code is in the bits above the first's.
+
+    Args:
+        values: float64[n], see `encode`; complex128[n] with a second column, whose numbers are the imaginary parts.
+        form: of the first column.
+        second: of the second column; None without one.
+
+    Returns:
+        Codes, unsigned[n] of the narrowest type, and the number of clamped numbers.
+    """
+    if second is None:
+        return encode(values, form)
+    (low, clamped), (high, clamped_too) = encode(values.real, form), encode(values.imag, second)
+    dtype = code_type(form, second)
+    return low.astype(dtype) | high.astype(dtype) << dtype.type(form.code_bits), clamped + clamped_too
+
+
+def split_pairs(codes: NDArray[Any], form: FixedPoint, second: FixedPoint) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The codes of the first and of the second numbers. codes: see `encode_columns`."""
+    shift = codes.dtype.type(form.code_bits)
+    high = codes >> shift
+    return (codes ^ (high << shift)).astype(code_type(form)), high.astype(code_type(second))
+
+
+def code_type(form: FixedPoint, second: FixedPoint | None = None) -> np.dtype[Any]:
+    """The narrowest unsigned type that holds a form's codes, or those of pairs."""
+    bits = form.code_bits + (0 if second is None else second.code_bits)
     return np.dtype(next(f"u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size))
 
 
@@ -173,9 +201,12 @@ class Quantity:
 
     Attributes:
         form: of the values.
-        kind: `value`, `square` (about `centre`), `power:K` or `log2`.
-        centre: what `square` is about, in the column's unit.
+        kind: `value`, `square` (about `centre`), `power:K` or `log2`. Of the second column: `second_value`,
+            `second_square`. Of both: `product`, of the distances from the centres.
+        centre: what `square` and `product` are about, in the column's unit.
         by_thresholds: whether clients are asked about thresholds instead of bits.
+        second: form of the second column, where codes are of pairs; None without one.
+        second_centre: what `second_square` and `product` are about, in the second column's unit.
 
     Raises:
         RequestError: from `slots`, if the largest power is too large for a float64.
@@ -185,44 +216,65 @@ class Quantity:
     kind: str
     centre: float = 0.0
     by_thresholds: bool = False
+    second: FixedPoint | None = None
+    second_centre: float = 0.0
+
+    @property
+    def _column(self) -> tuple[str, FixedPoint, float]:
+        """The kind, form and centre within the one column that it is of."""
+        if not self.kind.startswith(SECOND):
+            return self.kind, self.form, self.centre
+        assert self.second is not None
+        return self.kind.removeprefix(SECOND), self.second, self.second_centre
 
     @property
     def power(self) -> int:
         """The exponent of a power."""
-        return 2 if self.kind == "square" else int(self.kind.removeprefix("power:"))
+        kind = self._column[0]
+        return 2 if kind == "square" else int(kind.removeprefix("power:"))
 
     @property
     def _is_power(self) -> bool:
-        return self.kind == "square" or self.kind.startswith("power:")
+        kind = self._column[0]
+        return kind == "square" or kind.startswith("power:")
 
     @property
     def signed(self) -> bool:
         """Whether it can be negative and has a sign bit."""
-        if self.kind == "value":
-            return self.form.signed == "split"
-        return self._is_power and self.power % 2 == 1 and self.form.low < self.centre
+        kind, form, centre = self._column
+        if kind == "value":
+            return form.signed == "split"
+        return kind == "product" or (self._is_power and self.power % 2 == 1 and form.low < centre)
 
     @cached_property
     def _scale(self) -> tuple[int, int]:
         """The number of bits of the magnitude, and the binary exponent of the unit."""
-        form = self.form
-        if self.kind == "value":
+        kind, form, centre = self._column
+        if kind == "value":
             return form.bits, -form.fraction_bits
-        if self.kind == "log2":
+        if kind == "log2":
             return form.bits.bit_length() + _LOG_BITS, -_LOG_BITS
-        furthest = max(abs(form.low - self.centre), abs(form.high - self.centre))
-        if furthest > 2.0 ** (_MAX_EXPONENT / self.power):
-            raise RequestError(f"statistics: {self.kind} of {furthest:g} is too large; ask for a lower moment")
-        above = math.frexp(furthest**self.power)[1]  # below 2^above
-        exponent = max(-form.fraction_bits * self.power, above - MAX_BITS + 1)
+        furthest = max(abs(form.low - centre), abs(form.high - centre))
+        if kind == "product":
+            assert self.second is not None
+            away = max(abs(self.second.low - self.second_centre), abs(self.second.high - self.second_centre))
+            above = math.frexp(furthest * away)[1]  # below 2^above
+            finest = -form.fraction_bits - self.second.fraction_bits
+        else:
+            if furthest > 2.0 ** (_MAX_EXPONENT / self.power):
+                raise RequestError(f"statistics: {self.kind} of {furthest:g} is too large; ask for a lower moment")
+            above = math.frexp(furthest**self.power)[1]
+            finest = -form.fraction_bits * self.power
+        exponent = max(finest, above - MAX_BITS + 1)
         return max(1, above - exponent + 1), exponent  # one more bit: the largest may be rounded up
 
     @property
     def base(self) -> float:
         """The mean of the units minus the quantity's mean, in its unit."""
-        if self.kind == "value":
-            return self.form.offset
-        return float(self.form.fraction_bits) if self.kind == "log2" else 0.0
+        kind, form, _ = self._column
+        if kind == "value":
+            return form.offset
+        return float(form.fraction_bits) if kind == "log2" else 0.0
 
     @cached_property
     def slots(self) -> Slots:
@@ -242,25 +294,33 @@ class Quantity:
     @property
     def is_rounded(self) -> bool:
         """Whether its exact value may lie between two units."""
-        return self._is_power
+        return self._is_power or self.kind == "product"
 
     def codes(self, codes: NDArray[Any], uniforms: NDArray[np.float64]) -> NDArray[Any]:
         """The quantity of each value: unsigned[n].
 
         Args:
-            codes: unsigned[n], values in the form.
+            codes: unsigned[n], values in the form, or pairs with a second column.
             uniforms: float64[n], uniform in [0, 1). A value between two units is rounded up with the probability that
                 keeps the mean unbiased. Every client has an own number: a pattern shared by clients would change the
                 rounding of others when one is missing.
         """
-        if self.kind == "value":
+        kind, form, centre = self._column
+        others = codes
+        if self.second is not None:
+            codes, others = split_pairs(codes, self.form, self.second)
+            codes = codes if kind == self.kind else others
+        if kind == "value":
             return codes
-        if self.kind == "log2":
+        if kind == "log2":
             steps = np.maximum(codes, 1).astype(np.float64)  # a zero counts as the smallest step
             return np.asarray(np.rint(np.ldexp(np.log2(steps), _LOG_BITS)), dtype=np.uint32)
         bits, exponent = self._scale
-        distance = decode(codes, self.form) - self.centre
-        exact = np.ldexp(np.abs(distance) ** self.power, -exponent)
+        distance = decode(codes, form) - centre
+        if kind == "product":
+            assert self.second is not None
+            distance *= decode(others, self.second) - self.second_centre
+        exact = np.ldexp(np.abs(distance) ** (1 if kind == "product" else self.power), -exponent)
         units = np.asarray(np.floor(exact + uniforms), dtype=np.uint64)
         if self.signed:
             units |= (distance < 0).astype(np.uint64) << np.uint64(bits)

@@ -13,12 +13,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.moments import FixedPoint, ValueRange
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import PAIRS, FixedPoint, ValueRange
 
 Variance = Literal["centred", "raw"]
 Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 """Value, low and high ends of its interval, clients: float64[G] each, of G groups."""
+Forms = Sequence[FixedPoint | ValueRange]
+"""Of the values of one column, or of two."""
 _LN2 = math.log(2)
+_RELATIVE_ZERO = 1e-9  # a variance whose interval reaches below this share of it may be 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +50,11 @@ class StatisticContext:
 
     Attributes:
         variance: how variances are estimated.
-        centre: the centre of the quantity `square`.
+        centre: the centre of the quantities `square` and `product`.
         users: float64[G], all users of each group.
         users_variance: variance of `users`, where it is noisy.
         z: standard deviations on each side of a normal interval.
+        second_centre: the centre of the second column in `second_square` and `product`.
     """
 
     variance: Variance
@@ -57,6 +62,7 @@ class StatisticContext:
     users: NDArray[np.float64]
     users_variance: NDArray[np.float64] | float
     z: float
+    second_centre: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,15 +74,28 @@ class StatisticKind:
         quantities: kinds of the quantities whose means it needs, from its power (0 without one) and from how variances
             are estimated. See `quantities.Quantity`.
         evaluate: its value and interval, from the quantities' means in that order.
-        value_range: the smallest and the largest value that it can have, from the form of the values and its power.
+        value_range: the smallest and the largest value that it can have, from the forms of the values, of one column or
+            of two, and its power.
         powers: the powers K that its name takes, as in `moment:3`.
     """
 
     name: str
     quantities: Callable[[int, Variance], tuple[str, ...]]
     evaluate: Callable[[Sequence[Means], StatisticContext], Parts]
-    value_range: Callable[[FixedPoint | ValueRange, int], tuple[float, float]]
+    value_range: Callable[[Forms, int], tuple[float, float]]
     powers: range = range(0)
+
+
+def check_pairs(names: Sequence[str], has_second: bool) -> None:
+    """Raises RequestError unless there is a second column where one of these statistics is of two, and only there."""
+    of_pairs = [name for name in names if name in PAIRS]
+    if of_pairs and not has_second:
+        raise RequestError(f"second_column: {of_pairs[0]} is of two columns; name the other with --second_column NAME")
+    if has_second and not of_pairs:
+        raise RequestError(
+            "second_column: no statistic is of two columns; add covariance or correlation to --statistics, or leave "
+            "it out"
+        )
 
 
 def of_mean(means: Sequence[Means], context: StatisticContext) -> Parts:
@@ -111,9 +130,15 @@ def variance_quantities(power: int, variance: Variance) -> tuple[str, ...]:
     return ("value", "square") if variance == "centred" else ("value", "power:2")
 
 
-def _moment_range(form: FixedPoint | ValueRange, power: int) -> tuple[float, float]:
-    ends = (form.low**power, form.high**power)
-    return (0.0 if form.low < 0 < form.high and power % 2 == 0 else min(ends)), max(ends)
+def _moment_range(forms: Forms, power: int) -> tuple[float, float]:
+    low, high = forms[0].low, forms[0].high
+    ends = (low**power, high**power)
+    return (0.0 if low < 0 < high and power % 2 == 0 else min(ends)), max(ends)
+
+
+def _largest_covariance(forms: Forms) -> float:
+    """The product of half the ranges, or of half of one range twice (Popoviciu's inequality)."""
+    return math.prod((form.high - form.low) / 2 for form in (forms[0], forms[-1]))
 
 
 def variance_about(mean: Means, square: Means, centre: float | None, z: float) -> Parts:
@@ -138,19 +163,93 @@ def variance_about(mean: Means, square: Means, centre: float | None, z: float) -
     return value, low, high, square.clients
 
 
-MEAN = StatisticKind("mean", lambda power, variance: ("value",), of_mean, lambda form, power: (form.low, form.high))
+def _of_covariance(means: Sequence[Means], context: StatisticContext) -> Parts:
+    mean, second, product, *_ = means
+    return covariance_about(mean, second, product, context.centre, context.second_centre, context.z)
+
+
+def covariance_about(
+    mean: Means, second: Means, product: Means, centre: float, second_centre: float, z: float
+) -> Parts:
+    """E[(x - c)(y - d)] - (mean of x - c)(mean of y - d), as Lemma 3.5 has it for a variance.
+
+    Both means are estimated from different users. So their errors are independent, and the product of the errors is 0
+    on average: nothing has to be corrected.
+    """
+    away, second_away = mean.value - centre, second.value - second_centre
+    random, second_random = z * np.sqrt(mean.variance), z * np.sqrt(second.variance)
+    error, second_error = (
+        np.maximum(np.maximum(one.value - one.low, one.high - one.value), least)
+        for one, least in ((mean, random), (second, second_random))
+    )
+    # The product of the errors: as random errors, and in full what unseen bits may add beyond them.
+    both = random * second_random / z
+    beyond = error * second_error - random * second_random
+    value = product.value - away * second_away
+    below, above = (
+        np.sqrt(one**2 + (away * second_error) ** 2 + (second_away * error) ** 2 + both**2) + beyond
+        for one in (product.value - product.low, product.high - product.value)
+    )
+    return value, value - below, value + above, product.clients
+
+
+def _of_correlation(means: Sequence[Means], context: StatisticContext) -> Parts:
+    """The covariance over the root of both variances, with an interval from theirs.
+
+    The errors are those of different users, so they add up in squares (Zou and Donner 2008, Construction of confidence
+    limits about effect measures). Where a variance may be 0, nothing is known.
+    """
+    mean, second, _, square, second_square = means
+    covariance, low, high, clients = _of_covariance(means, context)
+    spread, narrow, wide = np.ones_like(covariance), np.zeros_like(covariance), np.zeros_like(covariance)
+    is_known = np.ones(covariance.shape, bool)
+    for one, squares, centre in ((mean, square, context.centre), (second, second_square, context.second_centre)):
+        variance, least, most, _ = variance_about(one, squares, centre, context.z)
+        known = np.maximum(variance, np.maximum(_RELATIVE_ZERO * most, 1e-100))  # above 0, and its square is a number
+        spread = spread * np.sqrt(known)
+        is_known &= least > _RELATIVE_ZERO * known
+        narrow = narrow + np.log(np.clip(least / known, _RELATIVE_ZERO, 1)) ** 2
+        wide = wide + np.log(np.maximum(most / known, 1)) ** 2
+    value = np.clip(covariance / spread, -1, 1)
+    # By how much the divisor's error raises and lowers the absolute value, as a share of it.
+    rise, fall = np.expm1(np.sqrt(narrow) / 2), -np.expm1(-np.sqrt(wide) / 2)
+    up, down = np.where(value > 0, rise, fall), np.where(value > 0, fall, rise)
+    above, below = ((end - covariance) / spread for end in (high, low))
+    highest = value + np.sqrt(above**2 + (value * up) ** 2 + (above * rise) ** 2)
+    lowest = value - np.sqrt(below**2 + (value * down) ** 2 + (below * rise) ** 2)
+    return value, np.where(is_known, lowest, -1.0), np.where(is_known, highest, 1.0), clients
+
+
+MEAN = StatisticKind(
+    "mean", lambda power, variance: ("value",), of_mean, lambda forms, power: (forms[0].low, forms[0].high)
+)
 VARIANCE = StatisticKind(
-    "variance", variance_quantities, of_variance, lambda form, power: (0.0, ((form.high - form.low) / 2) ** 2)
+    "variance", variance_quantities, of_variance, lambda forms, power: (0.0, _largest_covariance(forms[:1]))
 )
 MOMENT = StatisticKind(
     "moment", lambda power, variance: (f"power:{power}",), of_mean, _moment_range, powers=range(2, 9)
 )
 GEOMETRIC_MEAN = StatisticKind(
-    "geometric_mean", lambda power, variance: ("log2",), _of_geometric_mean, lambda form, power: (form.step, form.high)
+    "geometric_mean",
+    lambda power, variance: ("log2",),
+    _of_geometric_mean,
+    lambda forms, power: (forms[0].step, forms[0].high),
 )
 LOG_PRODUCT = StatisticKind(
     "log_product",
     lambda power, variance: ("log2",),
     _of_log_product,
-    lambda form, power: (-np.inf, np.inf),  # the number of users is noisy, too
+    lambda forms, power: (-np.inf, np.inf),  # the number of users is noisy, too
+)
+COVARIANCE = StatisticKind(
+    "covariance",
+    lambda power, variance: ("value", "second_value", "product"),
+    _of_covariance,
+    lambda forms, power: (-_largest_covariance(forms), _largest_covariance(forms)),
+)
+CORRELATION = StatisticKind(
+    "correlation",
+    lambda power, variance: (*COVARIANCE.quantities(power, variance), "square", "second_square"),
+    _of_correlation,
+    lambda forms, power: (-1.0, 1.0),
 )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import apache_beam as beam
-import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.metrics import TALLY_TIME
-from sfumato.transforms.moments.automatic_range import BINS, count_magnitudes
 from sfumato.transforms.moments.bernstein_sums import ExactSums
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
 from sfumato.transforms.moments.groups import Grouping
@@ -65,8 +62,8 @@ class SumMoments(beam.PTransform):
         if plan.finds_range:
             magnitudes = (
                 blocks
-                | "Magnitudes" >> beam.Map(lambda stored: count_magnitudes(unpack(stored).codes))  # int64[BINS]
-                | "SumMagnitudes" >> beam.CombineGlobally(_sum_magnitudes)
+                | "Magnitudes" >> beam.Map(lambda stored: plan.count_magnitudes(unpack(stored).codes))  # int64[C, BINS]
+                | "SumMagnitudes" >> beam.CombineGlobally(plan.sum_magnitudes)
             )
             ranged = admitted | "Range" >> beam.Map(
                 lambda _, counts: plan.choose_range(counts, key), beam.pvalue.AsSingleton(magnitudes)
@@ -76,15 +73,11 @@ class SumMoments(beam.PTransform):
         exact = (
             blocks
             | "Sum" >> beam.ParDo(_SumFn(plan, self._rows), beam.pvalue.AsSingleton(ranged))  # ExactSums
-            | "SumBlocks" >> beam.CombineGlobally(ExactSums.zeros(self._rows, plan.degree).total)
+            | "SumBlocks" >> beam.CombineGlobally(ExactSums.zeros(self._rows, plan.degrees).total)
         )
         return ranged | "AddNoise" >> beam.Map(
             lambda state, sums: state.release(sums, key), beam.pvalue.AsSingleton(exact)
         )
-
-
-def _sum_magnitudes(counts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return sum(counts, start=np.zeros(BINS, np.int64))
 
 
 class _SumFn(beam.DoFn):
@@ -96,4 +89,4 @@ class _SumFn(beam.DoFn):
 
     def process(self, stored: bytes, ranged: CentralSums) -> Iterator[ExactSums]:
         with TALLY_TIME.timed():
-            yield self._plan.exact_sums(unpack(stored), ranged.span, self._rows)
+            yield self._plan.exact_sums(unpack(stored), ranged.spans, self._rows)

@@ -30,7 +30,8 @@ class Block:
     """Some clients, in the order of their positions where their values have a form.
 
     Attributes:
-        codes: unsigned[n], values in fixed point; float64[n], where they have no form.
+        codes: unsigned[n], values in fixed point, or pairs of them; float64[n], where they have no form, and
+            complex128[n], pairs without a form.
         random_bits: uint64[n], 64 random bits of each client. The upper 32 are the position in units of 2^-32,
             ascending where values have a form.
         groups: unsigned[n]; None if there is only one group.
@@ -87,7 +88,8 @@ class Query:
         Its floating-point numbers follow from earlier noisy tallies and may differ between machines. A run that is
         resumed elsewhere must not show the tallies of two different queries under the same noise.
         """
-        numbers = (float(number).hex() for number in (self.quantity.centre, self.first, self.last))
+        centres = (self.quantity.centre, *[self.quantity.second_centre] * (self.quantity.second is not None))
+        numbers = (float(number).hex() for number in (*centres, self.first, self.last))
         binding = (*self.name, *numbers, self.probabilities.tobytes().hex())
         return key.narrowed({"ask": repr(binding)})
 

@@ -19,7 +19,7 @@ from sfumato.transforms.locations.records import keyed_below
 from sfumato.transforms.locations.spill import Spill, join, load
 from sfumato.transforms.locations.users import any_repeated, by_user_group
 from sfumato.transforms.moments.groups import Groups
-from sfumato.transforms.moments.quantities import code_type, encode
+from sfumato.transforms.moments.quantities import code_type, encode_columns
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -35,7 +35,7 @@ class EncodedValues:
 
     Attributes:
         users: uint64[n], keyed hashes; None if rows are users.
-        codes: unsigned[n], fixed-point values; or float64[n], where they have no form.
+        codes: see Block.
         groups: uint16[n]; None if there is only one group.
         rows: all rows of the batch.
         dropped: dropped rows by reason, in the order of DROP_REASONS.
@@ -62,26 +62,30 @@ class Values:
         columns: of the logs.
         form: fixed point; None to keep floating-point numbers of either sign.
         groups: of clients; None for one group.
+        second: the form of the second column; None without one, and where `form` is None.
     """
 
     columns: ValueColumns
     form: FixedPoint | None
     groups: Groups | None = None
+    second: FixedPoint | None = None
+
+    @property
+    def code_type(self) -> np.dtype[Any]:
+        """The type of a Block's codes."""
+        if self.form is None:
+            return np.dtype(np.float64 if self.columns.second is None else np.complex128)
+        return code_type(self.form, self.second)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey) -> EncodedValues:
         """Encodes a batch. It drops values that are missing, not finite, or negative in an unsigned form."""
         dropped = np.zeros(len(DROP_REASONS), np.int64)
         bad = np.zeros(batch.num_rows, np.int8)
-        column = batch.column(self.columns.column)
-        if pt.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        numbers = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-        # The last reason that applies counts.
-        if self.form is not None and self.form.signed == "no":
-            bad[numbers < 0] = _NEGATIVE
-        bad[~np.isfinite(numbers)] = _NOT_FINITE
-        if column.null_count:
-            bad[nulls(column)] = _NULL_VALUE
+        # The last reason that applies counts, of both columns.
+        numbers: NDArray[Any] = _numbers(batch, self.columns.column, self.form, bad)
+        if self.columns.second is not None:
+            others = _numbers(batch, self.columns.second, self.second, bad)
+            numbers = np.stack([numbers, others], axis=1).view(np.complex128)[:, 0]
         ids = None if self.columns.user_id is None else batch.column(self.columns.user_id)
         if ids is not None and ids.null_count:
             null_user = nulls(ids)
@@ -96,7 +100,7 @@ class Values:
             plain = pa.RecordBatch.from_arrays(list(map(without_views, batch.columns)), batch.schema.names)
             batch, numbers = plain.filter(pa.array(good)), numbers[good]
             ids = None if self.columns.user_id is None else batch.column(self.columns.user_id)
-        codes, clamped = (numbers, 0) if self.form is None else encode(numbers, self.form)
+        codes, clamped = (numbers, 0) if self.form is None else encode_columns(numbers, self.form, self.second)
         return EncodedValues(
             None if ids is None else hash_users(ids, key.subkey("users")),
             codes,
@@ -107,6 +111,20 @@ class Values:
             ids is not None and holds_text(ids.type),
             np.unique(unusable),
         )
+
+
+def _numbers(batch: pa.RecordBatch, name: str, form: FixedPoint | None, bad: NDArray[np.int8]) -> NDArray[np.float64]:
+    """A column's numbers: float64[n]. `bad`, int8[n], gets the reason of each row that this form cannot use."""
+    column = batch.column(name)
+    if pt.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    numbers: NDArray[np.float64] = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    if form is not None and form.signed == "no":
+        bad[numbers < 0] = _NEGATIVE
+    bad[~np.isfinite(numbers)] = _NOT_FINITE
+    if column.null_count:
+        bad[nulls(column)] = _NULL_VALUE
+    return numbers
 
 
 def row_blocks(encoded: EncodedValues, name: str, key: RunKey) -> Iterator[Block]:
@@ -121,7 +139,7 @@ def _blocks(codes: NDArray[Any], client_bits: NDArray[np.uint64], groups: NDArra
         part = slice(first, first + BLOCK_CLIENTS)
         columns = codes[part], client_bits[part], None if groups is None else groups[part]
         # Values without a form are added up, in any order; no query reaches a part of them.
-        yield Block(*columns) if codes.dtype.kind == "f" else Block.from_clients(*columns)
+        yield Block(*columns) if codes.dtype.kind in "fc" else Block.from_clients(*columns)
 
 
 def split_by_user(encoded: EncodedValues, spill: Spill) -> Iterator[tuple[int, bytes]]:
@@ -147,8 +165,7 @@ def user_blocks(chunks: Iterable[bytes], values: Values, key: RunKey) -> Iterato
 
     chunks: from `split_by_user`, of one user group. Nothing may load them again, see `spill.take`.
     """
-    code: np.dtype[Any] = np.dtype(np.float64) if values.form is None else code_type(values.form)
-    dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), code, np.dtype(np.uint16))
+    dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), values.code_type, np.dtype(np.uint16))
     users, codes, *rest = join(chunks, dtypes[: 2 if values.groups is None else 3], last=True)
     groups = rest[0] if rest else None
     if any_repeated(users):

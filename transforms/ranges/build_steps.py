@@ -95,7 +95,7 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
     parameters = plan.heatmap
     assert parameters is not None
     population = state.population
-    if plan.method == ADAPTIVE:
+    if plan.uses_tree:
         estimate = parameters.method.decode(state, parameters.depth)
         spent = parameters.laplace_epsilon(state.budget.spent - population.epsilon)
         spec = plan.collection_spec(population.users, spent)

@@ -5,6 +5,7 @@ A model makes its tables when it first answers. So a model that is only written 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.ranges.consistent_cells import MAX_SIDE, consistent_table
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.noisy_counts import (
     NoisyGrid,
@@ -22,8 +24,9 @@ from sfumato.transforms.ranges.noisy_counts import (
     check_grid,
     clumping,
     strip_at,
+    strip_edges,
 )
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, row_blocks
 
 
 def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
@@ -45,12 +48,17 @@ class GridModel(Model):
 
     The stated error covers the noise, the uneven spread of users in cells that the box cuts, and users at the centre
     of the box (`centre_variance`).
+
+    Args:
+        grid: the noisy grid.
+        total: number of users, public or noisy, for additive answers; None for the grid's own total.
     """
 
     KIND: ClassVar[str] = "grid"
 
-    def __init__(self, grid: NoisyGrid):
+    def __init__(self, grid: NoisyGrid, total: float | None = None):
         self.grid = grid
+        self.total = total
 
     @cached_property
     def _clumping(self) -> float:
@@ -59,6 +67,11 @@ class GridModel(Model):
     @cached_property
     def _users(self) -> SummedAreaTable:
         return self.grid.table()
+
+    @cached_property
+    def additive_table(self) -> SummedAreaTable:
+        """See Model.additive_table. Cells are those of the grid, of at most 1024 a side (`consistent_table`)."""
+        return consistent_table(self.grid, self.total)
 
     @cached_property
     def _noise(self) -> SummedAreaTable:
@@ -88,11 +101,14 @@ class GridModel(Model):
         return grid_arrays(self.grid)
 
     def metadata(self) -> dict[str, Any]:
-        return {"noise_stddev": self.grid.noise_stddev}
+        return {"noise_stddev": self.grid.noise_stddev, "total": self.total}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> GridModel:
-        return cls(grid_from_arrays(arrays, metadata))
+        total = metadata.get("total")  # older files have none
+        if total is not None and not math.isfinite(total := float(total)):
+            raise ValueError("a total that is no number")
+        return cls(grid_from_arrays(arrays, metadata), total)
 
 
 class PartitionModel(Model):
@@ -117,6 +133,19 @@ class PartitionModel(Model):
     @cached_property
     def _users(self) -> SummedAreaTable:
         return self.partition.table(self.part_index)
+
+    @cached_property
+    def additive_table(self) -> SummedAreaTable:
+        """See Model.additive_table. Of at most 1024 x 1024 cells those below 0 are 0; the others keep the total."""
+        edges = strip_edges(self.partition.side, max(self.partition.side / MAX_SIDE, 1.0))
+
+        def cells(rows: slice) -> NDArray[np.float64]:
+            boxes = Boxes.between(edges, edges[rows.start : rows.stop + 1])
+            return np.maximum(self._users.sum(boxes), 0.0).reshape(-1, len(edges) - 1)
+
+        clipped = sum(float(cells(rows).sum()) for rows in row_blocks(len(edges) - 1, len(edges) - 1))
+        scale = max(float(self.partition.users.sum()), 0.0) / max(clipped, 1e-300)
+        return SummedAreaTable.from_rows(edges, edges, lambda rows: cells(rows) * scale)
 
     @cached_property
     def _variance(self) -> SummedAreaTable:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import LARGEST, SMALLEST, Boxes, Field
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,22 @@ class Model(ABC):
     @abstractmethod
     def answer(self, boxes: Boxes) -> Answers:
         """Answers boxes that lie in the field."""
+
+    @property
+    def additive_table(self) -> SummedAreaTable | None:
+        """Sums over boxes of the model's map of users, of which no cell is below 0; None if it has no such map."""
+        return None
+
+    def answer_additive(self, boxes: Boxes) -> Answers:
+        """As `answer`, but boxes that tile a larger box sum to its answer. Without a map it is `answer`.
+
+        `stddev` is that of `answer`, for squares around users, and the difference of both answers.
+        """
+        answers, table = self.answer(boxes), self.additive_table
+        if table is None:
+            return answers
+        users = np.maximum(table.sum(boxes), 0.0)  # less than 0 only by rounding
+        return Answers(users, np.hypot(answers.stddev, answers.users - users))
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -75,7 +92,12 @@ class RangeModel:
     safe: bool = True
 
     def answer(
-        self, longitude: NDArray[np.float64], latitude: NDArray[np.float64], size: NDArray[np.float64]
+        self,
+        longitude: NDArray[np.float64],
+        latitude: NDArray[np.float64],
+        size: NDArray[np.float64],
+        *,
+        additive: bool = False,
     ) -> tuple[Answers, NDArray[np.float64]]:
         """Answers squares.
 
@@ -83,13 +105,15 @@ class RangeModel:
             longitude: of the centres, in degrees; a number or an array of q, like the other arguments.
             latitude: of the centres, in degrees.
             size: sides, in metres.
+            additive: for squares anywhere, whose answers add up, such as tiles of a region; otherwise for squares
+                around users.
 
         Returns:
             The answers, and the share of each square's area inside the region, float64[q]. An answer is for the part
             inside. A square outside the region has 0 users.
 
         Raises:
-            RequestError: a centre or a size is out of range.
+            RequestError: a centre or a size is out of range, or the model has no additive answers.
         """
         longitude, latitude, size = np.broadcast_arrays(
             *(np.atleast_1d(np.asarray(argument, dtype=np.float64)) for argument in (longitude, latitude, size))
@@ -102,5 +126,12 @@ class RangeModel:
         inside = squares.clipped(self.field.side)
         share = inside.areas / squares.areas
         share = np.where(share > 1 - 1e-9, 1.0, share)  # less than 1 only by rounding
-        answers = self.model.answer(inside)
+        if additive:
+            self.check_additive()
+        answers = self.model.answer_additive(inside) if additive else self.model.answer(inside)
         return Answers(np.where(share > 0, answers.users, 0.0), np.where(share > 0, answers.stddev, 0.0)), share
+
+    def check_additive(self) -> None:
+        """Raises RequestError if the model has no additive answers."""
+        if self.model.additive_table is None:
+            raise RequestError("additive: the paper's networks have no answers that add up; ask for one large square")

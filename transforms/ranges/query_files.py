@@ -134,10 +134,10 @@ def sum_query_counts(counts: Iterable[QueryCounts]) -> QueryCounts:
     return sum(counts, start=QueryCounts())
 
 
-def answer_batch(model: RangeModel, queries: pa.RecordBatch) -> pa.RecordBatch:
-    """Answers a batch of QUERIES_SCHEMA row by row, as a batch of `answers_schema`."""
+def answer_batch(model: RangeModel, queries: pa.RecordBatch, additive: bool = False) -> pa.RecordBatch:
+    """Answers a batch of QUERIES_SCHEMA row by row, as a batch of `answers_schema`. additive: see RangeModel.answer."""
     x, y, size = (queries.column(name).to_numpy() for name in ("x", "y", "size"))
-    answers, inside = model.answer(x, y, size)
+    answers, inside = model.answer(x, y, size, additive=additive)
     columns, schema = (x, y, size, answers.users, answers.stddev, inside), answers_schema(model.model.ERROR)
     return pa.RecordBatch.from_arrays([pa.array(column, pa.float64()) for column in columns], schema=schema)
 
@@ -151,8 +151,8 @@ def count_answers(answers: pa.RecordBatch) -> QueryCounts:
 @typehints.with_input_types(tuple[str, str])
 @typehints.with_output_types(QueryCounts)
 class _AnswerFileFn(beam.DoFn):
-    def __init__(self, model: str):
-        self._path = model
+    def __init__(self, model: str, additive: bool):
+        self._path, self._additive = model, additive
 
     def setup(self) -> None:
         self._model = open_model(self._path)
@@ -165,7 +165,7 @@ class _AnswerFileFn(beam.DoFn):
             pq.ParquetWriter(sink, answers_schema(self._model.model.ERROR), use_dictionary=False) as writer,
         ):
             for batch in read_queries(queries):
-                answered = answer_batch(self._model, batch)
+                answered = answer_batch(self._model, batch, self._additive)
                 writer.write_batch(answered)
                 counts += count_answers(answered)
         READ_FILE.emit(file=queries)
@@ -182,9 +182,11 @@ class AnswerFiles(beam.PTransform):
 
     Attributes:
         model: path of a released model that the workers can open.
+        additive: see RangeModel.answer.
     """
 
     model: str
+    additive: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -196,7 +198,7 @@ class AnswerFiles(beam.PTransform):
             # (path of queries, path of answers)
             | "Spread" >> beam.Reshuffle()
             # (path of queries, path of answers)
-            | "Answer" >> beam.ParDo(_AnswerFileFn(self.model))
+            | "Answer" >> beam.ParDo(_AnswerFileFn(self.model, self.additive))
             # QueryCounts
             | "Sum" >> beam.CombineGlobally(sum_query_counts)
             # QueryCounts

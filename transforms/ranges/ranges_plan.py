@@ -130,16 +130,29 @@ class RangesPlan:
     @cached_property
     def heatmap(self) -> HeatmapParameters | None:
         """The heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
-        if self.method == ADAPTIVE:
+        if self.uses_tree:
             return self.counting
         if self.counting.is_central:
             return None
         return replace(self.counting, depth=self._level, method=Flat())
 
+    @cached_property
+    def uses_tree(self) -> bool:
+        """Whether a heatmap's adaptive tree answers: method adaptive, or auto if that should have the least error.
+
+        The tree is collected in another way than a grid, so auto chooses it by figures that are known before the logs
+        are read. Without a public number of users, or with an option of networks or of the grid, it does not.
+        """
+        if self.method != Automatic.NAME or self.options or self.counting.population is None:
+            return self.method == ADAPTIVE
+        central = self.counting.is_central
+        epsilon = self.counting.laplace_epsilon(self.counting.budget.total) if central else self._central_epsilon
+        return Automatic().prefers_tree(self.collection_spec(self._population, epsilon))
+
     @property
     def trains(self) -> bool:
         """Whether the method may have trainings."""
-        return self.method != ADAPTIVE and METHODS[self.method].trainings is not RangeMethod.trainings
+        return not self.uses_tree and METHODS[self.method].trainings is not RangeMethod.trainings
 
     def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
         """The public inputs of the method, once the number of users is known."""
@@ -210,7 +223,7 @@ class RangesPlan:
         most, users = 1 << 2 * BASE_DEPTH, max(rows, self.counting.population or 0)
         epsilon = self.counting.laplace_epsilon(self.counting.budget.total)
         if self.heatmap is not None:
-            return 0 if self.method == ADAPTIVE else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
+            return 0 if self.uses_tree else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
         if issubclass(METHODS[self.method], PlainGrid | UniformGrid | SpatialNeural | Automatic):
             return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
         grid = AdaptiveGrid(**self.options) if self.method == AdaptiveGrid.NAME else AdaptiveGrid()

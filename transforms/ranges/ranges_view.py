@@ -66,7 +66,11 @@ _METHODS = {
     "privtree": "a tree of squares, cut again wherever a noisy count said that people are (PrivTree)",
     "dawa": "neighbouring cells joined where they looked alike (DAWA)",
     "adaptive": "the cells of a private heatmap",
-    "snh": "neural networks that learned from the noisy counts of a grid",
+}
+_NETWORKS = {
+    "network": "local networks, which learned from simulated people how far the noisy counts of a grid can be trusted",
+    "paper_networks": "the published form of spatial neural histograms: a network for each of several sizes, which "
+    "learned the noisy counts of a grid by heart",
 }
 _TRUST: dict[str, str] = {
     Trust.CENTRAL: "by whoever runs the job, who sees the exact counts",
@@ -81,7 +85,8 @@ _ANSWERS = {
     "network": "An answer is what neural networks make of the noisy counts in and around the square. They learned from "
     "simulated people how far such counts can be trusted. Squares that are larger than they were made for are answered "
     "by the counts as they are. Answers are of squares about people, and lean to the high side where nobody is: do not "
-    "add up many small ones, ask for a large one.",
+    "add up many small ones: ask for a large one, or ask the model for answers that add up, by the command below with "
+    "--additive.",
 }
 _ERRORS = {
     "lower bound": "The stated interval is too narrow for some squares. It holds the noise and what the part at the "
@@ -166,7 +171,8 @@ def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
         "network": f"cells{width}, and the users in each were counted once, with noise",
         "partition": "rectangles, by what noisy counts said of where people are",
     }.get(model.model.KIND)
-    texts = [f"Method “{method}”: {_METHODS.get(method, 'see the documents of the command')}."]
+    text = _NETWORKS.get(model.model.KIND) or _METHODS.get(method, "see the documents of the command")
+    texts = [f"Method “{method}”: {text}."]
     if counted and parts:
         texts.append(f"The region was cut into {parts:,.0f} {counted}.")
     texts.append(
@@ -244,9 +250,9 @@ def _raster(model: RangeModel) -> dict[str, Any]:
 
 
 def _cell_users(model: Model, cells: Boxes) -> NDArray[np.float64]:
-    if isinstance(model, LocalNetwork):  # its answers to small cells add up to too much
-        return np.maximum(model.grid.table(model.cells).sum(cells), 0.0)
-    return _answers(model, cells).users
+    """The users of cells, which add up, unlike the model's answers to small squares."""
+    table = model.additive_table
+    return _answers(model, cells).users if table is None else np.maximum(table.sum(cells), 0.0)
 
 
 def _answers(model: Model, boxes: Boxes) -> Answers:
@@ -298,7 +304,7 @@ def background(model: RangeModel) -> MapBody:
     )
     layer = Layer(
         title="Density",
-        note="The model's own answers, on cells of at most 256 a side.",
+        note="The model's answers that add up, on cells of at most 256 a side.",
         level=level.tolist(),
         x=x.tolist(),
         y=y.tolist(),

@@ -54,6 +54,11 @@ class TreeModel(Model):
             values[node_paths(tree.entries[here])] = (noise - uneven)[here]
             self._squares.append(_table(by_row(values)))
 
+    @property
+    def additive_table(self) -> SummedAreaTable:
+        """See Model.additive_table. A tree's answers add up already."""
+        return self._users
+
     def answer(self, boxes: Boxes) -> Answers:
         variance = self._uneven.sum(boxes)
         for squares in self._squares:

@@ -75,6 +75,8 @@ def disagreement(release: Release, history: History) -> str | None:
     release_id = str(release.manifest.get("release_id"))
     reservation = history.reservations.get(release_id)
     if reservation is None:
+        if is_disclosed(release, history):
+            return f"release {release_id} has no differential privacy and no charge; delete its folder by hand"
         return (
             f"release {release_id} was never charged; if the ledger was restored from an old copy, charge it again: "
             "sfumato ledger restore --releases FOLDER"
@@ -98,6 +100,16 @@ def disagreement(release: Release, history: History) -> str | None:
     if release.manifest["privacy"].get("rotation") != asked and not counts_for_all:
         return f"release {release_id} states another cohort of users than it was charged for"
     return None
+
+
+def is_disclosed(release: Release, history: History) -> bool:
+    """Returns whether the ledger has the bits of a release without differential privacy, as its manifest states."""
+    disclosure = history.disclosures.get(str(release.manifest.get("release_id")))
+    privacy = release.manifest.get("privacy")
+    if disclosure is None or not isinstance(privacy, dict) or privacy.get("epsilon") is not None:
+        return False
+    meter = privacy.get("meter")
+    return isinstance(meter, dict) and meter.get("bits_per_client") == disclosure.bits
 
 
 def remaining_files(release: Release) -> list[str]:

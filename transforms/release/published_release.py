@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.file_formats import check_format
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.rectangle import region_from
+from sfumato.schemas.region import Grid
 from sfumato.schemas.release import (
     ANSWERS_FILE,
     CELLS_FILE,
@@ -96,8 +97,7 @@ class Release:
     def grid(self) -> Grid | None:
         """The map's region and depth; None if the manifest states none."""
         try:
-            region = Region(*(float(self.manifest["region"][side]) for side in ("west", "south", "east", "north")))
-            return Grid(region, self.manifest["grid"]["depth"])
+            return Grid(region_from(self.manifest["region"]), self.manifest["grid"]["depth"])
         except (KeyError, TypeError, ValueError):  # ValueError: or they are none
             return None
 

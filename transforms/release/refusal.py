@@ -39,7 +39,13 @@ def notice_page(text: str, fields: Mapping[str, str]) -> bytes:
 
 
 def refusal_files(
-    metadata: ReleaseMetadata, reason: str, epsilon: Decimal, spent: Decimal, delta_spent: Decimal, adjacency: str
+    metadata: ReleaseMetadata,
+    reason: str,
+    epsilon: Decimal,
+    spent: Decimal,
+    delta_spent: Decimal,
+    adjacency: str,
+    bits: int | None = None,
 ) -> dict[str, bytes]:
     """Returns the files of a refused release by name, the manifest last.
 
@@ -50,6 +56,7 @@ def refusal_files(
         spent: epsilon that the refusal cost.
         delta_spent: delta that the refusal cost.
         adjacency: of `spent` and `delta_spent`, as text.
+        bits: of their value that each user had sent before the refusal; None for none.
     """
     manifest = {
         "format": REFUSAL_FORMAT,
@@ -64,6 +71,7 @@ def refusal_files(
             "epsilon": float(epsilon),
             "epsilon_spent": float(spent),
             "delta": float(delta_spent),
+            **({} if bits is None else {"meter": {"bits_per_client": bits}}),
             "randomness": metadata.source,
         },
         **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger)}),

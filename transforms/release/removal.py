@@ -83,5 +83,6 @@ def _privacy(charge: Charge) -> dict[str, Any]:
         "delta": format_amount(charge.delta),
         **({} if charge.rho is None else {"rho": format_amount(charge.rho)}),
         **({} if rotation is None else {"rotation": {"cohort": rotation.cohort, "cohorts": rotation.cohorts}}),
+        **({} if charge.bits is None else {"meter": {"bits_per_client": charge.bits}}),
         "participation": {"protected": protected},
     }

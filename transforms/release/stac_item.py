@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sfumato.schemas.guarantee import PRIVACY_UNIT
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, Plane
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.files import content_type
 from sfumato.transforms.release.published_release import Release
@@ -105,7 +105,7 @@ def stac_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def _place(grid: Grid | None) -> dict[str, Any]:
-    if grid is None:
+    if grid is None or isinstance(grid.region, Plane):
         return {"geometry": None}
     west, south, east, north = (getattr(grid.region, side) for side in ("west", "south", "east", "north"))
     ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]

@@ -96,6 +96,7 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
             rho=rho,
             also_charged=tuple((str(name), Period.parse(days)) for name, days in stated.get("also_charged", ())),
             rotation=_rotation(manifest["privacy"].get("rotation"), stated.get("partition")),
+            bits=(manifest["privacy"].get("meter") or {}).get("bits_per_client"),
         )
         entry = path, int(stated["entry"]), str(stated["hash"]), charge
         if known == REFUSAL_FORMAT:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
+from sfumato.schemas.rectangle import Plane, Region
+
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_PLACES = 12
 _LARGE, _SMALL = 1e15, 1e-6  # beyond them numbers are written with a power of ten
@@ -88,6 +90,11 @@ def length(metres: float) -> str:
     """A length on the ground, as in `120 m` or `1.5 km`, of three digits."""
     size, unit = (1000.0, "km") if metres >= 995 else (1.0, "m") if metres >= 1 else (0.01, "cm")
     return f"{float(f'{metres / size:.3g}'):,g} {unit}"
+
+
+def length_in(region: Region, size: float) -> str:
+    """A length of a region: in metres as `length` has it; of a plane, whose unit has no name, as a number."""
+    return f"{float(f'{size:.4g}'):,.15g}" if isinstance(region, Plane) else length(size)
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

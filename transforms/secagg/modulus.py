@@ -59,7 +59,7 @@ def _upper_tail_exponent(expected: float, excess: float) -> float:
 def min_window(
     *,
     expected_size: float,
-    required_survivors: int | None,
+    honest_survivors: int | None,
     epsilon: float,
     sensitivity: float,
     gamma: int,
@@ -67,6 +67,7 @@ def min_window(
     shards: int,
     probability: float,
     noise: AdditiveNoise = LAPLACE,
+    noise_shape: float = 1.0,
 ) -> Window:
     """The smallest window that wraps with at most this probability anywhere in a sub-query.
 
@@ -74,7 +75,8 @@ def min_window(
 
     Args:
         expected_size: an upper bound of the expected number of users in a shard.
-        required_survivors: in the paper's model, where all survivors add noise; None for the noise of a shard.
+        honest_survivors: whose noise is the planned one, in the paper's model, where all survivors add noise; None for
+            the noise of a shard.
         epsilon: cost of the sub-query, in the unit of the noise.
         sensitivity: largest norm of a client's vector.
         gamma: the largest value that one client adds to one entry.
@@ -82,13 +84,15 @@ def min_window(
         shards: that are queried.
         probability: that any sum wraps around.
         noise: of a shard.
+        noise_shape: of a planned shard's noise, see `Cohort.noise_shape`.
     """
     users = size_bound(expected_size, probability / (2 * shards))
     tail = probability / (4 * shards * entries)
-    if required_survivors is None:
+    shape = noise_shape if honest_survivors is None else max(users / honest_survivors, 1.0)
+    if honest_survivors is None and shape == 1:
         bound = noise.quantile(epsilon, tail, sensitivity)
     else:
-        bound = noise_bound(epsilon, int(sensitivity), max(users / required_survivors, 1.0), tail)
+        bound = noise_bound(epsilon, int(sensitivity), shape, tail)
     return Window(users * gamma + 2 * bound + 1, bound)
 
 

@@ -35,7 +35,7 @@ class ShardQuery:
         encoding: of the clients' vectors.
         epsilon: that it costs; a rho if the noise is Gaussian.
         window: of the secure sums.
-        required_survivors: a client's share of the noise is Polya(1 / required_survivors).
+        required_survivors: the clients of a shard who must respond.
         gamma: the sum of a client's vector, for each entry that a location adds to: 1 for one location a user.
         rounding: `independent` where the weights, with `fraction_bits`, are rounded entry by entry in this sub-query.
         shard_range: the first shard to query and the one after the last; None for all.
@@ -43,6 +43,8 @@ class ShardQuery:
             whatever the number of its users, and a shard is lost only by simulated dropout. None is the paper's model:
             every survivor adds noise, and a shard with fewer than required_survivors reveals nothing.
         noise: of a shard's sums, or of the sums of all users.
+        colluders: of the required survivors, those who may subtract their noise. A client's share of the noise is
+            Polya(1 / honest_survivors).
     """
 
     index: int
@@ -55,6 +57,12 @@ class ShardQuery:
     shard_range: tuple[int, int] | None = None
     planned_clients: int | None = None
     noise: AdditiveNoise = LAPLACE
+    colluders: int = 0
+
+    @property
+    def honest_survivors(self) -> int:
+        """The required survivors whose shares of the noise nobody can subtract."""
+        return self.required_survivors - self.colluders
 
     @property
     def sensitivity(self) -> float:
@@ -218,14 +226,17 @@ def shard_noise(
 ) -> NDArray[np.int64]:
     """The noise of each shard in closed form: int64[shards, T].
 
-    For planned shards it is the query's noise, one exact variate an entry. In the paper's model, the survivors above
-    the required number add more. Rows of shards with fewer survivors lack noise and must not be used.
+    It has the query's noise, one exact variate an entry. Clients above the number of honest survivors add more: the
+    other required ones in planned shards, and all others who respond in the paper's model. Rows of shards of that model
+    with fewer survivors lack noise and must not be used.
     """
     entries = query.encoding.length
     noise = query.noise.draw(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
-    if query.planned_clients is not None:
+    planned = query.planned_clients is not None
+    if planned and not query.colluders:
         return noise
-    surplus = np.maximum(sizes / query.required_survivors - 1, 0.0)
+    clients = np.full_like(sizes, query.required_survivors) if planned else sizes
+    surplus = np.maximum(clients / query.honest_survivors - 1, 0.0)
     events = polya_difference_events(
         key,
         f"surplus noise {query.index}",
@@ -245,8 +256,8 @@ def client_noise(
     """The sum of every client's noise share in each shard: int64[shards of block, T].
 
     Shares are drawn sparsely. A slot is a (client, entry) pair. A planned shard has the shares of the required number
-    of clients, whatever the number of its users, so that the sum is discrete Laplace. In the paper's model they are the
-    survivors' shares, by their rank in the shard.
+    of clients, whatever the number of its users, so that the sum is discrete Laplace if none may collude. In the
+    paper's model they are the survivors' shares, by their rank in the shard.
     """
     entries = query.encoding.length
     offsets, sizes = group.user_starts[block], group.sizes()[block]
@@ -254,7 +265,7 @@ def client_noise(
         key,
         f"client noise {query.index}",
         group.numbers()[block],
-        np.full(len(offsets), 1 / query.required_survivors),
+        np.full(len(offsets), 1 / query.honest_survivors),
         (sizes if query.planned_clients is None else np.full_like(sizes, query.required_survivors)) * entries,
         query.epsilon,
         int(query.sensitivity),

@@ -15,6 +15,8 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.rectangle import check_globe
+from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, RELEASE_ZONES_SCHEMA, TOTALS_FILE
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
@@ -44,9 +46,8 @@ def zones_of_release(release: Release, zones: Zones) -> pa.Table:
     Raises:
         RequestError: the release is no heatmap, does not state the errors of its cells, or no zone meets its map.
     """
-    unbiased, within = _cells_of(release)
-    grid = release.grid
-    assert grid is not None
+    grid = check_heatmap(release)
+    unbiased, within = _cells_of(release, grid)
     region = grid.region
     box = shapely.box(region.west, region.south, region.east, region.north)
     share = shapely.area(shapely.intersection(zones.geometries, box)) / shapely.area(zones.geometries)
@@ -147,9 +148,9 @@ def table_bytes(table: pa.Table, suffix: str) -> bytes:
     return json.dumps({"type": "FeatureCollection", "sfumato": origin, "features": features}).encode()
 
 
-def _cells_of(release: Release) -> tuple[UnbiasedCounts, WithinCells]:
-    """The users of a heatmap's cells, their errors, and the spread inside them. Raises RequestError."""
-    job, errors = release.manifest.get("job"), release.manifest.get("errors", {})
+def check_heatmap(release: Release) -> Grid:
+    """The grid of a heatmap on the globe. Raises RequestError for another release."""
+    job = release.manifest.get("job")
     if job != "heatmap":
         raise RequestError(
             f"release: {release.path} is of `sfumato {job}`; zones are estimated from a `sfumato heatmap`, whose cells "
@@ -157,6 +158,13 @@ def _cells_of(release: Release) -> tuple[UnbiasedCounts, WithinCells]:
         )
     if release.grid is None:
         raise RequestError(f"release: {release.path}: the manifest lacks the map's region or depth")
+    check_globe(release.grid.region, f"release: {release.path}: an estimate of zones")
+    return release.grid
+
+
+def _cells_of(release: Release, grid: Grid) -> tuple[UnbiasedCounts, WithinCells]:
+    """The users of a heatmap's cells, their errors, and the spread inside them. Raises RequestError."""
+    errors = release.manifest.get("errors", {})
     sums = str(errors.get("sums", ""))
     if TOTALS_FILE not in sums and not (_INDEPENDENT in sums and _all_counted(release)):
         raise RequestError(
@@ -168,22 +176,21 @@ def _cells_of(release: Release) -> tuple[UnbiasedCounts, WithinCells]:
     if TOTALS_FILE in sums:
         nodes = release.arrow_table(TOTALS_FILE)
         node, cell, users, measured = (nodes[name].to_numpy() for name in ("node", "cell", "users", "variance"))
-        unbiased = UnbiasedCounts.from_nodes(node, users, measured, release.grid.depth)
+        unbiased = UnbiasedCounts.from_nodes(node, users, measured, grid.depth)
         cell = cell[cell >= 0]
         share = _area_shares(unbiased.full, cell, len(count))
     else:
-        unbiased, cell, share = _independent(release, table["cell_id"].to_pylist(), count, variance)
+        unbiased, cell, share = _independent(release, grid, table["cell_id"].to_pylist(), count, variance)
     return unbiased, learn_within_cells(unbiased, count[cell] * share, variance[cell] * share)
 
 
 def _independent(
-    release: Release, names: list[str], count: NDArray[np.float64], variance: NDArray[np.float64]
+    release: Release, grid: Grid, names: list[str], count: NDArray[np.float64], variance: NDArray[np.float64]
 ) -> tuple[UnbiasedCounts, NDArray[np.int64], NDArray[np.float64]]:
     """The users of cells of independent errors, the cell of each leaf and its share of the cell's area."""
-    assert release.grid is not None
     try:
-        nodes = nodes_from_names(names, release.grid.depth)
-        tree = Tree.of(release.grid.depth, nodes)
+        nodes = nodes_from_names(names, grid.depth)
+        tree = Tree.of(grid.depth, nodes)
     except ValueError as error:
         raise RequestError(f"{release.path}: {CELLS_FILE} is damaged ({error})") from None
     full = FullTree.from_trees(tree)

@@ -118,7 +118,7 @@ export interface Place {
  *     slots: maps of every slot of time; None without slots.
  *     layers: coarse to fine or first to last; the last is shown first.
  *     missing: what a place without a cell means, in one sentence; None where cells cover the region.
- *     finest_metres: width and height of the finest cell.
+ *     finest_metres: width and height of the finest cell; in units of a plane.
  *     start: what is shown first; None for the whole region.
  */
 export interface MapBody {
@@ -136,13 +136,14 @@ export interface MapBody {
   slots: TimeSlots | null;
 }
 /**
- * A region in degrees.
+ * A region in degrees, or of a plane with these axes.
  */
 export interface Bounds {
   west: number;
   south: number;
   east: number;
   north: number;
+  axes: [string, string] | null;
 }
 /**
  * Cells of a quadtree, painted in the order of their levels, or named polygons.
@@ -154,7 +155,6 @@ export interface Bounds {
  *         ascend. A cell's number is about what its descendants in the layer leave over.
  *     area: the finest cells that it owns, as a share of its own area in 0..1.
  *     cell_id: names such as r213.
- *     measures: at least one.
  *     shapes: the rings of each polygon, those of its holes among them (even-odd); None for cells of the quadtree. A
  *         polygon's level, x and y are 0, so that `area` is its share of the region.
  */

@@ -9,9 +9,11 @@ from scipy import linalg, stats
 from benchmarks.baselines.histogram_mechanisms import (
     BernoulliShuffle,
     CentralLaplace,
+    DirectEncoding,
     HadamardResponse,
     HistogramMechanism,
     ThresholdedSample,
+    UnaryEncoding,
     amplified_epsilon,
     closed_form_messages,
     hadamard_order,
@@ -44,6 +46,14 @@ def variance(mechanism: HistogramMechanism, counts: np.ndarray = COUNTS) -> np.n
     if isinstance(mechanism, HadamardResponse):
         c = (math.exp(mechanism.epsilon) + 1) / (math.exp(mechanism.epsilon) - 1)
         return sampling + (c**2 * n - counts) / p
+    if isinstance(mechanism, DirectEncoding):
+        t = math.expm1(mechanism.epsilon) / (math.exp(mechanism.epsilon) + len(counts) - 1)
+        u = (1 - t) / len(counts)
+        return sampling + (counts * (t + u) * (1 - t - u) + (n - counts) * u * (1 - u)) / (t**2 * p)
+    if isinstance(mechanism, UnaryEncoding):
+        own, other = mechanism.bits
+        noise = counts * own * (1 - own) + (n - counts) * other * (1 - other)
+        return sampling + noise / ((own - other) ** 2 * p)
     assert isinstance(mechanism, BernoulliShuffle)
     q = message_rate(round(n * p), mechanism.epsilon, mechanism.delta)
     return sampling + n * p * q * (1 - q) / p**2
@@ -61,6 +71,10 @@ UNBIASED = [
     CentralLaplace(0.4, 0.5, amplified=True),
     HadamardResponse(0.4, 0.8),
     HadamardResponse(1.0, 0.8),
+    DirectEncoding(0.4, 0.8),
+    DirectEncoding(1.0, 0.8),
+    UnaryEncoding(0.4, 0.8),
+    UnaryEncoding(1.0, 0.8, optimised=False),
     BernoulliShuffle(0.4, 0.8, DELTA),
     BernoulliShuffle(1.0, 0.8, DELTA),
 ]
@@ -143,6 +157,27 @@ def test_hadamard_reports_have_their_signs(epsilon: float) -> None:
     for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
         probability = 1 / (1 + math.exp(-epsilon * factor))
         assert (stats.binomtest(right, len(items), probability).pvalue > FLAKE_RATE) == same
+
+
+@pytest.mark.parametrize("optimised", [False, True])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.5])
+def test_unary_reports_are_exactly_epsilon_private(epsilon: float, optimised: bool) -> None:
+    """Two items differ in two bits; the worst pair of them has a ratio of e^epsilon."""
+    own, other = UnaryEncoding(1.0, epsilon, optimised).bits
+    assert own * (1 - other) / (other * (1 - own)) == pytest.approx(math.exp(epsilon), rel=1e-12)
+
+
+@pytest.mark.parametrize(("factor", "same"), [(1.0, True), (WRONG[0], False), (WRONG[1], False)])
+def test_direct_reports_have_the_ratio_of_randomised_response(factor: float, same: bool) -> None:
+    """All clients in one of 8 buckets: the other buckets' reports have e^-epsilon of the probability of the own one."""
+    users, epsilon, buckets = 200_000, 1.0, 8
+    counts = np.array([users, *[0] * (buckets - 1)])
+    found = DirectEncoding(1.0, epsilon).estimate(counts, np.random.default_rng(4))
+    own = math.expm1(epsilon) / (math.exp(epsilon) + buckets - 1)
+    reports = round(float(found[0] * own + users * (1 - own) / buckets))
+    expected = math.exp(epsilon * factor) / (math.exp(epsilon * factor) + buckets - 1)
+    assert (stats.binomtest(reports, users, expected).pvalue > FLAKE_RATE) == same
+    assert found.sum() == pytest.approx(users)
 
 
 def test_the_fast_transform_is_the_matrix() -> None:
@@ -238,6 +273,8 @@ def test_a_rate_must_be_a_probability(rate: float) -> None:
     makers = [
         lambda: CentralLaplace(rate, 1.0),
         lambda: HadamardResponse(rate, 1.0),
+        lambda: DirectEncoding(rate, 1.0),
+        lambda: UnaryEncoding(rate, 1.0),
         lambda: BernoulliShuffle(rate, 1.0, DELTA),
     ]
     for make in makers:
@@ -247,7 +284,7 @@ def test_a_rate_must_be_a_probability(rate: float) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_epsilon_and_delta_must_be_sound(value: float) -> None:
-    for make in (CentralLaplace, HadamardResponse):
+    for make in (CentralLaplace, HadamardResponse, DirectEncoding, UnaryEncoding):
         with pytest.raises(RequestError, match=r"epsilon: must be a finite number > 0, got"):
             make(0.5, value)
     with pytest.raises(RequestError, match=r"delta: must be a number between 0 and 1, got"):

@@ -64,12 +64,26 @@ def test_the_truth_may_be_the_cohorts_and_blurred() -> None:
     assert np.allclose(own.picture, sample)
 
 
-def test_methods_with_levels_are_also_judged_by_the_best_of_them() -> None:
-    rows, (case,) = crowd(), cases("hierarchical")
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [("hierarchical", {}), ("adaptive", {"schedule": ["paper"], "estimator": ["last"], "sub_query_share": [0.25]})],
+)
+def test_methods_with_levels_are_also_judged_by_the_best_of_them(method: str, values: dict[str, list[object]]) -> None:
+    rows, (case,) = crowd(), cases(method, **values)
     chosen, by_truth = evaluate_case(case, rows, USERS, 1, Evaluation(("mse",)), rows.histogram(), KEY)
-    assert by_truth.setting.method == "hierarchical" + BY_TRUTH
-    assert by_truth.metrics["mse"] <= chosen.metrics["mse"]
-    assert by_truth.entries == chosen.entries == 4 + 16 + 64 + 256
+    assert by_truth.setting.method == method + BY_TRUTH
+    state = run_in_memory(rows, USERS, case.parameters, KEY.narrowed({**case.parameters.metadata(), "number": 1}))
+    exact = truth_of(rows.histogram())
+    errors = [mean_squared_error(estimate_density(one.to_estimate(), DEPTH), exact) for one in state.results]
+    assert len(errors) > 1
+    assert by_truth.metrics["mse"] == min(errors)
+    assert by_truth.entries == chosen.entries == sum(one.spent.vector_length for one in state.results)
+
+
+def test_methods_without_levels_have_one_outcome() -> None:
+    rows, (case,) = crowd(), cases("adaptive", schedule=["paper"], estimator=["last"])
+    (found,) = evaluate_case(case, rows, USERS, 1, Evaluation(("mse",)), rows.histogram(), KEY)
+    assert found.setting.method == "adaptive"
 
 
 def test_another_number_has_other_noise_and_the_same_number_the_same() -> None:

@@ -128,7 +128,7 @@ def test_a_modulus_holds_its_gamma_and_not_the_next(
         counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
         return min_window(
             expected_size=counted + noise_quantile(counting, 0.1 * probability),
-            required_survivors=None,
+            honest_survivors=None,
             epsilon=MIN_QUERY_SHARE * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
             gamma=gamma,
@@ -225,7 +225,7 @@ def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
         check_plan(parameters)
     least = min_window(
         expected_size=1e7,
-        required_survivors=10**7,
+        honest_survivors=10**7,
         epsilon=1.0,
         sensitivity=1 << 40,
         gamma=1 << 40,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.baselines.sampling_bounds import corollary_rate, corollary_threshold
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import delta, max_rate
 from sfumato.transforms.histogram.composition import rounds_delta
 from sfumato.transforms.histogram.optimal_sampling import choose_sampling, expected_error, relative_error
+from sfumato.transforms.histogram.paper_sampling import corollary_rate, corollary_threshold
 from sfumato.transforms.histogram.sampling_round import Sampling
 
 

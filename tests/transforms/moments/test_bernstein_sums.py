@@ -46,7 +46,7 @@ def test_every_user_adds_exactly_the_scale_whatever_the_value(degree: int) -> No
     values = np.concatenate([rng.normal(0, 4, 300), [-1e308, 1e308, -3.0, 5.0, np.nextafter(5.0, 0), 5e-324]])
     for scale in (1, 1000, 1 << 20):
         for value, uniform in zip(values, rng.random(len(values)), strict=True):
-            one = sum_values(np.array([value]), np.array([uniform]), None, 1, SPAN, degree, scale)
+            one = sum_values([np.array([value])], np.array([uniform]), None, 1, [SPAN], [degree], scale)
             assert one.slots.sum() == scale
             assert (one.slots >= 0).all()
             assert one.outside.tolist() == [value < -3, value > 5]
@@ -57,7 +57,7 @@ def test_rounding_is_unbiased() -> None:
     uniforms = (np.arange(1000) + 0.5) / 1000
     for value in (-2.9, 0.1, 1.0, 4.99):
         for degree in (1, 3):
-            found = sum_values(np.full(1000, value), uniforms, None, 1, SPAN, degree, 7).slots[0] / 1000
+            found = sum_values([np.full(1000, value)], uniforms, None, 1, [SPAN], [degree], 7).slots[0] / 1000
             exact = 7 * stats.binom.pmf(np.arange(degree + 1), degree, (value + 3) / 8)
             assert np.abs(found - exact).max() <= 2 / 1000
 
@@ -65,17 +65,17 @@ def test_rounding_is_unbiased() -> None:
 def test_sums_are_of_groups_and_add_up() -> None:
     rng = np.random.default_rng(1)
     values, uniforms, groups = rng.normal(0, 4, 500), rng.random(500), rng.integers(0, 4, 500).astype(np.uint16)
-    found = sum_values(values, uniforms, groups, 5, SPAN, 2, 1 << 16)
+    found = sum_values([values], uniforms, groups, 5, [SPAN], [2], 1 << 16)
     for group in range(5):
         mine = groups == group
-        alone = sum_values(values[mine], uniforms[mine], None, 1, SPAN, 2, 1 << 16)
+        alone = sum_values([values[mine]], uniforms[mine], None, 1, [SPAN], [2], 1 << 16)
         assert found.slots[group].tolist() == alone.slots[0].tolist()
     assert found.slots[4].tolist() == [0, 0, 0]
     halves = [
-        sum_values(values[part], uniforms[part], groups[part], 5, SPAN, 2, 1 << 16)
+        sum_values([values[part]], uniforms[part], groups[part], 5, [SPAN], [2], 1 << 16)
         for part in (slice(0, 200), slice(200, 500))
     ]
-    start = ExactSums.zeros(5, 2)
+    start = ExactSums.zeros(5, [2])
     total = start.total([start.total(halves[:1]), start.total(halves[1:])])
     assert np.array_equal(total.slots, found.slots)
     assert np.array_equal(total.outside, found.outside)

@@ -23,7 +23,7 @@ DRAWS = 20_000
 
 def evaluate(statistic: Statistic, way: Variance, found: dict[str, Means], centre: float, users: np.ndarray) -> Result:
     """Of values that may be nearly anything."""
-    return derived_statistics.evaluate(statistic, way, found, centre, users, FixedPoint(52, 0, "split"))
+    return derived_statistics.evaluate(statistic, way, found, (centre, 0.0), users, [FixedPoint(52, 0, "split")])
 
 
 def means(value: object, variance: object, clients: object = 100.0) -> Means:
@@ -42,6 +42,8 @@ def means(value: object, variance: object, clients: object = 100.0) -> Means:
         ("moment:8", "raw", ("power:8",)),
         ("geometric_mean", "centred", ("log2",)),
         ("log_product", "raw", ("log2",)),
+        ("covariance", "raw", ("value", "second_value", "product")),
+        ("correlation", "centred", ("value", "second_value", "product", "square", "second_square")),
     ],
 )
 def test_quantities_of_statistics(name: str, way: str, kinds: tuple[str, ...]) -> None:
@@ -151,7 +153,7 @@ def test_results_lie_within_what_values_can_have(name: str, form: FixedPoint, le
         found = dict.fromkeys(("value", "square", "power:2", "power:3", "log2"), means(value, 1e4))
         if name == "variance":
             found["value"] = means(0.0, 0.0)
-        one = derived_statistics.evaluate(Statistic(name), "centred", found, 0.0, np.array([10.0]), form)
+        one = derived_statistics.evaluate(Statistic(name), "centred", found, (0.0, 0.0), np.array([10.0]), [form])
         ends = [one.low[0], one.value[0], one.high[0]]
         assert ends == sorted(ends)
         assert least <= ends[0]
@@ -161,7 +163,9 @@ def test_results_lie_within_what_values_can_have(name: str, form: FixedPoint, le
 
 def test_a_noisy_number_of_users_makes_their_product_noisier() -> None:
     logs, users = {"log2": means([3.0], 0.01)}, np.array([50.0])
-    one = derived_statistics.evaluate(Statistic("log_product"), "centred", logs, 0.0, users, FixedPoint(52), 16.0)
+    one = derived_statistics.evaluate(
+        Statistic("log_product"), "centred", logs, (0.0, 0.0), users, [FixedPoint(52)], 16.0
+    )
     rng = np.random.default_rng(1)
     drawn = (users + 4 * rng.normal(size=DRAWS)) * (3 + 0.1 * rng.normal(size=DRAWS)) * math.log(2)
     assert one.stddev[0] == pytest.approx(drawn.std(), rel=RARE / math.sqrt(2 * DRAWS))
@@ -192,3 +196,61 @@ def test_statistics_that_there_are(name: str) -> None:
 def test_statistics_that_there_are_not(name: str) -> None:
     with pytest.raises(RequestError, match=r"statistics: there are mean, variance, moment:K .*; got"):
         find_kind(Statistic(name))
+
+
+def of_pair(name: str, found: dict[str, Means], centres: tuple[float, float]) -> Result:
+    forms = [FixedPoint(52, 0, "split")] * 2
+    users = np.ones(len(found["product"].value))
+    return derived_statistics.evaluate(Statistic(name), "centred", found, centres, users, forms)
+
+
+def test_a_covariance_is_unbiased_and_spreads_as_stated() -> None:
+    """About the very estimates of both means, which come from different users: the errors' product is 0 on average."""
+    rng, truth, mean, second = np.random.default_rng(4), 35.0, 600.0, 50.0
+    x, y = mean + rng.normal(0, 3.0, DRAWS), second + rng.normal(0, 2.0, DRAWS)
+    products = truth + (mean - x) * (second - y) + rng.normal(0, 4.0, DRAWS)
+    found = [
+        of_pair(
+            "covariance", {"value": means(a, 9.0), "second_value": means(b, 4.0), "product": means(c, 16.0)}, (a, b)
+        )
+        for a, b, c in zip(x.tolist(), y.tolist(), products.tolist(), strict=True)
+    ]
+    check(np.array([one.value[0] for one in found]), truth, np.array([one.stddev[0] for one in found]))
+
+
+def test_groups_covariances_are_about_their_own_means() -> None:
+    """Everybody's centres are far from the group's means: what that adds to the products is taken away."""
+    given = {"value": means([10.0], 0.0), "second_value": means([-3.0], 0.0), "product": means([5.0 + 8 * -7], 0.0)}
+    found = of_pair("covariance", given, (2.0, 4.0))
+    assert found.value == pytest.approx([5.0])
+    assert found.high - found.low == pytest.approx([0.0])
+
+
+@pytest.mark.parametrize("truth", [-0.9, -0.3, 0.0, 0.6, 0.97])
+def test_a_correlations_interval_holds_it(truth: float) -> None:
+    """With independent normal errors of the covariance and of both variances."""
+    rng, runs = np.random.default_rng(5), 2000
+    noise = rng.normal(0, 1, (3, runs))
+    given = {
+        "value": means(np.zeros(runs), 1e-6),
+        "second_value": means(np.zeros(runs), 1e-6),
+        "product": means(6 * truth + 0.3 * noise[0], 0.09),
+        "square": means(9 + 0.5 * noise[1], 0.25),
+        "second_square": means(4 + 0.2 * noise[2], 0.04),
+    }
+    found = of_pair("correlation", given, (0.0, 0.0))
+    held = ((found.low <= truth) & (truth <= found.high)).sum()
+    assert stats.binomtest(int(held), runs, 0.94, "less").pvalue > FLAKE_RATE
+    assert np.median(found.stddev) < 1.6 * found.value.std()
+    assert (np.abs(found.value) <= 1).all()
+
+
+def test_a_correlation_of_a_variance_that_may_be_0_is_not_known() -> None:
+    given = {
+        **{kind: means([0.0], 0.01) for kind in ("value", "second_value")},
+        "product": means([0.5], 0.01),
+        "square": means([0.9], 1.0),
+        "second_square": means([2.0], 0.01),
+    }
+    found = of_pair("correlation", given, (0.0, 0.0))
+    assert (found.low, found.high) == (-1.0, 1.0)

@@ -339,7 +339,7 @@ def test_groups_are_shown_drawn_towards_everybody_and_kept_as_measured() -> None
     asked, groups = plan(statistics=SPREAD[:1], epsilon=1.0), by_size()
     state = ran(ages(), asked, BY_PLACE, groups)
     raw = [*state.estimates(asked), *state.estimates(asked, ["a", "b"], np.array([0, 1, 1, 1, 1]))]
-    drawn = shrunk(raw, asked.form)
+    drawn = shrunk(raw, asked.forms)
     everybody = raw[0].value
     assert drawn[0] == raw[0]
     for one, before in zip(drawn[1:], raw[1:], strict=True):
@@ -347,9 +347,9 @@ def test_groups_are_shown_drawn_towards_everybody_and_kept_as_measured() -> None
         assert abs(one.value - everybody) <= abs(before.value - everybody)
         assert one.stddev <= before.stddev
     products = [replace(one, statistic="log_product") for one in raw]
-    assert shrunk(products, asked.form) == products
+    assert shrunk(products, asked.forms) == products
     wide = [replace(raw[1], group=str(i), value=everybody + 40 * (-1) ** i, stddev=0.01) for i in range(20)]
-    assert shrunk([raw[0], *wide], asked.form)[3].value == pytest.approx(wide[2].value, abs=0.01)
+    assert shrunk([raw[0], *wide], asked.forms)[3].value == pytest.approx(wide[2].value, abs=0.01)
 
 
 def test_only_the_time_tells_two_assemblies_apart() -> None:

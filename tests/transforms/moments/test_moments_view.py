@@ -94,7 +94,7 @@ def test_groups_are_shrunk_and_ranked_by_what_is_surely_high() -> None:
     )
     oracle = {
         one.group: one
-        for one in shrunk([*state.estimates(asked), *state.estimates(asked, names, places)], FORM)
+        for one in shrunk([*state.estimates(asked), *state.estimates(asked, names, places)], [FORM])
         if one.statistic == "mean"
     }
     for bar in bars:

@@ -458,3 +458,55 @@ def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
 def test_intervals_of_small_groups_hold_the_truth_under_the_noise(statistic: str) -> None:
     hits, asked = covered_groups(statistic, 100)
     assert stats.binomtest(hits, asked, 0.95, "less").pvalue > FLAKE_RATE
+
+
+PAIR = (FixedPoint(10), FixedPoint(7))
+OF_PAIR = (Statistic("covariance"), Statistic("correlation"), VARIANCE)
+
+
+def pairs(clients: int, seed: int) -> np.ndarray:
+    """Two numbers of correlation 0.6."""
+    rng = np.random.default_rng(seed)
+    x, other = rng.normal(size=(2, clients))
+    x, y = 600 + 100 * x, 50 + 10 * (0.6 * x + 0.8 * other)
+    return np.clip(np.rint(x), 0, 1023) + 1j * np.clip(np.rint(y), 0, 127)
+
+
+def truths(values: np.ndarray) -> dict[str, float]:
+    (own, both), (_, other) = np.cov(values.real, values.imag, bias=True)
+    return {"covariance": both, "correlation": both / math.sqrt(own * other), "variance": own}
+
+
+@pytest.mark.parametrize("method", ["adaptive", "threshold", "weighted"])
+@pytest.mark.parametrize("epsilon", [None, 6.0])
+def test_covariances_and_correlations_are_found(method: Any, epsilon: float | None) -> None:
+    """Of 200,000 users, within their intervals and to a fifth; the intervals of 95% are allowed to miss once in 12."""
+    misses = 0
+    for number in range(2):
+        values = pairs(200_000, number)
+        plan = MomentsPlan(form=PAIR[0], second=PAIR[1], statistics=OF_PAIR, method=method, epsilon=epsilon)
+        found = by_name(run_in_memory(values, plan, key(number)))
+        for name, truth in truths(values).items():
+            misses += not found[name].low <= truth <= found[name].high
+            if method != "weighted":
+                assert found[name].value == pytest.approx(truth, rel=0.2)
+    assert misses <= 1
+
+
+def test_the_sign_of_a_covariance_follows_the_columns() -> None:
+    values = pairs(50_000, 3)
+    plan = MomentsPlan(form=PAIR[0], second=PAIR[1], statistics=OF_PAIR[:2])
+    found = by_name(run_in_memory(values.real + 1j * (127 - values.imag), plan, key()))
+    assert found["covariance"].high < 0
+    assert found["correlation"].high < 0
+    apart = by_name(run_in_memory(values.real + 1j * np.random.default_rng(1).permutation(values.imag), plan, key()))
+    assert apart["correlation"].low < 0 < apart["correlation"].high
+
+
+def test_requests_for_pairs_need_two_columns_of_64_bits_in_all() -> None:
+    with pytest.raises(RequestError, match="second_column: covariance is of two columns"):
+        MomentsPlan(form=FORM, statistics=OF_PAIR)
+    with pytest.raises(RequestError, match="second_column: no statistic is of two columns"):
+        MomentsPlan(form=FORM, second=FORM, statistics=(MEAN,))
+    with pytest.raises(RequestError, match=r"second_bits: both columns have 64 bits .* got 40 and 25"):
+        MomentsPlan(form=FixedPoint(40), second=FixedPoint(24, 0, "split"), statistics=OF_PAIR)

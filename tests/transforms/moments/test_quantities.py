@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint
-from sfumato.transforms.moments.quantities import Quantity, code_type, decode, encode
+from sfumato.transforms.moments.quantities import Quantity, code_type, decode, encode, encode_columns, split_pairs
 
 SMALL = [
     FixedPoint(5),
@@ -265,3 +265,39 @@ def test_a_negative_zero_has_no_sign() -> None:
     codes, clamped = encode(np.array([-0.0, -0.4]), FixedPoint(4, 0, "split"))
     assert codes.tolist() == [0, 0]
     assert clamped == 0
+
+
+@pytest.mark.parametrize("form", SMALL)
+@pytest.mark.parametrize("second", [FixedPoint(4, 2), FixedPoint(3, 0, "shift", 3.0), FixedPoint(3, 1, "split")])
+def test_every_pair_of_small_forms(form: FixedPoint, second: FixedPoint) -> None:
+    """Codes of pairs hold both numbers, and the set bits of a product weigh the product of the distances together."""
+    own, others = (one.ravel() for one in np.meshgrid(all_codes(form), all_codes(second)))
+    x, y = decode(own, form), decode(others, second)
+    codes, clamped = encode_columns(np.stack([x, y], axis=1).view(np.complex128)[:, 0], form, second)
+    assert clamped == 0
+    assert codes.dtype == code_type(form, second)
+    first, last = split_pairs(codes, form, second)
+    assert decode(first, form).tolist() == x.tolist()
+    assert decode(last, second).tolist() == y.tolist()
+    centre, second_centre = 0.37 * (form.low + form.high), 0.61 * (second.low + second.high)
+    product = Quantity(form, "product", centre, second=second, second_centre=second_centre)
+    unit = Fraction(float(np.abs(product.slots.weight).min()))
+    exact = (x - centre) * (y - second_centre)
+    for one, found in zip(exact.tolist(), weighted(product, codes), strict=True):
+        assert abs(found - Fraction(one)) <= unit
+    for kind, alone in (("value", form), ("square", form), ("second_value", second), ("second_square", second)):
+        middle = second_centre if kind.startswith("second") else centre
+        of_pair = Quantity(form, kind, centre, second=second, second_centre=second_centre)
+        of_one = Quantity(alone, kind.removeprefix("second_"), middle)
+        numbers = last if kind.startswith("second") else first
+        assert of_pair.codes(codes, uniforms(codes)).tolist() == of_one.codes(numbers, uniforms(codes)).tolist()
+        assert of_pair.slots.weight.tolist() == of_one.slots.weight.tolist()
+
+
+def test_values_of_pairs_outside_the_range_are_clamped_and_counted() -> None:
+    form, second = FixedPoint(3), FixedPoint(4, 0, "split")
+    codes, clamped = encode_columns(np.array([9 + 1j, 2 - 40j, 3 + 3j, 99 + 99j]), form, second)
+    assert clamped == 4
+    first, last = split_pairs(codes, form, second)
+    assert decode(first, form).tolist() == [7, 2, 3, 7]
+    assert decode(last, second).tolist() == [1, -15, 3, 15]

@@ -1,11 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition, add_noise, centre_variance, clumping
 from tests.transforms.ranges.oracle import overlap, random_boxes, rectangles, run_key
+from tests.transforms.ranges.samples import slope_model
 
 SIDE, CELLS, EPSILON, MEAN = 64, 32, 0.3, 400
 LINES = np.arange(CELLS + 1) * (SIDE // CELLS)
@@ -116,6 +120,37 @@ def test_models_are_made_anew_from_their_arrays(kind: type) -> None:
     boxes = random_boxes(np.random.default_rng(7), 8, 50).clipped(8)
     np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
     np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
+
+
+@pytest.mark.parametrize("total", [None, 900.0])
+def test_additive_answers_of_a_grid_sum_to_its_users(total: float | None) -> None:
+    counts = np.random.default_rng(1).laplace(1.0, 8.0, (CELLS, CELLS))
+    made = GridModel(NoisyGrid(LINES, LINES, counts, 8.0 * np.sqrt(2)), total)
+    edges = np.append(np.arange(0, SIDE, 2.7), SIDE)
+    tiles = Boxes.between(edges, edges)
+    for model in (made, GridModel.load(made.arrays(), made.metadata())):
+        found, plain = model.answer_additive(tiles), model.answer(tiles)
+        assert found.users.sum() == pytest.approx(total or counts.sum())
+        assert plain.users.sum() > 2 * found.users.sum()
+        np.testing.assert_allclose(found.stddev, np.hypot(plain.stddev, found.users - plain.users))
+    older = {name: value for name, value in made.metadata().items() if name != "total"}
+    assert GridModel.load(made.arrays(), older).additive_table.total == pytest.approx(counts.sum())
+    with pytest.raises(ValueError, match="no number"):
+        GridModel.load(made.arrays(), {**made.metadata(), "total": float("nan")})
+
+
+def test_a_model_without_a_map_has_no_additive_answers() -> None:
+    with pytest.raises(RequestError, match="additive: "):
+        slope_model().answer(*(np.array([one]) for one in (-122.44, 37.77, 500.0)), additive=True)
+
+
+def test_additive_answers_of_rectangles_sum_to_their_users() -> None:
+    users = np.where(np.arange(len(PARTS.users)) % 3 == 0, -2.0, 5.0)
+    model = PartitionModel(replace(PARTS, users=users))
+    edges = np.array([0.0, 0.7, 2.1, 5.0, 8.0])
+    found = model.answer_additive(Boxes.between(edges, edges)).users
+    assert found.sum() == pytest.approx(users.sum())
+    assert (found >= 0).all()
 
 
 def test_a_grid_whose_edges_do_not_fit_its_counts_is_refused() -> None:

@@ -90,6 +90,37 @@ def test_a_trusted_server_counts_without_a_heatmap() -> None:
     assert (adaptive.depth, adaptive.trust, adaptive.method.NAME) == (8, "central", "adaptive")
 
 
+LARGE = {"population": 300_000, "epsilon": 0.5, "sizes": Sizes(5_000, 20_000)}
+
+
+def test_auto_uses_a_tree_by_public_figures_alone() -> None:
+    chosen = plan("auto", **LARGE)
+    assert chosen.uses_tree
+    assert not chosen.trains
+    assert chosen.heatmap == chosen.counting
+    assert chosen.metadata()["heatmap"] == plan("adaptive", **LARGE).metadata()["heatmap"]
+    for other in (
+        {"population": None},
+        {"population": 300},
+        {"epsilon": 3.0},
+        {"sizes": Sizes(300, 1000)},
+        {"models": 2},
+    ):
+        grid = plan("auto", **{**LARGE, **other})
+        assert not grid.uses_tree
+        assert grid.heatmap is None
+    assert not plan("snh", **LARGE).uses_tree
+    assert not plan("auto", **LARGE, cell_width=900.0, trust="secagg").uses_tree
+
+
+def test_auto_knows_the_noise_of_all_shards() -> None:
+    """100 shards have ten times the noise of a trusted curator, so wider cells, of which a square has fewer."""
+    given = {**LARGE, "population": 1_000_000}
+    assert plan("auto", **given).uses_tree
+    for epsilon, expected in ((0.03, False), (3.0, True)):
+        assert plan("auto", **{**given, "epsilon": epsilon}, trust="secagg").uses_tree == expected
+
+
 def test_a_width_is_chosen_where_a_method_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CollectionSpec, "default_width", property(lambda spec: spec.users * spec.epsilon))
     spec = plan().collection_spec(5000.0, 0.25)

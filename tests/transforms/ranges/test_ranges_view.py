@@ -133,7 +133,7 @@ def test_the_background_is_the_models_own_density(model: RangeModel) -> None:
         assert np.isnan(painted[square]).all()  # no cell lies over another
         painted[square], lost[square] = (measure.value[i] or 0.0) / wide**2, measure.uncertain[i]
     edges = strip_edges(FIELD.side, FIELD.side / side)
-    expected = model.model.answer(Boxes.between(edges, edges)).users.reshape(side, side)
+    expected = model.model.answer_additive(Boxes.between(edges, edges)).users.reshape(side, side)
     assert painted.sum() == pytest.approx(expected.sum(), rel=0.01)
     assert np.abs(painted - expected).max() <= 0.05 * expected.max() + 1e-9
     assert len(layer.level) < side * side  # what is alike is one cell

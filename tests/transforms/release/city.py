@@ -105,7 +105,12 @@ def city_rows(depth: int, users: int, gamma: int | None = None, slots: int = 1, 
 
 
 def city_release(
-    method: str, depth: int = 6, users: int = 4000, slots: Slots | None = None, **options: Any
+    method: str,
+    depth: int = 6,
+    users: int = 4000,
+    slots: Slots | None = None,
+    region: Region | None = None,
+    **options: Any,
 ) -> CityRelease:
     """The release that a method makes of users of the city, each with one location, in four shards."""
     values = {"depth": depth, "shard_size": users // 4, "dropout": 0.2, "population": users, **options}
@@ -116,6 +121,6 @@ def city_release(
     if slots is not None:
         stated["columns"] = LocationColumns(slots=slots).metadata()
     metadata = ReleaseMetadata("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, stated)
-    files = release_files(state, parameters, metadata, Grid(Region(**REGION), depth))
+    files = release_files(state, parameters, metadata, Grid(region or Region(**REGION), depth))
     estimate = add_up_to(parameters.method.decode(state, depth), state.users_estimate()[0])
     return CityRelease(state, parameters, estimate, files)

@@ -29,7 +29,7 @@ def test_size_bounds_are_safe(expected: float, n: int, probability: float) -> No
 def test_auto_takes_the_power_of_two_and_given_ones_are_checked() -> None:
     least = min_window(
         expected_size=10_000,
-        required_survivors=9_500,
+        honest_survivors=9_500,
         epsilon=0.5,
         sensitivity=1,
         gamma=1,

@@ -29,7 +29,7 @@ _COHORTS = ("auto", "shared", "disjoint")
 # (docs/results/accuracy.md).
 _BLUR_WEIGHT = 1.0
 _SPLIT_PENALTY, _MIN_CELL_SNR = 2.0, 2.0
-_LEAN_SPLIT_PENALTY, _LEAN_MIN_CELL_SNR = 20.0, 8.0
+_ERROR_GROWTH, _LEAN_ERROR_GROWTH = 0.005, 0.1
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,11 @@ class Adaptive(Method):
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         return decode(state, self.estimator)
 
+    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
+        """See Method.candidates: with equal shares of epsilon, each sub-query's own map (paper 000, Table 3)."""
+        chooses = self.sub_query_share is not None and self.estimator == "last"
+        return [result.to_estimate() for result in state.results] if chooses else []
+
     @property
     def _algorithm(self) -> FewQueries | PaperSchedule:
         interval_width = self.interval_width if self.refine == "interval" else None
@@ -176,13 +181,15 @@ class Adaptive(Method):
                 self.max_sub_queries,
                 interval_width,
             )
-        lean = self.schedule == "lean"
+        growth, central_growth = (_LEAN_ERROR_GROWTH,) * 2 if self.schedule == "lean" else (_ERROR_GROWTH, 0.0)
         return FewQueries(
             self.blur_weight,
-            _LEAN_SPLIT_PENALTY if lean else _SPLIT_PENALTY,
-            _LEAN_MIN_CELL_SNR if lean else _MIN_CELL_SNR,
+            _SPLIT_PENALTY,
+            _MIN_CELL_SNR,
             self.max_entries,
             2 if self.schedule == "two_query" else None,
             self.cohorts,
             interval_width,
+            growth,
+            central_growth,
         )

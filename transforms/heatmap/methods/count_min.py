@@ -111,7 +111,9 @@ class CountMin(Pyramid):
     """
 
     NAME: ClassVar[str] = "count_min"
-    TEXT: ClassVar[str] = "a count-min sketch of every level at an equal share of epsilon; the best level is the map"
+    TEXT: ClassVar[str] = (
+        "a count-min sketch of every level at an equal share of epsilon; each place shows its best level"
+    )
 
     sketch_width: int = option(2000, "entries in a row of a count-min sketch", ge=2, le=_MAX_ENTRIES)
     sketch_rows: int = option(
@@ -135,11 +137,10 @@ class CountMin(Pyramid):
     def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
         return [self._estimate(result) for result in state.results]
 
-    def choose(self, state: HeatmapState, candidates: list[Estimate]) -> int:
-        """See Pyramid.choose; for `min` by the counts of `mean`, because the risk is defined for unbiased counts."""
-        if self.sketch_estimate == "min":
-            candidates = replace(self, sketch_estimate="mean").candidates(state, candidates[0].tree.depth)
-        return super().choose(state, candidates)
+    def independent(self, state: HeatmapState, levels: list[Estimate]) -> list[Estimate]:
+        """See Pyramid.independent: for the biased `min` the counts of `mean`."""
+        by_mean = replace(self, sketch_estimate="mean")
+        return by_mean.candidates(state, len(levels)) if self.sketch_estimate == "min" else levels
 
     def _estimate(self, result: NoisyCounts) -> Estimate:
         sketch, entries = result.encoding, result.counts

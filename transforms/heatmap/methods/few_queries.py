@@ -44,6 +44,9 @@ class FewQueries:
         max_queries: None chooses the number by the depth.
         cohorts: `auto`, `shared` or `disjoint`, see `uses_disjoint_cohorts`.
         interval_width: nodes are split while rates stay this sharp; None splits them by their counts.
+        error_growth: share by which the expected squared error may grow for fewer entries, see `next_tree`; not for a
+            warm start, whose trees are small.
+        central_error_growth: the same where a trusted curator counts several shards, and no client sends entries.
     """
 
     blur_weight: float
@@ -53,6 +56,8 @@ class FewQueries:
     max_queries: int | None
     cohorts: str
     interval_width: float | None = None
+    error_growth: float = 0.0
+    central_error_growth: float = 0.0
 
     def max_rounds(self, depth: int) -> int:
         """The most sub-queries on a grid of this depth: those after a first grid of level 2."""
@@ -163,6 +168,7 @@ class FewQueries:
         posterior = posterior_of(state) if prior is None else prior_posterior(prior, state.cohort.users)
         variance /= 1.0 if prior is None else prior.memory
         split_penalty = self.split_penalty * (1 if prior is None else _WARM_START_PENALTY)
+        growth = self.central_error_growth if state.is_central else self.error_growth
         scale = 1.0
         while True:
             tree = next_tree(
@@ -174,6 +180,7 @@ class FewQueries:
                 levels=LEVELS,
                 remeasure=prior is not None,
                 max_nodes=2 * self.max_entries,
+                tolerance=growth if prior is None else 0.0,
             )
             excess = len(tree.entries) * state.categories / self.max_entries
             if excess <= 1 or scale > _MAX_PENALTY_SCALE:

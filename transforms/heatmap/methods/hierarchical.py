@@ -16,7 +16,7 @@ class Hierarchical(Pyramid):
     """Each level is estimated by its own counts alone."""
 
     NAME: ClassVar[str] = "hierarchical"
-    TEXT: ClassVar[str] = "every level of the quadtree at an equal share of epsilon; the best level is the map"
+    TEXT: ClassVar[str] = "every level of the quadtree at an equal share of epsilon; each place shows its best level"
 
     def weights(self, depth: int) -> NDArray[np.float64]:
         return np.ones(depth)

@@ -110,7 +110,8 @@ def target_epsilon(state: HeatmapState, length: int, calibration: float, target:
     reading = TARGETS[target]
     stddev = calibration * state.cohort.users / length / reading.deviations
     # A user's weights sum to gamma, so the noise of a shard is drawn in units of 1 / gamma users.
-    shard_stddev = stddev * state.gamma / math.sqrt(state.noisy_sums if reading.divides else 1)
+    sums = state.noisy_sums if reading.divides else 1
+    shard_stddev = stddev * state.gamma / math.sqrt(sums * state.cohort.noise_shape)
     return state.noise.cost(shard_stddev, state.sensitivity(length))
 
 

@@ -1,8 +1,9 @@
-"""The base of methods that query every level of the quadtree and publish one of them."""
+"""The base of methods that query every level of the quadtree and choose a level for each subregion of their map."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +11,18 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Method, check_uniform
+from sfumato.transforms.heatmap.posterior.estimator import sampling_of
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 
 
 class Pyramid(Method):
-    """One sub-query for each level 1..depth. The map is that of the level with the smallest estimated error.
+    """One sub-query for each level 1..depth. The map has in each subregion the level that should err least.
 
-    The paper chooses the level by the truth (Section 6.2: "the split that achieves the lowest MSE compared to the
-    ground truth"). Only an evaluation can do that: `candidates` lists the levels' maps for it.
+    "The server then selects, for each subregion of the target area, the resolution whose result maximizes map accuracy,
+    discarding data from the unused resolutions" (paper 000, Section 5.1). The server has noisy counts alone for that:
+    see `choose_levels`. The paper's evaluation chooses one level for the whole map, by the truth (Section 6.2).
+    `candidates` lists the levels' maps for it.
     """
 
     @abstractmethod
@@ -55,34 +59,85 @@ class Pyramid(Method):
         return Query(self.encoding(depth, done + 1), share * state.budget.remaining)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """See Method.decode: the candidate of the chosen level."""
-        candidates = self.candidates(state, depth)
-        return candidates[self.choose(state, candidates)]
+        """See Method.decode: in each subregion one of the candidates."""
+        levels = self.candidates(state, depth)
+        return pruned(levels, choose_levels(self.independent(state, levels), levels, sampling_of(state)))
 
-    def choose(self, state: HeatmapState, candidates: list[Estimate]) -> int:
-        """The index of the candidate with the smallest estimated risk, from noisy counts alone."""
-        cohort = state.cohort
-        return int(np.argmin([estimated_risk(one, cohort.users, cohort.sampling_rate) for one in candidates]))
+    def independent(self, state: HeatmapState, levels: list[Estimate]) -> list[Estimate]:
+        """Unbiased counts with independent noise, by which levels are chosen: here the candidates, `levels`."""
+        return levels
 
 
-def estimated_risk(estimate: Estimate, users: float, sampling_rate: float) -> float:
-    """The mean squared error of a level's density, less a constant of all levels: Mallows' C_p.
+def choose_levels(counted: Sequence[Estimate], shown: Sequence[Estimate], sampling: float) -> list[NDArray[np.bool_]]:
+    """Chooses the cells that show their children: on each level those with the most users, above a threshold.
 
-    A level has T cells c of area A each, N = A T being the finest cells, and counts y_c of mean U p_c and variance
-    v_c, with U the users and p_c the truth's share of the cell. Its density is y_c / (U A) on each finest cell, its
-    truth f_l is p_c / A, and f_l is the projection of the truth f: |f - f_l|^2 = |f|^2 - |f_l|^2. So
+    A cell could be split by its own gain (see `gain_of_splits`). But that would pick the cells whose noise is largest.
+    Their own counts, whose noise is another, decide instead: all cells of a level above a threshold are split, and the
+    threshold is the one at which the sum of the gains of these cells, and of what is split below them, is largest.
 
-        E|y / (U A) - f|^2 = V + |f|^2 - |f_l|^2    and    E|y / (U A)|^2 = V + |f_l|^2,    V = sum_c v_c / (U^2 A),
+    Args:
+        counted: unbiased counts of the complete levels 1..depth, with independent noise.
+        shown: the levels as they may be shown.
+        sampling: the variance of a count for each of its users because they are a sample: 1 - sampling rate.
 
-    give an unbiased estimate of the error over N, less |f|^2 / N:
-
-        R = (2 sum_c v_c - sum_c y_c^2) / (U^2 A N).
-
-    v_c is the variance of the noise and of the sample. Each user is drawn with probability r from the population, which
-    adds U p_c (1 - r), in all U (1 - r). This is an upper bound where users give distributions. `raster.density` then
-    cuts at 0 and normalises, which is left out here. It reduces the error only of levels that are mostly noise. Their R
-    is far above the smallest one anyway, and Stein's estimate with the cut has so large a variance that it picks them.
+    Returns:
+        For each level but the last, whether each of its cells shows its children where it is reached: bool[4^level].
     """
-    finest = 4.0**estimate.tree.depth
-    variance = np.sum(estimate.stddev**2) + users * (1 - sampling_rate)
-    return float(2 * variance - np.sum(estimate.counts**2)) * len(estimate.counts) / (users * finest) ** 2
+    below = np.zeros(len(counted[-1].counts))
+    splits = []
+    for level in reversed(range(len(counted) - 1)):
+        upper, lower = shown[level : level + 2]
+        added = 4 * float(lower.stddev[0]) ** 2 - float(upper.stddev[0]) ** 2 / 4
+        gain = gain_of_splits(counted[level + 1], added, sampling) + below.reshape(-1, 4).sum(axis=1)
+        values, place = np.unique(counted[level].counts, return_inverse=True)
+        above = np.cumsum(np.bincount(place, gain)[::-1])[::-1]  # of all cells with at least this count
+        best = int(above.argmax())
+        split = counted[level].counts >= values[best] if above[best] > 0 else np.zeros(len(gain), dtype=bool)
+        splits.append(split)
+        below = np.where(split, gain, 0.0)
+    return splits[::-1]
+
+
+def gain_of_splits(counted: Estimate, added: float, sampling: float) -> NDArray[np.float64]:
+    """Unbiased estimates of the squared error that is saved where a cell shows its children's counts.
+
+    A cell of area A, in finest cells, with a count y of variance V, shows the density y / (U A), U the number of all
+    users. Its children have area A / 4 and counts of variance v each. In units of 1 / U^2 the gain is
+
+        (B - N - 3 / 2 (1 - r) S) / (A / 4),    B = sum y_i^2 - S^2 / 4 - 3 w,    N = 4 v - V / 4.
+
+    B is the blur of the cell: the contrast of unbiased counts y_1..y_4 of its children, of sum S and of independent
+    noise with variance w, less the noise's part. N is what the children's noise adds. The last term is what sampling at
+    rate r adds to the contrast and to the error.
+
+    Args:
+        counted: y_1..y_4 of all families of a level, side by side.
+        added: N, of the counts that are shown. They may be other ones.
+        sampling: 1 - r.
+
+    Returns:
+        float64[families].
+    """
+    children = counted.counts.reshape(-1, 4)
+    total = children.sum(axis=1)
+    blur = (children**2).sum(axis=1) - total**2 / 4 - 3 * float(counted.stddev[0]) ** 2
+    return np.asarray((blur - added - 1.5 * sampling * total) * len(counted.counts) / 4.0**counted.tree.depth)
+
+
+def pruned(levels: Sequence[Estimate], splits: Sequence[NDArray[np.bool_]]) -> Estimate:
+    """The map of several levels: from level 1 on, a cell shows its own count, or its children if it is split.
+
+    Args:
+        levels: the complete levels 1..depth.
+        splits: as of `choose_levels`.
+    """
+    reached = np.ones(len(levels[0].counts), dtype=bool)
+    nodes, counts, stddev = [], [], []
+    for level, split in zip(levels, [*splits, np.zeros(len(levels[-1].counts), dtype=bool)], strict=True):
+        shown = reached & ~split
+        nodes.append(level.tree.entries[reached])
+        counts.append(level.counts[shown])
+        stddev.append(level.stddev[shown])
+        reached = np.repeat(reached & split, 4)
+    tree = Tree.of(levels[0].tree.depth, np.concatenate(nodes))
+    return Estimate(tree, np.concatenate(counts), np.concatenate(stddev))

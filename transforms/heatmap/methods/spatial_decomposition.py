@@ -23,7 +23,9 @@ class SpatialDecomposition(Pyramid):
     """
 
     NAME: ClassVar[str] = "spatial_decomposition"
-    TEXT: ClassVar[str] = "every level at a geometric share of epsilon, made consistent; the best level is the map"
+    TEXT: ClassVar[str] = (
+        "every level at a geometric share of epsilon, made consistent; each place shows its best level"
+    )
 
     budget_doubling: float = option(3.0, "epsilon doubles every so many levels (below 0: towards the root)")
 
@@ -43,6 +45,10 @@ class SpatialDecomposition(Pyramid):
             Estimate(one.tree, counts, np.full(len(counts), variance**0.5))
             for one, (counts, variance) in zip(raw, levels, strict=True)
         ]
+
+    def independent(self, state: HeatmapState, levels: list[Estimate]) -> list[Estimate]:
+        """See Pyramid.independent: the noisy counts. A consistent cell has a part of its children's noise."""
+        return super().candidates(state, len(levels))
 
 
 def consistent_levels(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ _CONCENTRATION = 2.0  # see `_child_users`
 _MIN_OWN_GAIN = 0.1  # of its cost, for a split to be a candidate; gains of its descendants may cover the rest
 _MIN_COST = 0.02  # of the largest cost of a split: there may be users where none were measured
 _ALWAYS_SPLIT = 2  # levels of nodes
+_PRICE_STEPS, _PRICE_PRECISION = 40, 1.02  # of the bisection in `_smallest`
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class _Candidates:
         age: int64[n], levels below a measured leaf; -1 for nodes that have children.
         split: bool[n], whether its children are among the candidates of the next level.
         profit: float64[n], gain less cost of splitting.
+        blur: float64[n], squared error of an even spread over the children, without them; 0 where they are known.
     """
 
     codes: NDArray[np.uint64]
@@ -40,6 +43,7 @@ class _Candidates:
     age: NDArray[np.int64]
     split: NDArray[np.bool_]
     profit: NDArray[np.float64]
+    blur: NDArray[np.float64]
 
 
 def next_tree(
@@ -51,11 +55,12 @@ def next_tree(
     levels: int,
     remeasure: bool = False,
     max_nodes: int = 1 << 17,
+    tolerance: float = 0.0,
 ) -> Tree:
-    """The full tree of largest total profit.
+    """The full tree of largest total profit, without the branches that hardly reduce the map's error.
 
-    Gains and costs are in squared users by area. Let S be the energy of the contrast of a node's children, and E the
-    noise energy in its measurement.
+    Gains and costs are in squared users by area, where the region has the area 1. Let S be the energy of the contrast
+    of a node's children, and E the noise energy in its measurement.
 
     - Gain: a measurement leaves S E / (S + E) of S unknown, so it gains S^2 / (S + E), on children of a quarter of the
       node's area.
@@ -66,7 +71,8 @@ def next_tree(
       measurements reduce it.
 
     A node is split where its profit and that of its descendants are together above 0, decided from below: the best
-    pruning of the tree of candidates. Candidates on the first two levels are always split.
+    pruning of the tree of candidates. Candidates on the first two levels are always split. Then a price of each split
+    is raised as far as the expected error of the map grows by at most `tolerance` (see `_smallest`).
 
     Args:
         posterior: of the measurements so far.
@@ -79,8 +85,9 @@ def next_tree(
         remeasure: the posterior is of an earlier time, so all of it has to be measured again as if it were unknown.
         max_nodes: of the nodes of a level that were never measured, this many are candidates for a split: those with
             the best gain for the cost.
+        tolerance: share by which the expected squared error of the map may grow for fewer entries.
     """
-    full = posterior.full
+    full, known_error = posterior.full, 0.0
     pooled = _pooled_noise(posterior, noise, sampling)
     levels_of: list[_Candidates] = []
     below: list[NDArray[np.float64]] | None = None  # columns of the nodes of this level that were never measured
@@ -90,6 +97,8 @@ def next_tree(
         if level < len(full.codes):
             age = np.where(full.leaves[level], 0, -1)
             here.append((full.codes[level], posterior.users[level], posterior.variance[level], pooled[level], age))
+            if not remeasure:
+                known_error += 4.0**level * float(posterior.variance[level][full.leaves[level]].sum())
         if codes is not None and below is not None:
             here.append((codes, *below))
         if not here:
@@ -99,24 +108,24 @@ def next_tree(
         node_codes, users, variance, pooled_noise, age = (part[order] for part in parts)
         if level == full.depth:
             no_split = np.zeros(len(users), dtype=bool)
-            levels_of.append(
-                _Candidates(node_codes, users, variance, pooled_noise, age, no_split, np.zeros(len(users)))
-            )
+            nothing = np.zeros(len(users))
+            levels_of.append(_Candidates(node_codes, users, variance, pooled_noise, age, no_split, nothing, nothing))
             break
         weights = _weights(posterior, level + 1, users, noise, sampling)
         energies = Energies.from_users(users**2 + variance, users, np.full(len(users), 3 * noise), sampling)
         gain = 4 * (weights * energies.signal * energies.kept).sum(axis=1)
+        blur = 4 * (weights * energies.signal).sum(axis=1)
         has_children = age < 0
         if has_children.any() and not remeasure:
             gain[has_children] = _gain_of_remeasuring(posterior, level + 1, noise, sampling)
+            blur[has_children] = 0.0
         cost = (blur_weight * 9 * np.maximum(pooled_noise, _MIN_COST) + split_penalty) * noise
         refined = ~has_children & (age < levels) & (gain > _MIN_OWN_GAIN * cost)
         if refined.sum() > max_nodes:  # pruning would remove most of the others anyway
             worth = np.where(refined, gain / cost, 0)
             refined &= worth > np.partition(worth, len(worth) - max_nodes - 1)[len(worth) - max_nodes - 1]
-        levels_of.append(
-            _Candidates(node_codes, users, variance, pooled_noise, age, has_children | refined, gain - cost)
-        )
+        profit, split = 4.0**level * (gain - cost), has_children | refined
+        levels_of.append(_Candidates(node_codes, users, variance, pooled_noise, age, split, profit, 4.0**level * blur))
         codes, below = None, None
         if refined.any():
             child_users = _child_users(users[refined], weights[refined])
@@ -126,7 +135,7 @@ def next_tree(
                 to_children(one)
                 for one in (child_users, variance[refined] / 16, (shows + pooled_noise[refined]) / 4, age[refined] + 1)
             ]
-    return _prune(full.depth, levels_of)
+    return _smallest(full.depth, levels_of, known_error, tolerance)
 
 
 def _child_users(users: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -176,21 +185,63 @@ def _pooled_noise(posterior: Posterior, noise: float, sampling: float) -> list[N
     return pooled_noise
 
 
-def _prune(depth: int, levels: list[_Candidates]) -> Tree:
-    """The candidates' tree without the branches whose cost is above their gain."""
+@dataclass(frozen=True)
+class _Pruning:
+    """A tree of some candidates: the total profit of its splits, and the total blur of its nodes."""
+
+    tree: Tree
+    profit: float
+    blur: float
+
+
+def _smallest(depth: int, levels: list[_Candidates], known_error: float, tolerance: float) -> Tree:
+    """The smallest tree on the line of best prunings whose expected error is above the least by at most a share.
+
+    A price of each split moves along that line. The error of a tree is the blur of its nodes less the profit of its
+    splits. Blur is counted for one level below each leaf.
+
+    Args:
+        depth: of the finest grid.
+        levels: the candidates.
+        known_error: of the measured leaves, from the posterior.
+        tolerance: the share.
+    """
+    best = _prune(depth, levels)
+    most = max(known_error + best.blur - best.profit, 0.0) * tolerance
+    low, high = 0.0, max((float(one.profit.max()) for one in levels), default=0.0)
+    if most <= 0 or high <= 0:
+        return best.tree
+    tree = best.tree
+    for _ in range(_PRICE_STEPS):
+        price = math.sqrt(low * high) if low else high / 64
+        found = _prune(depth, levels, price)
+        if best.profit - found.profit <= most:
+            low, tree = price, found.tree
+        else:
+            high = price
+        if high < _PRICE_PRECISION * low:
+            break
+    return tree
+
+
+def _prune(depth: int, levels: list[_Candidates], price: float = 0.0) -> _Pruning:
+    """The candidates' tree without the branches whose profit is below the price of their splits."""
     worth = np.zeros(len(levels[-1].codes))
     pays = [np.zeros(len(worth), dtype=bool)]
     for level in range(len(levels) - 2, -1, -1):
         one = levels[level]
         total = np.full(len(one.codes), -np.inf)
-        total[one.split] = one.profit[one.split] + worth.reshape(-1, 4).sum(axis=1)
+        total[one.split] = one.profit[one.split] - price + worth.reshape(-1, 4).sum(axis=1)
         pays.append(one.split if level < _ALWAYS_SPLIT else total > 0)
         worth = np.maximum(total, 0)
     pays.reverse()
-    codes = [levels[0].codes]
-    for level, one in enumerate(levels[:-1]):
-        split = pays[level] & np.isin(one.codes, codes[level], assume_unique=True)
+    codes, profit, blur = [levels[0].codes], 0.0, 0.0
+    for level, one in enumerate(levels):
+        kept = np.isin(one.codes, codes[level], assume_unique=True)
+        blur += float(one.blur[kept].sum())
+        split = pays[level] & kept
         if not split.any():
             break
+        profit += float(one.profit[split].sum())
         codes.append(children_of(one.codes[split]))
-    return FullTree(depth, tuple(codes)).tree
+    return _Pruning(FullTree(depth, tuple(codes)).tree, profit, blur)

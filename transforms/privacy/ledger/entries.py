@@ -15,16 +15,26 @@ from typing import Any
 
 from sfumato.schemas.errors import FormatError, LedgerError, RequestError
 from sfumato.schemas.file_formats import check_format
-from sfumato.schemas.ledger import UNIT, Charge, Limit, Period, dataset_name, format_amount, parse_amount, parse_day
+from sfumato.schemas.ledger import (
+    UNIT,
+    Charge,
+    Disclosure,
+    Limit,
+    Period,
+    dataset_name,
+    format_amount,
+    parse_amount,
+    parse_day,
+)
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.windows import check_rho
 
-FORMAT = "sfumato-ledger/3"
+FORMAT = "sfumato-ledger/4"
 OLDEST = 2  # version of FORMAT that is read
-KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, REMOVE, APPROVER, RECOVER = (
-    "reserve", "settle", "commit", "limits", "prune", "remove", "approver", "recover",
+KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, REMOVE, APPROVER, RECOVER, DISCLOSE = (
+    "reserve", "settle", "commit", "limits", "prune", "remove", "approver", "recover", "disclose",
 )  # fmt: skip
-_SINCE = {APPROVER: 3, RECOVER: 3, REMOVE: 3}  # the first version of FORMAT that has the kind
+_SINCE = {APPROVER: 3, RECOVER: 3, REMOVE: 3, DISCLOSE: 4}  # the first version of FORMAT that has the kind
 FIRST = "0" * 64  # the hash before the first entry
 _ROTATION_FIELDS = {"cohort", "cohorts", "partition"}
 _FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
@@ -92,24 +102,32 @@ def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
 def charge_content(charge: Charge) -> dict[str, Any]:
     """Returns a charge in JSON's types. Amounts are text, so that no reader rounds them."""
     return {
-        "release_id": charge.release_id,
-        "job": charge.job,
-        "dataset": charge.dataset,
-        "first": str(charge.period.first),
-        "last": str(charge.period.last),
+        **_named(charge),
         "epsilon": format_amount(charge.epsilon),
         "delta": format_amount(charge.delta),
-        "request": charge.request,
-        "binding": charge.binding,
         "starts_from": charge.starts_from,
         "unit": UNIT,
         "adjacency": charge.adjacency,
         "trust": charge.trust,
-        "files": list(charge.files),
         "also_charged": [[dataset, str(period)] for dataset, period in charge.also_charged],
         **_rho_content(charge.rho),
         **_rotation_content(charge.rotation),
         **({} if charge.rows_by is None else {"rows_by": charge.rows_by}),
+        **({} if charge.bits is None else {"bits": charge.bits}),
+    }
+
+
+def _named(one: Charge | Disclosure) -> dict[str, Any]:
+    """What charges and disclosures state of their release alike, in JSON's types."""
+    return {
+        "release_id": one.release_id,
+        "job": one.job,
+        "dataset": one.dataset,
+        "first": str(one.period.first),
+        "last": str(one.period.last),
+        "request": one.request,
+        "binding": one.binding,
+        "files": list(one.files),
     }
 
 
@@ -162,11 +180,35 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
             rho=rho_of(content),
             rotation=_rotation_of(content),
             rows_by=None if "rows_by" not in content else str(content["rows_by"]),
+            bits=content.get("bits"),
         )
         check_rho(charge)
         return charge
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise LedgerError(f"ledger: a charge cannot be read ({error})") from None
+
+
+def disclosure_content(disclosure: Disclosure) -> dict[str, Any]:
+    """Returns a disclosure in JSON's types."""
+    return {
+        **_named(disclosure),
+        "bits": disclosure.bits,
+    }
+
+
+def disclosure_of(content: Mapping[str, Any], index: int, time: str) -> Disclosure:
+    """Reads what `disclosure_content` returned, of entry `index`. Raises LedgerError."""
+    try:
+        names = ("release_id", "job", "dataset", "request", "binding")
+        texts = {name: content[name] for name in names}
+        if not all(isinstance(one, str) for one in texts.values()):
+            raise ValueError("a name or digest is no text")
+        period = Period(parse_day("first", content["first"]), parse_day("last", content["last"]))
+        return Disclosure(
+            **texts, period=period, bits=content["bits"], files=tuple(content["files"]), index=index, time=time
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"ledger: entry {index} cannot be read ({error})") from None
 
 
 def settle_content(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sfumato.schemas.errors import LedgerError
-from sfumato.schemas.ledger import Charge, Limit, Reservation, parse_amount
+from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, parse_amount
 from sfumato.transforms.privacy.ledger.approvals import is_approved, is_looser, is_public_key
 from sfumato.transforms.privacy.ledger.entries import (
     APPROVER,
     COMMIT,
+    DISCLOSE,
     FIRST,
     LIMITS,
     PRUNE,
@@ -20,6 +21,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     RESERVE,
     SETTLE,
     charge_of,
+    disclosure_of,
     limits_of,
     read_entries,
     recovered_of,
@@ -55,6 +57,7 @@ class History:
         changes: of limits, oldest first.
         refusals: settled reservations whose release id was charged again, for corrected input.
         approver: public key of the person without whose signature no limit is loosened; None if there is none.
+        disclosures: bits that users sent without differential privacy, by release id.
     """
 
     entries: int
@@ -64,6 +67,12 @@ class History:
     changes: tuple[LimitChange, ...] = ()
     refusals: tuple[Reservation, ...] = ()
     approver: str | None = None
+    disclosures: dict[str, Disclosure] = field(default_factory=dict)
+
+    @property
+    def datasets(self) -> list[str]:
+        """All datasets, in alphabetic order: with limits, or with disclosures."""
+        return sorted({*self.limits, *(one.dataset for one in self.disclosures.values())})
 
     @property
     def charges(self) -> list[Charge]:
@@ -87,6 +96,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
     limits: dict[str, tuple[Limit, ...]] = {}
     changes: list[LimitChange] = []
     refusals: list[Reservation] = []
+    disclosures: dict[str, Disclosure] = {}
     cohorts: dict[str, int] = {}  # their number, by partition
     head, approver = FIRST, None
     for entry in read_entries(entries):
@@ -100,8 +110,15 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             )
             if approver is not None and is_looser(before, found) and not approved:
                 raise LedgerError(f"ledger: entry {index} loosens limits of {dataset} without the approver's signature")
+            if any(one.dataset == dataset for one in disclosures.values()):
+                raise LedgerError(f"ledger: entry {index} limits {dataset}, whose users sent bits as they are")
             changes.append(LimitChange(index, entry["time"], dataset, before, found, approved))
             limits[dataset] = found
+        elif kind == DISCLOSE:
+            disclosure = disclosure_of(content, index, entry["time"])
+            if disclosure.dataset in limits or disclosure.release_id in (reservations.keys() | disclosures.keys()):
+                raise LedgerError(f"ledger: entry {index} is of a dataset with limits, or of a release that is there")
+            disclosures[disclosure.release_id] = disclosure
         elif kind == APPROVER:
             if not is_public_key(content.get("public_key")):
                 raise LedgerError(f"ledger: entry {index} names an approver without a public key")
@@ -110,7 +127,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             approver = str(content["public_key"])
         elif kind == RECOVER:
             charge, lost, manifest, refusal = recovered_of(content)
-            if charge.release_id in reservations or charge.dataset not in limits:
+            if charge.release_id in (reservations.keys() | disclosures.keys()) or charge.dataset not in limits:
                 raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again, or has no limits")
             _check_partition(index, charge, cohorts)
             if with_limits and approver is not None and not is_approved(approver, previous, content):
@@ -121,8 +138,8 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
         elif kind == RESERVE:
             charge = charge_of(content)
             existing = reservations.get(charge.release_id)
-            if existing is not None:
-                if existing.refusal is None:
+            if existing is not None or charge.release_id in disclosures:
+                if existing is None or existing.refusal is None:
                     raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again")
                 refusals.append(reservations.pop(charge.release_id))
             _check_partition(index, charge, cohorts)
@@ -165,7 +182,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             reservations[existing.charge.release_id] = replace(existing, pruned=entry["time"], removal=reason)
         else:
             raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
-    return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals), approver)
+    return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals), approver, disclosures)
 
 
 def _counted_charges(reservations: Sequence[Reservation]) -> list[Charge]:

@@ -12,11 +12,12 @@ from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Charge, Limit, Reservation, dataset_name, format_amount, parse_amount
+from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, dataset_name, format_amount, parse_amount
 from sfumato.transforms.privacy.ledger.approvals import APPROVAL, KEY_DIGITS, ApproverKey, is_looser
 from sfumato.transforms.privacy.ledger.entries import (
     APPROVER,
     COMMIT,
+    DISCLOSE,
     KINDS,
     LIMITS,
     PRUNE,
@@ -25,6 +26,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     RESERVE,
     SETTLE,
     charge_content,
+    disclosure_content,
     entry_bytes,
     limits_content,
     recover_content,
@@ -117,6 +119,17 @@ class Ledger:
             missing = check_limits(history, charge.dataset, limits)
             check_budget(history, with_earlier_uses(history, charge, allow_reuse=allow_reuse), missing)
         return existing
+
+    def disclose(self, disclosure: Disclosure, *, allow_reuse: bool = False) -> Disclosure:
+        """Records bits without differential privacy, once. Raises the errors of `check_disclosure`, and LedgerError."""
+
+        def decide(history: History) -> Disclosure | tuple[str, Mapping[str, Any]]:
+            check_disclosure(history, disclosure, allow_reuse=allow_reuse)
+            existing = history.disclosures.get(disclosure.release_id)
+            return (DISCLOSE, disclosure_content(disclosure)) if existing is None else existing
+
+        recorded: Disclosure = self._append_until_done(decide)
+        return recorded
 
     def settle(
         self,
@@ -241,6 +254,7 @@ class Ledger:
             existing = history.limits.get(dataset_name(dataset), ())
             if existing == tuple(limits):
                 return tuple(limits)
+            _check_undisclosed(history, dataset)
             content = limits_content(dataset, limits)
             if is_looser(existing, limits):
                 content |= _approval(history, content, approver)
@@ -311,7 +325,7 @@ class Ledger:
                         f"ledger: release {charge.release_id} names the entry of release {one.charge.release_id}; its "
                         "manifest was rewritten"
                     )
-            if charge.release_id in history.reservations:
+            if charge.release_id in (history.reservations.keys() | history.disclosures.keys()):
                 raise LedgerError(
                     f"ledger: release {charge.release_id} was charged by another entry than its manifest states; "
                     "one of the two was rewritten, or the run was repeated with a restored ledger"
@@ -428,6 +442,7 @@ def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tup
     existing = history.limits.get(dataset)
     given = tuple(limits)
     if existing is None:
+        _check_undisclosed(history, dataset)
         if given and history.approver is not None:
             raise RequestError(_needs_approval(history.approver, limits_content(dataset, given)))
         if not given:
@@ -439,6 +454,44 @@ def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tup
             f"{','.join(map(str, given))}; `sfumato ledger limit` changes them"
         )
     return None
+
+
+def _check_undisclosed(history: History, dataset: str) -> None:
+    """Raises RequestError if users of a dataset sent bits without differential privacy: no limit holds for it."""
+    disclosed = [one for one in history.disclosures.values() if one.dataset == dataset_name(dataset)]
+    if disclosed:
+        raise RequestError(
+            f"budget: users of dataset {dataset!r} sent bits without differential privacy ({disclosed[0].release_id}), "
+            "so no limit holds for it; give another --dataset"
+        )
+
+
+def check_disclosure(history: History, disclosure: Disclosure, *, allow_reuse: bool) -> None:
+    """Raises RequestError unless the bits may be recorded.
+
+    They may not for a dataset with limits, which no such release keeps (RequestError), under a release id for something
+    else (ReusedError), or of files that were charged to a dataset with limits without `allow_reuse` (ReusedFileError).
+    """
+    if disclosure.dataset in history.limits:
+        raise RequestError(
+            f"no_dp: dataset {disclosure.dataset!r} has limits, and no epsilon bounds what bits reveal that are sent "
+            "as they are; give --epsilon, or another --dataset"
+        )
+    existing = history.disclosures.get(disclosure.release_id)
+    if disclosure.release_id in history.reservations or (
+        existing is not None and replace(existing, index=disclosure.index, time=disclosure.time) != disclosure
+    ):
+        raise ReusedError(
+            f"release_id: the ledger has {disclosure.release_id} for another request, input or key; give another one"
+        )
+    files = set(disclosure.files)
+    reused = next((one for one in history.charges if not files.isdisjoint(one.files)), None)
+    if reused is not None and not allow_reuse:
+        raise ReusedFileError(
+            f"input: release {reused.release_id} of dataset {reused.dataset} was charged for a file of this input, and "
+            "its limits would not bound what bits reveal that are sent as they are; take the file out, or give "
+            "--allow_reuse"
+        )
 
 
 def with_earlier_uses(history: History, charge: Charge, *, allow_reuse: bool) -> Charge:
@@ -454,6 +507,13 @@ def with_earlier_uses(history: History, charge: Charge, *, allow_reuse: bool) ->
             f"input: release {one.release_id} of dataset {one.dataset}, data of {one.period}, was charged for a file "
             f"of this input, which would now be charged to dataset {charge.dataset}, data of {charge.period}; take the "
             "file out, or give --allow_reuse to charge both"
+        )
+    files = set(charge.files)
+    plain = [one.release_id for one in history.disclosures.values() if not files.isdisjoint(one.files)]
+    if plain and not allow_reuse:
+        raise ReusedFileError(
+            f"input: release {plain[0]} has bits of a file of this input as they are, which no limit bounds; take the "
+            "file out, or give --allow_reuse"
         )
     return replace(charge, also_charged=tuple(sorted({(one.dataset, one.period) for one in elsewhere}, key=str)))
 
@@ -503,6 +563,8 @@ def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[
 def _existing_reservation(history: History, charge: Charge) -> Reservation | None:
     """Returns the reservation for this charge; None if a new one is needed. Raises RequestError."""
     existing = history.reservations.get(charge.release_id)
+    if charge.release_id in history.disclosures:
+        raise ReusedError(f"release_id: {charge.release_id} has bits without differential privacy; give another one")
     if existing is not None and existing.removal is not None:
         raise RequestError(
             f"release_id: {charge.release_id} was taken down ({existing.removal}), and its charge publishes nothing "

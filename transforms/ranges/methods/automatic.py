@@ -1,7 +1,8 @@
-"""The default method: networks or the plain grid, by the expected error of each."""
+"""The default method: networks, the plain grid or a heatmap's tree, by the expected error of each."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
@@ -20,6 +21,9 @@ from sfumato.transforms.ranges.tuner import Tuner
 
 GRID_FROM_USERS_EPSILON = 700_000.0
 """Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
+TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
+"""Below that, a heatmap's tree answers if a typical square is so many of the grid's cells wide, or more, and as wide as
+this share of the region or more (docs/explanation/ranges.md)."""
 _NETWORKS = {one.name: one for one in fields(SpatialNeural)}
 
 
@@ -37,7 +41,10 @@ class Automatic(RangeMethod):
     """
 
     NAME: ClassVar[str] = "auto"
-    TEXT: ClassVar[str] = "snh or grid, whichever should have less error for so many users and so much noise"
+    TEXT: ClassVar[str] = (
+        "local networks (snh) or grid, whichever should have less error for so many users and so much noise; with "
+        "--population, and for large squares, also adaptive"
+    )
 
     cell_width: float | None = None
     tuner: Tuner | None = option(
@@ -59,6 +66,13 @@ class Automatic(RangeMethod):
             name = SpatialNeural.NAME if few else PlainGrid.NAME
             width = self.cell_width or spec.default_width
         return self._networks(width) if name == SpatialNeural.NAME else PlainGrid(width)
+
+    @staticmethod
+    def prefers_tree(spec: CollectionSpec) -> bool:
+        """Whether a heatmap's adaptive tree should have less error than networks and the grid."""
+        few = spec.users * spec.epsilon < GRID_FROM_USERS_EPSILON
+        typical, length = math.sqrt(spec.sizes.low * spec.sizes.high), math.sqrt(math.prod(spec.field.metres))
+        return few and typical >= max(TREE_FROM_CELLS * spec.default_width, TREE_FROM_SHARE * length)
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         return self.chosen(spec).collect(exact, spec, key)

@@ -1,4 +1,4 @@
-"""Spatial neural histograms (paper 003): networks trained on a noisy grid."""
+"""Networks trained on a noisy grid: local networks, or spatial neural histograms in the form of paper 003."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _DEFAULT_MODELS = {"local": 3, "paper": 8}
 
 @dataclass(frozen=True)
 class SpatialNeural(RangeMethod):
-    """SNH. cell_width: of the grid, in metres. Raises RequestError for options out of range."""
+    """Local networks, or those of the paper.
+
+    cell_width: of the grid, in metres. Raises RequestError for options out of range.
+    """
 
     NAME: ClassVar[str] = "snh"
     TEXT: ClassVar[str] = "networks trained on a noisy grid"
@@ -40,8 +43,9 @@ class SpatialNeural(RangeMethod):
     cell_width: float
     network: str = option(
         "local",
-        "local: one network for all sizes, from the counts around a square to an answer; paper: a network of 20 x 80 "
-        "for each of several sizes, from a place to a count (hours without a GPU)",
+        "local: one network for all sizes, from the counts around a square to an answer; paper: spatial neural "
+        "histograms as published, a network of 20 x 80 for each of several sizes, from a place to a count (hours "
+        "without a GPU)",
         among=NETWORKS,
     )
     models: int | None = option(
@@ -84,7 +88,7 @@ class SpatialNeural(RangeMethod):
             if isinstance(training, LocalTraining):
                 return train_local(training, self._checkpoint(f"local-{training.seed}"))
             checkpoint = self._checkpoint(f"paper-{training.size:g}")
-            return train_paper([training], seed=self.training_seed, checkpoint=checkpoint)[0]
+            return train_paper(training, seed=self.training_seed, checkpoint=checkpoint)
         except DivergedError:  # the budget is spent, so go on with the other networks, or with the counts alone
             return None
 
@@ -98,7 +102,7 @@ class SpatialNeural(RangeMethod):
         """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""
         grid, networks = _grid(counts), [network for network in trained if network is not None]
         if not networks:
-            return GridModel(grid)
+            return GridModel(grid, spec.users)
         if self.network == "paper":
             return PaperNetworks.from_grid(grid, spec, networks)
         return LocalNetwork(grid, spec.smoothing, self._queries(spec), networks)

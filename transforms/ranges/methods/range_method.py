@@ -56,7 +56,9 @@ class RangeMethod(ABC):
 
     def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """The model that answers queries. trained: the results of all `trainings`, in their order."""
-        return GridModel(counts) if isinstance(counts, NoisyGrid) else PartitionModel(counts)
+        if isinstance(counts, NoisyGrid):
+            return GridModel(counts, spec.users)
+        return PartitionModel(counts)
 
 
 def split_epsilon(epsilon: float, share: float) -> tuple[float, float]:

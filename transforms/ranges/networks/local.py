@@ -19,15 +19,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
 
-from sfumato.schemas.ranges import Boxes
+from sfumato.schemas.ranges import PSI, Boxes
+from sfumato.transforms.ranges.consistent_cells import MAX_SIDE, Shape, consistent_table
 from sfumato.transforms.ranges.counts_model import GridModel, grid_arrays, grid_from_arrays
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, make_examples
 from sfumato.transforms.ranges.networks.features import INPUTS, Surroundings
 from sfumato.transforms.ranges.networks.training import fit
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 WIDTH = 64
 WORLDS = 6
@@ -37,7 +38,6 @@ BATCH = 2048
 LEARNING_RATE = 3e-3
 PATIENCE = 6  # epochs
 _ANSWER_BATCH = 1 << 15  # boxes
-_SMOOTHING_CELLS = 16.0  # standard deviation of the filter of `cells`
 _NAMES = ("w1", "b1", "w2", "b2", "w3", "b3", "w4", "b4")
 
 Weights = dict[str, NDArray[np.float32]]
@@ -171,18 +171,27 @@ class LocalNetwork(Model):
         return Answers(users, stddev)
 
     @cached_property
-    def cells(self) -> NDArray[np.float64]:
-        """The networks' answers to all cells, for display: float64[rows, columns].
+    def additive_table(self) -> SummedAreaTable:
+        """See Model.additive_table. The networks' answers to cells are the first guess (`consistent_table`).
 
-        Networks are trained on squares around users, so their answers to all cells add up to too much. They are scaled
-        down to the smoothed noisy counts.
+        Cells wider than the squares of the training are cut into parts. A part is doubted by (e^2 / (a^2 + e^2))^2,
+        where a is its answer and e the expected error: answers that are sure keep their users.
         """
-        cells = Boxes.between(self.grid.x_edges, self.grid.y_edges)
-        answered = self.answer(cells).users.reshape(self.grid.users.shape)
-        around, counted = (
-            gaussian_filter(values, _SMOOTHING_CELLS, mode="nearest") for values in (answered, self.grid.users)
-        )
-        return np.asarray(answered * np.clip(counted, 0, around) / np.maximum(around, 1e-9))
+        (rows, columns), (low, high) = self.grid.users.shape, (self.queries.low, self.queries.high)
+        wide, typical = self.grid.side / columns, math.sqrt(low[0] * high[0])
+        most = min(MAX_SIDE // max(rows, columns), int(np.diff(self.grid.x_edges).min()))
+        times = max(min(math.ceil(wide / typical), most, int(np.diff(self.grid.y_edges).min())), 1)
+        x_edges, y_edges = (_cut(edges, times) for edges in (self.grid.x_edges, self.grid.y_edges))
+        parts = Boxes.between(x_edges, y_edges)
+        answers = self.answer(parts)
+        form = len(y_edges) - 1, len(x_edges) - 1
+        variance, squares = np.maximum(answers.stddev**2 - 1, 0.0), answers.users**2
+        # A part smaller than the smallest trained square is as sure as that square, of which it has a share by area.
+        squares /= np.clip(parts.areas / (low[0] * low[1]), 1e-18, 1.0)
+        doubt = (variance / np.maximum(variance + squares, 1e-300)) ** 2
+        users = self.smoothing / PSI if self.smoothing > 1 else None
+        shape = Shape(answers.users.reshape(form), doubt.reshape(form), x_edges, y_edges)
+        return consistent_table(self.grid, users, shape)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         stacked = {name: np.stack([weights[name] for weights in self.networks]) for name in _NAMES}
@@ -210,6 +219,12 @@ class LocalNetwork(Model):
         if not (0 < smoothing < math.inf and 0 < grid.noise_stddev < math.inf):
             raise ValueError("psi or noise out of range")
         return cls(grid, smoothing, QueryDistribution(low, high), networks)
+
+
+def _cut(edges: NDArray[np.int64], times: int) -> NDArray[np.int64]:
+    """Edges with each strip cut into so many, rounded to whole base cells."""
+    at = np.arange(times * (len(edges) - 1) + 1) / times
+    return np.asarray(np.rint(np.interp(at, np.arange(len(edges)), edges)).astype(np.int64))
 
 
 def _forward(

@@ -1,12 +1,13 @@
 """Spatial neural histograms as in paper 003: one network for each of k sizes, from a place to a count.
 
-It is the reference for comparisons. Thousands of epochs of 20 layers over every cell need a GPU.
+The form is that of the paper and, where the paper is silent, of its authors' published code. It is the reference for
+comparisons: thousands of epochs of 21 layers over every cell take hours without a GPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from sfumato.transforms.ranges.networks.training import fit
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
-LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500
+LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500  # the layers with swish; one with a sine is before them
 LEARNING_RATE = 1e-3
 _INPUT_SIDE = 10.0  # of the field in the networks' inputs; it suits first weights of variance 1
 _CHUNK = 4096  # queries at a time, so that their layers fit into a core's cache
@@ -32,7 +33,7 @@ Parameters = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class PaperTraining:
-    """The training data of the network of one size: a query at every cell of the grid.
+    """The training data of the network of one size: a query at every cell of the grid that has a weight.
 
     Attributes:
         size: in metres.
@@ -55,13 +56,11 @@ class PaperTrained:
 
     Attributes:
         size: in metres.
-        scale: users for an output of 1.
         residual: root mean square of label minus prediction over the training queries, in users.
         parameters: of the network.
     """
 
     size: float
-    scale: float
     residual: float
     parameters: Parameters
 
@@ -73,7 +72,8 @@ def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload:
         grid: the noisy grid.
         spec: of the collection.
         models: number of networks.
-        workload: a sample of the queries; the weight of a training query is the number of them that it overlaps.
+        workload: a sample of the queries; the weight of a training query is the number of them that it overlaps, and
+            those that overlap none are left out.
 
     Raises:
         RequestError: no query of the workload is in the region.
@@ -82,31 +82,45 @@ def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload:
     trainings = []
     for number, size in enumerate(spec.sizes.spread(models).tolist()):
         queries = corner_squares(grid, size, spec.field.cell_metres)
+        if workload is None:
+            overlapped = np.ones(len(queries))
+        else:
+            overlapped = overlaps(grid, size, spec.field.cell_metres, workload)
+            queries, overlapped = queries.part(np.nonzero(overlapped)[0]), overlapped[overlapped > 0]
+            if not len(queries):
+                raise RequestError("workload: none of its queries is in the region")
         labels = np.maximum(table.sum(queries), 0.0)
-        weights = 1 / np.maximum(labels, smoothing)
-        if workload is not None:
-            weights = weights * overlaps(grid, size, spec.field.cell_metres, workload)
-        if not weights.any():
-            raise RequestError("workload: none of its queries is in the region")
-        columns = (_inputs(queries, grid.side), labels, weights)
+        columns = (_inputs(queries, grid.side), labels, overlapped / np.maximum(labels, smoothing))
         trainings.append(PaperTraining(size, number, *(column.astype(np.float32) for column in columns)))
     return trainings
 
 
 def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float]) -> Boxes:
-    """Squares whose lower left corner is that of a cell, for each cell. They can reach beyond the field.
+    """Squares whose lower left corner is that of a cell, for each cell of the field and around it.
 
-    size: in metres. y counts from the north, so the lower edge of a cell is its larger y.
+    They begin one size or more to the left of the field and below it, and can reach beyond it.
+
+    size: in metres.
     """
-    corners = np.meshgrid(grid.x_edges[:-1].astype(np.float64), grid.y_edges[1:].astype(np.float64))
-    left, bottom = (axis.ravel() for axis in corners)
-    return Boxes(left, bottom - size / cell_metres[1], left + size / cell_metres[0], bottom)
+    left, bottom = _corners(grid, size, cell_metres)
+    x, y = (axis.ravel() for axis in np.meshgrid(left, bottom))
+    return Boxes(x, y - size / cell_metres[1], x + size / cell_metres[0], y)
+
+
+def _corners(
+    grid: NoisyGrid, size: float, cell_metres: tuple[float, float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Left and lower edges of `corner_squares`. y counts from the north, so a cell's lower edge is its larger y."""
+    width, height = (grid.side / (len(edges) - 1) for edges in (grid.x_edges, grid.y_edges))
+    columns, rows = math.ceil(size / cell_metres[0] / width), math.ceil(size / cell_metres[1] / height)
+    left = np.concatenate([-width * np.arange(columns, 0, -1), grid.x_edges[:-1]])
+    return left, np.concatenate([grid.y_edges[1:], grid.side + height * np.arange(1, rows + 1)])
 
 
 def overlaps(grid: NoisyGrid, size: float, cell_metres: tuple[float, float], workload: Boxes) -> NDArray[np.float64]:
     """Counts the workload's queries that overlap each of `corner_squares`: w of Eq. 12, float64[q]."""
     width, height = size / cell_metres[0], size / cell_metres[1]
-    left, bottom = grid.x_edges[:-1], grid.y_edges[1:]
+    left, bottom = _corners(grid, size, cell_metres)
     # The squares that a query overlaps form a rectangle of corners: mark its ends, then take cumulative sums.
     first, last = np.searchsorted(left + width, workload.x0, "right"), np.searchsorted(left, workload.x1, "left")
     top, low = np.searchsorted(bottom, workload.y0, "right"), np.searchsorted(bottom - height, workload.y1, "left")
@@ -118,12 +132,12 @@ def overlaps(grid: NoisyGrid, size: float, cell_metres: tuple[float, float], wor
 
 
 def _inputs(boxes: Boxes, side: int) -> NDArray[np.float64]:
-    """The networks' inputs: lower left corners, float64[q, 2], each in -5..5."""
-    return np.column_stack([boxes.x0, boxes.y1]) * (_INPUT_SIDE / side) - _INPUT_SIDE / 2
+    """The networks' inputs: centres, float64[q, 2]; the field is -5..5."""
+    return np.column_stack(boxes.middles) * (_INPUT_SIDE / side) - _INPUT_SIDE / 2
 
 
 def train_paper(
-    trainings: Sequence[PaperTraining],
+    training: PaperTraining,
     *,
     layers: int = LAYERS,
     width: int = WIDTH,
@@ -132,64 +146,46 @@ def train_paper(
     batch: int | None = None,
     seed: int = 0,
     checkpoint: str | None = None,
-) -> list[PaperTrained]:
-    """Trains the networks of several sizes of one grid together.
-
-    Each network is the same as if it were trained alone, up to rounding. Raises RequestError without JAX and optax.
+    observe: Callable[[int, Any, Any], None] | None = None,
+) -> PaperTrained:
+    """Trains the network of one size. Raises RequestError without JAX and optax.
 
     Args:
-        trainings: the data of each network.
-        layers: hidden layers, the first with a sine, the others with swish; a linear layer follows.
+        training: the data of the network.
+        layers: hidden layers with swish. A layer with a sine is before them, a linear one after them.
         width: units of a hidden layer.
-        epochs: see `fit`, like patience, batch, seed and checkpoint.
+        epochs: see `fit`, like patience, batch, seed, checkpoint and observe.
     """
-    scales = [_scale(training) for training in trainings]
-    generators = [Generator(Philox(key=[seed, training.number])) for training in trainings]
-    first = [_first(layers, width, generator) for generator in generators]
-    columns = [
-        (training.places, training.labels / np.float32(scale), training.weights / training.weights.mean())
-        for training, scale in zip(trainings, scales, strict=True)
-    ]
-    fitted = fit(
-        {name: np.stack([weights[name] for weights in first]) for name in first[0]},
+    generator = Generator(Philox(key=[seed, training.number]))
+    parameters = fit(
+        _first(training.places.shape[1], layers, width, generator),
         _loss,
-        tuple(np.stack(column) for column in zip(*columns, strict=True)),
+        (training.places, training.labels, training.weights / training.weights.mean()),
         epochs=epochs,
         batch=batch,
         learning_rate=LEARNING_RATE,
         patience=patience,
-        seed=[int(generator.integers(1 << 32)) for generator in generators],
-        own_data=True,
+        seed=int(generator.integers(1 << 32)),
         checkpoint=checkpoint,
-        title="training of the networks",
+        observe=observe,
+        title="training of a network",
     )
-    trained = []
-    for number, (training, scale) in enumerate(zip(trainings, scales, strict=True)):
-        parameters = {name: values[number] for name, values in fitted.items()}
-        off = scale * forward(parameters, training.places) - training.labels
-        residual = math.sqrt(float(np.mean(np.square(off[training.weights > 0], dtype=np.float64))))
-        trained.append(PaperTrained(training.size, scale, residual, parameters))
-    return trained
+    off = forward(parameters, training.places) - training.labels
+    return PaperTrained(training.size, math.sqrt(float(np.mean(np.square(off, dtype=np.float64)))), parameters)
 
 
-def _scale(training: PaperTraining) -> float:
-    """The root mean square of the labels with the weights of the loss; 1 if all labels are 0."""
-    weights, labels = training.weights.astype(np.float64), training.labels.astype(np.float64)
-    return math.sqrt(float((weights * labels**2).sum() / weights.sum())) or 1.0
-
-
-def _first(layers: int, width: int, rng: Generator) -> Parameters:
+def _first(inputs: int, layers: int, width: int, rng: Generator) -> Parameters:
     """Uniform random weights of variance 2 / (inputs of the layer), as in the authors' code."""
 
-    def uniform(inputs: int, *shape: int) -> NDArray[np.float32]:
-        reach = math.sqrt(6 / inputs)
+    def uniform(fan_in: int, *shape: int) -> NDArray[np.float32]:
+        reach = math.sqrt(6 / fan_in)
         return rng.uniform(-reach, reach, shape).astype(np.float32)
 
     return {
-        "first": uniform(2, 2, width),
+        "first": uniform(inputs, inputs, width),
         "first_bias": np.zeros(width, np.float32),
-        "hidden": uniform(width, layers - 1, width, width),
-        "hidden_bias": np.zeros((layers - 1, width), np.float32),
+        "hidden": uniform(width, layers, width, width),
+        "hidden_bias": np.zeros((layers, width), np.float32),
         "last": uniform(width, width),
         "last_bias": np.zeros((), np.float32),
     }
@@ -224,7 +220,7 @@ def forward(parameters: Parameters, places: NDArray[np.float32]) -> NDArray[np.f
 
 
 class PaperNetworks(Model):
-    """Networks of k sizes. The network of the nearest size answers a box, from the box's lower left corner.
+    """Networks of k sizes. The network of the nearest size answers a box, from the box's centre.
 
     The answer is scaled by the ratio of areas, box to the network's square, both clipped to the field. (Section 4.3
     prints r / r*; for counts it is the square of that, as in the authors' code.) So a size far from the trained ones is
@@ -233,7 +229,7 @@ class PaperNetworks(Model):
     The stated error combines the noise of all grid cells under the network's square with the network's training
     residual, and is scaled like the answer. Networks smooth noise, so part of the noise is counted twice. The error
     leaves out users who are unevenly spread within a cell or between the network's square and the box, and places
-    between the corners of the training queries.
+    between the training queries.
 
     Args:
         x_edges: of the grid, int64[columns + 1], in base cells.
@@ -273,12 +269,12 @@ class PaperNetworks(Model):
         sizes = np.array([network.size for network in self.networks])
         nearest = np.searchsorted((sizes[1:] + sizes[:-1]) / 2, queried)
         width, height = sizes[nearest] / across, sizes[nearest] / down
-        squares = Boxes(boxes.x0, boxes.y1 - height, boxes.x0 + width, boxes.y1).clipped(self._side)
+        squares = Boxes.around(*boxes.middles, width, height).clipped(self._side)
         places = _inputs(boxes, self._side).astype(np.float32)
         users, residuals = np.zeros(len(boxes)), np.zeros(len(boxes))
         for number, network in enumerate(self.networks):
             chosen = np.nonzero(nearest == number)[0]
-            users[chosen] = network.scale * forward(network.parameters, places[chosen])
+            users[chosen] = forward(network.parameters, places[chosen])
             residuals[chosen] = network.residual
         areas = squares.areas
         ratio = np.divide(boxes.areas, areas, out=np.zeros(len(boxes)), where=areas > 0)
@@ -291,9 +287,7 @@ class PaperNetworks(Model):
         return {"x_edges": self.x_edges, "y_edges": self.y_edges, **stacked}
 
     def metadata(self) -> dict[str, Any]:
-        by_size = {
-            name: [getattr(network, name) for network in self.networks] for name in ("size", "scale", "residual")
-        }
+        by_size = {name: [getattr(network, name) for network in self.networks] for name in ("size", "residual")}
         return {"noise_stddev": self.noise_stddev, "cell_metres": list(self.cell_metres), **by_size}
 
     @classmethod
@@ -304,17 +298,16 @@ class PaperNetworks(Model):
                 raise ValueError("edges must increase from 0")
         if x_edges[-1] != y_edges[-1]:
             raise ValueError("the field is no square")
-        numbers = {name: np.array(metadata[name], dtype=np.float64) for name in ("size", "scale", "residual")}
+        numbers = {name: np.array(metadata[name], dtype=np.float64) for name in ("size", "residual")}
         noise, (across, down) = float(metadata["noise_stddev"]), (float(metres) for metres in metadata["cell_metres"])
         valid = all(values.ndim == 1 and np.isfinite(values).all() for values in numbers.values())
-        sizes, scales, residuals = numbers.values()
-        valid = valid and len(sizes) > 0 and bool((np.diff(sizes, prepend=0.0) > 0).all() and (scales > 0).all())
-        valid = valid and bool((residuals >= 0).all())
+        sizes, residuals = numbers.values()
+        valid = valid and len(sizes) > 0 and bool((np.diff(sizes, prepend=0.0) > 0).all() and (residuals >= 0).all())
         if not (valid and 0 <= noise < math.inf and 0 < across < math.inf and 0 < down < math.inf):
-            raise ValueError("sizes, scales, residuals or lengths out of range")
+            raise ValueError("sizes, residuals or lengths out of range")
         parameters = _checked(arrays, len(sizes))
         by_network = [{name: values[number] for name, values in parameters.items()} for number in range(len(sizes))]
-        columns = (sizes.tolist(), scales.tolist(), residuals.tolist(), by_network)
+        columns = (sizes.tolist(), residuals.tolist(), by_network)
         networks = [PaperTrained(*row) for row in zip(*columns, strict=True)]
         return cls(x_edges.astype(np.int64), y_edges.astype(np.int64), noise, (across, down), networks)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RequestError
 
 _SAVE_SECONDS = 30.0
-_PIECE = 8192  # examples at a time on a CPU, to limit memory
+_PIECE = 1024  # examples at a time in full batches on a CPU: their layers fit into its cache
 _DIGEST = "digest"
 
 
@@ -51,8 +51,8 @@ def fit(
     patience: int | None = None,
     validation: Sequence[NDArray[Any]] | None = None,
     seed: int | Sequence[int] = 0,
-    own_data: bool = False,
     checkpoint: str | None = None,
+    observe: Callable[[int, Any, Any], None] | None = None,
     title: str = "training",
 ) -> Any:
     """Minimises a loss with Adam.
@@ -60,7 +60,7 @@ def fit(
     Args:
         parameters: the initial values, a pytree of arrays.
         loss: a JAX function from parameters and a minibatch of each of `data` to a scalar, a mean over examples. On a
-            CPU, the mean over a large batch is computed in parts.
+            CPU, the mean over all examples is computed in parts.
         data: arrays with a common leading axis of examples.
         epochs: the most epochs.
         batch: examples in a step; they are shuffled each epoch, and an incomplete last batch is left out. None: all
@@ -72,8 +72,9 @@ def fit(
         validation: arrays like `data`, for the loss that patience compares; None: the mean loss of an epoch's steps.
         seed: a sequence of k seeds trains k members at once, and the parameters have a leading axis k. Each member has
             its own shuffles and its own end, and is the same as if it were trained alone, up to rounding.
-        own_data: whether the arrays of data and validation have a leading axis k as well.
         checkpoint: a local file for the state, written every 30 seconds and at the end. The same call resumes from it.
+        observe: called after each epoch with its number, the parameters and the best parameters so far (meaningful with
+            patience), as JAX arrays that the next epoch overwrites. Not called for the epochs before a checkpoint.
         title: of the progress bar, which only a terminal shows.
 
     Returns:
@@ -92,15 +93,14 @@ def fit(
     alone = isinstance(seed, int)
     seeds = np.array([seed] if alone else seed, dtype=np.uint32)
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[None] if alone else np.asarray(leaf), parameters)
-    examples = data[0].shape[1 if own_data else 0]
+    examples = len(data[0])
     size = examples if batch is None else min(batch, examples)
-    settings = (title, epochs, size, batch is None, learning_rate, cosine, patience, own_data)
+    settings = (title, epochs, size, batch is None, learning_rate, cosine, patience)
     rate = optax.cosine_decay_schedule(learning_rate, epochs * (examples // size)) if cosine else learning_rate
     optimiser = optax.adam(rate)
 
     member = _epoch(loss, optimiser, size, examples, batch is None, patience)
-    axis = 0 if own_data else None
-    run = jax.jit(jax.vmap(member, in_axes=(0, 0, None, axis, axis)), donate_argnums=0)
+    run = jax.jit(jax.vmap(member, in_axes=(0, 0, None, None, None)), donate_argnums=0)
     held_out = tuple(validation) if validation is not None and patience is not None else ()
     columns = jax.device_put((tuple(data), held_out))
 
@@ -122,6 +122,8 @@ def fit(
             epoch += 1
             bar.update()
             bar.set_postfix_str(f"loss {float(losses.mean()):.4g}", refresh=False)
+            if observe is not None:
+                observe(epoch, state.parameters, state.best)
             if checkpoint and time.monotonic() - saved >= _SAVE_SECONDS:
                 _save(checkpoint, digest, epoch, state)
                 saved = time.monotonic()
@@ -142,7 +144,7 @@ def _epoch(
     import jax.numpy as jnp
     import optax
 
-    piece = _PIECE if jax.default_backend() == "cpu" else size
+    piece = _PIECE if full_batch and jax.default_backend() == "cpu" else size
     pieces = max(size // piece, 1)
 
     def loss_and_gradient(parameters: Any, batch: Any) -> Any:

@@ -4,9 +4,10 @@ import { clamp, metres } from "../format";
 import type { Tools } from "../product";
 import type { Mode } from "../theme";
 import type { Basemap, PageView, Place } from "../views";
-import { inside, unitX, unitY } from "./cells";
+import { inside } from "./cells";
 import type { MapFigure } from "./figure";
 import type { Box, Ground, Scene } from "./ground";
+import { unitX, unitY } from "./projection";
 
 type Point = [number, number];
 

@@ -1,14 +1,8 @@
-// The cells of a layer, or its named polygons: where they lie in Web Mercator, which is under a point, and how they are painted.
-import type { Bounds, Layer, Measure } from "../views";
+// The cells of a layer, or its named polygons: where they lie on the map, which is under a point, and how they are painted.
+import type { Layer, Measure } from "../views";
 import { coloursOf, css, faded, type Rgb, shadeOf } from "./colours";
 import type { Mode } from "../theme";
-
-const EARTH_RADIUS_KM = 6371.0088;
-const MAX_LATITUDE = 85.0511287798;
-const rad = (degrees: number): number => (degrees * Math.PI) / 180;
-/** Longitude and latitude in Web Mercator's unit square, from the north-west. */
-export const unitX = (longitude: number): number => (longitude + 180) / 360;
-export const unitY = (latitude: number): number => 0.5 - Math.asinh(Math.tan(rad(Math.min(Math.max(latitude, -MAX_LATITUDE), MAX_LATITUDE)))) / (2 * Math.PI);
+import { type Projection, projectionOf, type Region, type Sides } from "./projection";
 
 /** Whether a point lies in the rings' area: those of holes are rings, too. */
 export function inside(rings: [number, number][][], x: number, y: number): boolean {
@@ -35,22 +29,24 @@ export interface Window {
 
 export class Cells {
   readonly count: number;
+  readonly projection: Projection;
   private readonly rows = new Map<number, number>();
   private readonly edges: Float64Array; // west, north, east, south in the unit square
   private readonly deepest: number;
-  private readonly sides: Bounds[]; // of polygons
+  private readonly sides: Sides[]; // of polygons
   private shades: Int16Array = new Int16Array();
   private uncertain: boolean[] = [];
   private colours: Rgb[] = [];
   private patterns = new Map<number, CanvasPattern>();
   private mode: Mode = "dark";
 
-  constructor(readonly layer: Layer, readonly region: Bounds) {
+  constructor(readonly layer: Layer, readonly region: Region) {
     const n = (this.count = layer.level.length);
+    const { x: unitX, y: unitY } = (this.projection = projectionOf(region));
     this.deepest = n ? layer.level[n - 1] : 0;
     this.edges = new Float64Array(4 * n);
     this.sides = (layer.shapes ?? []).map((rings) => {
-      const side: Bounds = { west: Infinity, south: Infinity, east: -Infinity, north: -Infinity };
+      const side: Sides = { west: Infinity, south: Infinity, east: -Infinity, north: -Infinity };
       for (const [x, y] of rings.flat()) {
         [side.west, side.south] = [Math.min(side.west, x), Math.min(side.south, y)];
         [side.east, side.north] = [Math.max(side.east, x), Math.max(side.north, y)];
@@ -64,12 +60,12 @@ export class Cells {
     }
   }
 
-  /** A cell's sides in degrees, or those of the rectangle around a polygon. */
-  bounds(i: number): Bounds {
+  /** A cell's sides in degrees or a plane's units, or those of the rectangle around a polygon. */
+  bounds(i: number): Sides {
     return this.layer.shapes ? this.sides[i] : this.square(i);
   }
 
-  private square(i: number): Bounds {
+  private square(i: number): Sides {
     const { level, x, y } = this.layer;
     const side = 2 ** level[i];
     const width = (this.region.east - this.region.west) / side;
@@ -78,10 +74,9 @@ export class Cells {
     return { west, north, east: west + width, south: north - height };
   }
 
-  /** Square kilometres that a cell owns: its own less its descendants'. */
+  /** Square kilometres, or square units of a plane, that a cell owns: its own less its descendants'. */
   area(i: number): number {
-    const { west, south, east, north } = this.square(i);
-    return this.layer.area[i] * EARTH_RADIUS_KM ** 2 * rad(east - west) * (Math.sin(rad(north)) - Math.sin(rad(south)));
+    return this.layer.area[i] * this.projection.area(this.square(i));
   }
 
   /** The finest cell that covers a place, or the first polygon that does; or -1. */
@@ -101,7 +96,7 @@ export class Cells {
     return -1;
   }
 
-  /** Gives every cell the colour of a measure. A count is coloured by its users per square kilometre. */
+  /** Gives every cell the colour of a measure. A count is coloured by its users per area. */
   dress(measure: Measure, mode: Mode): void {
     this.mode = mode;
     this.colours = coloursOf(measure.kind, mode);
@@ -110,7 +105,7 @@ export class Cells {
     const last = this.colours.length - 1;
     this.shades = Int16Array.from(measure.value, (value, i) => {
       if (value === null || !this.layer.area[i]) return -1;
-      return Math.round(last * shadeOf(measure.kind === "count" ? value / Math.max(this.area(i), 1e-12) : value, measure.scale));
+      return Math.round(last * shadeOf(measure.kind === "count" ? value / this.area(i) : value, measure.scale));
     });
   }
 
@@ -149,7 +144,7 @@ export class Cells {
   private fill(pen: CanvasRenderingContext2D, rings: [number, number][][], scale: number, left: number, top: number, ratio: number): void {
     pen.beginPath();
     for (const ring of rings) {
-      ring.forEach(([longitude, latitude], i) => pen[i ? "lineTo" : "moveTo"](unitX(longitude) * scale + left, unitY(latitude) * scale + top));
+      ring.forEach(([longitude, latitude], i) => pen[i ? "lineTo" : "moveTo"](this.projection.x(longitude) * scale + left, this.projection.y(latitude) * scale + top));
       pen.closePath();
     }
     pen.fill("evenodd");

@@ -2,7 +2,7 @@
 import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, clamp, interval, known, metres, percent, place, plural, significant, whole } from "../format";
+import { capital, clamp, interval, known, percent, plural, significant, whole } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
@@ -79,6 +79,9 @@ function spendingChart(body: TimelineBody): ChartOptions | null {
 }
 
 const points = (share: number, margin: number): string => `${share > 0 ? "+" : ""}${known(100 * share, 100 * margin)} points`;
+
+/** Where a place of a list is, in words. */
+const placeOf = ({ projection }: MapFigure, longitude: number, latitude: number): string => projection.place(longitude, latitude, projection.axes ? projection.span / 1000 : 400);
 
 /** What is shown: night B, the night A that it is compared with, and which of them or their change is on the map. */
 class Timeline {
@@ -274,9 +277,10 @@ class Timeline {
     const at = (share: number, night: Night | null): string => `${percent(share, 2)} of all users${night === null || night.users === null ? "" : `, about ${significant(Math.max(share * night.users, 0), 2)}`}`;
     const side = 2 ** (map.depth - layer.level[hit.row]);
     const near = this.figure.nearest(hit.longitude, hit.latitude);
+    const { length, place } = this.figure.projection;
     return {
       value: changed ? capital(points(difference, Z * deviation)) : "Not told apart from noise and chance", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval`,
-      facts: [["A", at(before, this.other())], ["B", at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${metres(map.finest_metres[0] * side)} × ${metres(map.finest_metres[1] * side)}`],
+      facts: [["A", at(before, this.other())], ["B", at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${length(map.finest_metres[0] * side)} × ${length(map.finest_metres[1] * side)}`],
         ...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(hit.longitude, hit.latitude, Math.min(...map.finest_metres))]],
     };
   }
@@ -300,7 +304,7 @@ class Timeline {
       mark.style.width = `${(100 * Math.abs(difference)) / most}%`;
       mark.style.background = figure.cells?.colour(row) ?? "";
       const item = button("", () => figure.goTo(row), { title: "Show on the map" });
-      item.append(h("span", {}, figure.nearest(longitude, latitude) ?? place(longitude, latitude, 400)), h("b", {}, `${points(difference, (high - low) / 2)}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
+      item.append(h("span", {}, figure.nearest(longitude, latitude) ?? placeOf(figure, longitude, latitude)), h("b", {}, `${points(difference, (high - low) / 2)}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
     this.listed.replaceChildren(h("h2", {}, "Surely changed most"), h("p", { class: "quiet" }, "Percentage points of all users, by the end of the interval that is nearer to none."), h("ol", { class: "places" }, items));
@@ -322,7 +326,7 @@ class Timeline {
       mark.style.width = `${(100 * Math.abs(gain(change))) / Math.max(Math.abs(gain(sorted[0])), 1e-12)}%`;
       mark.style.background = "var(--hot)";
       const item = button("", () => row !== null && figure.goTo(row), { title: "Show on the map" });
-      item.append(h("span", {}, cell ? (figure.nearest(longitude, latitude) ?? place(longitude, latitude, 400)) : change.cell_ids.join(" ")),
+      item.append(h("span", {}, cell ? (figure.nearest(longitude, latitude) ?? placeOf(figure, longitude, latitude)) : change.cell_ids.join(" ")),
         h("b", {}, `${gain(change) > 0 ? "+" : ""}${known(gain(change), margin)} users`),
         h("span", { class: "wide-line" }, `${interval(change.low, change.high)} users; ${known(change.expected, margin / 20)} expected`),
         h("span", { class: "bar", "aria-hidden": "true" }, mark));

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.methods.pyramid import Pyramid
+from sfumato.transforms.heatmap.methods.pyramid import Pyramid, choose_levels, pruned
 from sfumato.transforms.heatmap.methods.spatial_decomposition import SpatialDecomposition, consistent_levels
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from tests.transforms.heatmap.methods.oracle import group_of, least_squares, run, some_rows
@@ -48,8 +48,10 @@ def test_budgets_are_geometric_and_every_level_gains(doubling: float) -> None:
     for level, (before, after) in enumerate(zip(raw, consistent, strict=True)):
         assert after.counts.tolist() == levels[level][0].tolist()
         assert (after.stddev < before.stddev).all()
-    chosen = method.decode(state, DEPTH)
-    assert any(chosen.counts.tolist() == one.counts.tolist() for one in consistent)
+    chosen, every = method.decode(state, DEPTH), np.concatenate([one.counts for one in consistent])
+    assert np.isin(chosen.counts, every).all()
+    assert math.isclose(chosen.counts.sum(), consistent[0].counts.sum())  # whatever is split
+    assert chosen.tree == pruned(consistent, choose_levels(raw, consistent, 0.0)).tree
 
 
 def test_without_noise_the_tree_is_the_truth() -> None:

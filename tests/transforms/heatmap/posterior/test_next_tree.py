@@ -31,7 +31,8 @@ def candidates(draw: st.DrawFn) -> tuple[FullTree, list[growth._Candidates]]:
     for codes, leaf in zip(full.codes, full.leaves, strict=True):
         profit = np.array(draw(st.lists(st.integers(-9, 9), min_size=len(codes), max_size=len(codes))), dtype=float)
         nothing = np.zeros(len(codes))
-        levels.append(growth._Candidates(codes, nothing, nothing, nothing, nothing.astype(int), ~leaf, profit))
+        blur = np.array(draw(st.lists(st.integers(0, 9), min_size=len(codes), max_size=len(codes))), dtype=float)
+        levels.append(growth._Candidates(codes, nothing, nothing, nothing, nothing.astype(int), ~leaf, profit, blur))
     return full, levels
 
 
@@ -55,13 +56,42 @@ def test_the_pruning_is_the_best_of_all(given_tree: tuple[FullTree, list[growth.
         split = {profit[node] + sum(chosen) for chosen in itertools.product(*children)}
         return list(split if node[0] < 2 else split | {0.0})
 
-    tree = growth._prune(full.depth, levels)
-    kept = FullTree.from_trees(tree)
-    assert kept.tree == tree
+    found = growth._prune(full.depth, levels)
+    kept = FullTree.from_trees(found.tree)
+    assert kept.tree == found.tree
     assert set(all_nodes(kept)) <= set(all_nodes(full))
     leaves = {n for n, leaf in zip(all_nodes(kept), np.concatenate(kept.leaves), strict=True) if leaf}
     total = sum(profit[node] for node in all_nodes(kept) if node not in leaves)
-    assert total == max(prunings((0, 0)))
+    assert total == found.profit == max(prunings((0, 0)))
+    blur = {
+        (level, int(path)): value
+        for level, one in enumerate(levels)
+        for path, value in zip(one.codes, one.blur, strict=True)
+    }
+    assert found.blur == sum(blur[node] for node in all_nodes(kept))
+
+
+@given(candidates(), st.floats(0, 50), st.floats(0, 3))
+@settings(max_examples=80, deadline=None)
+def test_the_smallest_tree_loses_no_more_than_the_tolerated_share(
+    given_tree: tuple[FullTree, list[growth._Candidates]], known_error: float, tolerance: float
+) -> None:
+    full, levels = given_tree
+    best = growth._prune(full.depth, levels)
+    profit = {
+        (level, int(path)): value
+        for level, one in enumerate(levels)
+        for path, value, split in zip(one.codes, one.profit, one.split, strict=True)
+        if split
+    }
+    error = max(known_error + best.blur - best.profit, 0)
+    found = growth._smallest(full.depth, levels, known_error, tolerance)
+    kept = FullTree.from_trees(found)
+    leaves = {n for n, leaf in zip(all_nodes(kept), np.concatenate(kept.leaves), strict=True) if leaf}
+    total = sum(profit[node] for node in all_nodes(kept) if node not in leaves)
+    assert total >= best.profit - tolerance * error - 1e-9
+    assert np.isin(found.nodes, best.tree.nodes).all()
+    assert growth._smallest(full.depth, levels, known_error, 0.0) == best.tree
 
 
 @given(
@@ -137,6 +167,17 @@ def test_less_noise_buys_more_and_what_is_known_need_not_be_measured_again() -> 
     assert sizes[0] < sizes[-1] / 4
     again, remeasure = (next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 0, new) for new in (False, True))
     assert len(again.entries) < len(remeasure.entries)
+
+
+def test_a_tolerated_error_saves_entries() -> None:
+    """Half a per cent of the expected error is worth more than a tenth of the entries."""
+    posterior = seen(some_city(8, 20_000), 5, 6.0, 8)
+    grown = [next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 6, tolerance=share) for share in (0.0, 0.005, 0.05, 0.5)]
+    sizes = [len(tree.entries) for tree in grown]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[1] < 0.9 * sizes[0]
+    for larger, smaller in itertools.pairwise(grown):
+        assert np.isin(smaller.nodes, larger.nodes).all()
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -164,7 +164,7 @@ def test_an_entry_of_a_later_format_is_not_guessed_at(filled: list[bytes]) -> No
     written = json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()
     changed["hash"] = hashlib.sha256(written).hexdigest()
     newer = json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()
-    with pytest.raises(FormatError, match=r"newer version of sfumato \(format 9; this one reads up to 3\): upgrade"):
+    with pytest.raises(FormatError, match=r"newer version of sfumato \(format 9; this one reads up to 4\): upgrade"):
         replay([newer])
     with pytest.raises(FormatError, match="entry 1 was written by a newer version"):
         replay([filled[0], b'{"format":"sfumato-ledger/10","of":"another form"}'])

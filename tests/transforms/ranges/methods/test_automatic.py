@@ -13,7 +13,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods import neural
-from sfumato.transforms.ranges.methods.automatic import GRID_FROM_USERS_EPSILON, Automatic
+from sfumato.transforms.ranges.methods.automatic import GRID_FROM_USERS_EPSILON, TREE_FROM_CELLS, Automatic
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.tuner import Tuner
@@ -59,6 +59,24 @@ def test_a_tuner_decides_where_it_is_given() -> None:
 def test_a_width_that_is_given_is_used() -> None:
     assert Automatic(cell_width=120.0).chosen(MANY) == PlainGrid(120.0)
     assert Automatic(cell_width=120.0, tuner=told("snh")).chosen(MANY) == SpatialNeural(120.0)
+
+
+def test_a_tree_is_preferred_for_squares_of_many_cells() -> None:
+    """A square of so many cells of the rule's width, or more, as long as there is too much noise for the grid."""
+    spec = replace(FEW, users=100_000.0)
+    width = spec.default_width  # which grows with the root of the sizes
+    large = Sizes(*(TREE_FROM_CELLS**2 * width**2 / 200.0 * factor for factor in (0.51, 2.0)))
+    span = np.sqrt(large.low * large.high) / replace(spec, sizes=large).default_width
+    assert span == pytest.approx(TREE_FROM_CELLS, rel=0.01)
+    assert span >= TREE_FROM_CELLS
+    assert Automatic.prefers_tree(replace(spec, sizes=large))
+    assert not Automatic.prefers_tree(replace(spec, sizes=Sizes(0.95 * large.low, large.high)))
+    assert not Automatic.prefers_tree(replace(spec, sizes=large, users=GRID_FROM_USERS_EPSILON))
+    # Squares of many cells, but of less or more than a hundredth of the region, which is 4,448 m wide.
+    small = replace(spec, sizes=Sizes(43.0, 45.0), users=0.99 * GRID_FROM_USERS_EPSILON)
+    assert TREE_FROM_CELLS * small.default_width < 44
+    assert not Automatic.prefers_tree(small)
+    assert Automatic.prefers_tree(replace(small, sizes=Sizes(45.0, 47.0)))
 
 
 def test_options_reach_the_networks() -> None:

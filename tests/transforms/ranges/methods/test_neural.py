@@ -106,7 +106,7 @@ def test_local_networks_learn_by_seeds_of_their_own_and_by_what_is_public() -> N
 def test_each_training_is_given_to_its_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr(neural, "train_local", lambda one, checkpoint: given.append(one) or "local")
-    monkeypatch.setattr(neural, "train_paper", lambda some, seed, checkpoint: given.append((some, seed)) or ["paper"])
+    monkeypatch.setattr(neural, "train_paper", lambda one, seed, checkpoint: given.append((one, seed)) or "paper")
     local, paper = (SpatialNeural(CELL, network=network, training_seed=7) for network in ("local", "paper"))
     training = local.trainings(grid(), WANTED)[0]
     assert local.train(training) == "local"
@@ -114,7 +114,7 @@ def test_each_training_is_given_to_its_trainer(monkeypatch: pytest.MonkeyPatch) 
     training = paper.trainings(grid(), WANTED)[1]
     assert paper.train(training) == "paper"
     ((some, seed),) = given[1:]
-    assert some == [training]
+    assert some is training
     assert seed == 7
 
 
@@ -124,7 +124,7 @@ def test_models_are_of_the_networks_form() -> None:
     assert isinstance(found, LocalNetwork)
     assert len(found.networks) == 2
     assert found.queries.low == method.trainings(grid(), WANTED)[0].queries.low
-    learned = [PaperTrained(size, 100.0, 3.0, {}) for size in (1.25, 1.75)]
+    learned = [PaperTrained(size, 3.0, {}) for size in (1.25, 1.75)]
     paper = SpatialNeural(CELL, network="paper", models=2).model(grid(), WANTED, learned)
     assert isinstance(paper, PaperNetworks)
     assert [one.size for one in paper.networks] == [1.25, 1.75]

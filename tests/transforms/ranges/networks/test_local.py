@@ -261,23 +261,34 @@ def test_a_damaged_file_is_refused_by_its_name() -> None:
         read_model(bad, "town.npz")
 
 
-def test_cells_to_be_looked_at_agree_with_the_counts_around_them() -> None:
-    """Where the networks say too much, the map does not; where they say too little, it says no more than they do."""
-    rng = np.random.default_rng(3)
-    edges = np.arange(65) * 64
-    grid = NoisyGrid(edges, edges, 40 + rng.laplace(scale=20, size=(64, 64)), 20 * np.sqrt(2))
-    much, little = (some_weights(1) for _ in range(2))
-    for one, users in ((much, 3.0), (little, -10.0)):
-        one["w3"] = np.zeros_like(one["w3"])
-        one["b3"] = np.array([30.0, users], np.float32)  # the count itself, and so many deviations more
-    for weights, most in ((much, 40.0), (little, 1e-6)):
-        model = LocalNetwork(grid, SMOOTHING, QueryDistribution((64.0, 64.0), (256.0, 256.0)), [weights])
-        cells = model.cells
-        assert cells.shape == grid.users.shape
-        assert (cells >= 0).all()
-        # Some 3,200 cells are averaged: their mean has noise of half a user.
-        assert cells.mean() <= most + 3
-    assert (
-        abs(LocalNetwork(grid, SMOOTHING, QueryDistribution((64.0, 64.0), (256.0, 256.0)), [much]).cells.mean() - 40)
-        < 3
-    )
+def tiles(size: float) -> Boxes:
+    edges = np.append(np.arange(0, SIDE, size), SIDE)
+    return Boxes.between(edges, edges)
+
+
+@pytest.mark.parametrize("size", [2.4, 4.8, 9.6, 50.0])
+def test_additive_answers_to_tiles_sum_to_all_users(trained: Weights, size: float) -> None:
+    model, boxes = LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]), tiles(size)
+    truth, found = World(PEOPLE, SIDE, 1.0, (0.0, 0.0)).sum(boxes), model.answer_additive(boxes)
+    assert found.users.sum() == pytest.approx(USERS)
+    around = model.answer(boxes)
+    if size < 9.6:
+        assert around.users.sum() > 1.5 * USERS  # what they are for
+        assert np.mean((found.users - truth) ** 2) < np.mean((around.users - truth) ** 2)
+    np.testing.assert_allclose(found.stddev**2, around.stddev**2 + (found.users - around.users) ** 2)
+
+
+def test_the_networks_make_the_map_better_than_the_counts_alone(trained: Weights) -> None:
+    boxes = tiles(4.0)
+    truth = World(PEOPLE, SIDE, 1.0, (0.0, 0.0)).sum(boxes)
+    models = LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]), GridModel(GRID, USERS)
+    found, counts = (np.mean(np.abs(model.answer_additive(boxes).users - truth)) for model in models)
+    assert found < counts
+
+
+def test_cells_wider_than_squares_are_cut() -> None:
+    squares = QueryDistribution((1.0, 1.0), (2.0, 2.0))  # a cell is 4 x 4
+    model = LocalNetwork(GRID, SMOOTHING, squares, [some_weights(1)])
+    edges = np.arange(0, SIDE + 1, 4 / 3)
+    assert len(model.additive_table._x._edges) == CELLS * 3 + 1
+    assert model.answer_additive(Boxes.between(edges, edges)).users.sum() == pytest.approx(USERS)

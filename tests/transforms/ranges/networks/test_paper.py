@@ -13,7 +13,6 @@ from sfumato.transforms.ranges.networks.paper import (
     LAYERS,
     PaperNetworks,
     PaperTrained,
-    PaperTraining,
     corner_squares,
     forward,
     overlaps,
@@ -51,7 +50,6 @@ def networks(seed: int = 2, sizes: tuple[float, ...] = (100.0, 140.0, 220.0)) ->
     trained = [
         PaperTrained(
             size,
-            40.0 + size,
             3.0 + number,
             {
                 "first": own(2, 5),
@@ -76,16 +74,18 @@ def test_sizes_are_the_middles_of_equal_parts() -> None:
     np.testing.assert_allclose(found, [110, 130, 150, 170])
 
 
-def test_labels_are_sums_over_squares_at_lower_left_corners_of_cells() -> None:
+def test_labels_are_sums_over_squares_at_lower_left_corners_of_cells_and_up_to_a_size_beyond_the_field() -> None:
     """Cell by cell, y upwards, in metres, as the paper draws it."""
     grid = some_grid()
     rows, columns = grid.users.shape
-    top = SIDE * DOWN
+    top, wide_cell, high_cell = SIDE * DOWN, SIDE * ACROSS / columns, SIDE * DOWN / rows
     for training in paper_training(grid, spec_of(100, 180), 2, None):
         expected, places = [], []
-        for row in range(rows):
-            for column in range(columns):
-                x, y = grid.x_edges[column] * ACROSS, top - grid.y_edges[row + 1] * DOWN
+        beyond, below = math.ceil(training.size / wide_cell), math.ceil(training.size / high_cell)
+        for row in range(rows + below):
+            for column in range(-beyond, columns):
+                x = grid.x_edges[column] * ACROSS if column >= 0 else column * wide_cell
+                y = top - grid.y_edges[row + 1] * DOWN if row < rows else (rows - 1 - row) * high_cell
                 total = 0.0
                 for other_row in range(rows):
                     south, north = (top - grid.y_edges[other_row + one] * DOWN for one in (1, 0))
@@ -95,11 +95,11 @@ def test_labels_are_sums_over_squares_at_lower_left_corners_of_cells() -> None:
                         wide = overlap(x, x + training.size, west, east) / (east - west)
                         total += wide * high * grid.users[other_row, other]
                 expected.append(max(total, 0.0))
-                places.append((x, y))
+                places.append((x + training.size / 2, y + training.size / 2))
         np.testing.assert_allclose(training.labels, expected, rtol=1e-5, atol=1e-4)
         assert (training.labels == 0).any()
         assert (training.labels > 0).any()
-        # What networks see is the place, linearly: x eastwards, y southwards, -5 to 5.
+        # What networks see is the centre, linearly: x eastwards, y southwards, -5 to 5.
         seen = np.array(places) * [10 / (SIDE * ACROSS), -10 / (SIDE * DOWN)] + [-5, 5]
         np.testing.assert_allclose(training.places, seen, atol=1e-5)
 
@@ -124,8 +124,12 @@ def test_w_counts_the_queries_of_the_workload_that_overlap() -> None:
             expected[one] += wide * high > 0
     np.testing.assert_array_equal(overlaps(grid, 150.0, FIELD.cell_metres, workload), expected)
     assert len(np.unique(expected)) > 5
-    training = paper_training(grid, spec_of(100, 200), 1, workload)[0]
-    np.testing.assert_allclose(training.weights, expected / np.maximum(training.labels, 10.0), rtol=1e-6)
+    [training], [uniform] = (paper_training(grid, spec_of(100, 200), 1, one) for one in (workload, None))
+    np.testing.assert_array_equal(training.places, uniform.places[expected > 0])
+    np.testing.assert_array_equal(training.labels, uniform.labels[expected > 0])
+    weights = expected[expected > 0] / np.maximum(training.labels, 10.0)
+    np.testing.assert_allclose(training.weights, weights, rtol=1e-6)
+    assert 0 < len(training.places) < len(uniform.places)
 
 
 def test_a_workload_beyond_the_region_is_refused() -> None:
@@ -134,10 +138,10 @@ def test_a_workload_beyond_the_region_is_refused() -> None:
 
 
 def test_the_first_weights_carry_a_signal_through_all_layers_of_the_full_form() -> None:
-    training = paper_training(some_grid(), spec_of(100, 200), 1, None)
-    trained = train_paper(training, layers=LAYERS, width=80, epochs=1)[0]
-    assert trained.parameters["hidden"].shape == (LAYERS - 1, 80, 80)
-    assert np.std(forward(trained.parameters, training[0].places)) > 1e-3
+    [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
+    trained = train_paper(training, layers=LAYERS, width=80, epochs=1)
+    assert trained.parameters["hidden"].shape == (LAYERS, 80, 80)
+    assert np.std(forward(trained.parameters, training.places)) > 1e-3
 
 
 def test_a_smooth_density_is_learned() -> None:
@@ -145,8 +149,9 @@ def test_a_smooth_density_is_learned() -> None:
     middle = (lines[1:] + lines[:-1]) / 2
     users = 60 * np.exp(-((middle - 100) ** 2) / 9000)[None, :] * np.exp(-((middle - 170) ** 2) / 7000)[:, None] + 10
     grid = NoisyGrid(lines, lines, users, 1e-6)
-    trainings = paper_training(grid, spec_of(150, 250), 2, None)
-    trained = train_paper(trainings, **{**SMALL, "epochs": 3000})
+    trained = [
+        train_paper(one, **{**SMALL, "epochs": 3000}) for one in paper_training(grid, spec_of(150, 250), 2, None)
+    ]
     model = PaperNetworks.from_grid(grid, spec_of(150, 250), trained[::-1])
     generator = np.random.default_rng(8)
     size = generator.uniform(150, 250, 500)
@@ -159,48 +164,41 @@ def test_a_smooth_density_is_learned() -> None:
     assert 0.2 < error < 3
 
 
-@pytest.mark.parametrize("batch", [None, 64])
-def test_networks_trained_together_are_those_trained_apart(batch: int | None) -> None:
-    trainings = paper_training(some_grid(), spec_of(100, 200), 3, None)
-    options = {**SMALL, "epochs": 30, "seed": 4, "batch": batch}
-    together = train_paper(trainings, **options)
-    assert [one.size for one in together] == [one.size for one in trainings]
-    for one, training in zip(together, trainings, strict=True):
-        [apart] = train_paper([pickle.loads(pickle.dumps(training))], **options)
-        assert apart.size == one.size
-        np.testing.assert_allclose(
-            forward(one.parameters, training.places), forward(apart.parameters, training.places), rtol=1e-3, atol=1e-3
-        )
-        assert one.residual == pytest.approx(apart.residual, rel=1e-3)
-    first, second = (one.parameters["first"] for one in together[:2])
-    assert not np.allclose(first, second, atol=0.1)  # each starts on its own
+def test_each_size_starts_on_its_own_and_a_training_goes_to_workers_as_a_plain_value() -> None:
+    trainings = paper_training(some_grid(), spec_of(100, 200), 2, None)
+    options = {**SMALL, "epochs": 3, "seed": 4}
+    first, second = (train_paper(one, **options) for one in trainings)
+    assert not np.allclose(first.parameters["first"], second.parameters["first"], atol=0.1)
+    again = train_paper(pickle.loads(pickle.dumps(trainings[1])), **options)
+    assert again.size == second.size == trainings[1].size
+    np.testing.assert_array_equal(again.parameters["first"], second.parameters["first"])
 
 
 def test_a_single_layer_is_a_network_too(tmp_path: Path) -> None:
-    training = paper_training(some_grid(), spec_of(100, 200), 1, None)
+    [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
     options = {"layers": 1, "width": 16, "epochs": 5, "checkpoint": str(tmp_path / "state.npz")}
-    first, again = (train_paper(training, **options)[0] for _ in range(2))
+    first, again = (train_paper(training, **options) for _ in range(2))
     np.testing.assert_array_equal(again.parameters["first"], first.parameters["first"])
     model = PaperNetworks.from_grid(some_grid(), spec_of(100, 200), [again])
     assert PaperNetworks.load(model.arrays(), model.metadata()).networks[0].residual == first.residual
 
 
 def test_the_residual_is_the_error_on_the_labels() -> None:
-    training = paper_training(some_grid(), spec_of(100, 200), 1, None)[0]
-    trained = train_paper([training], **SMALL)[0]
-    off = trained.scale * forward(trained.parameters, training.places) - training.labels
+    [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
+    trained = train_paper(training, **SMALL)
+    off = forward(trained.parameters, training.places) - training.labels
     assert trained.residual == pytest.approx(math.sqrt(np.mean(off**2)), rel=1e-4)
     assert trained.residual < np.std(training.labels)
 
 
 def test_labels_that_are_all_0_are_learned() -> None:
     grid = NoisyGrid(strip_edges(SIDE, 20), strip_edges(SIDE, 30), np.full((9, 13), -1.0), 2.5)
-    trained = train_paper(paper_training(grid, spec_of(100, 200), 1, None), **SMALL)
+    trained = [train_paper(one, **SMALL) for one in paper_training(grid, spec_of(100, 200), 1, None)]
     assert PaperNetworks.from_grid(grid, spec_of(100, 200), trained).answer(box(50, 50, 70, 70)).users[0] < 1
 
 
 def output(model: PaperNetworks, number: int, x: float, y: float) -> float:
-    """A network's count at a lower left corner in base cells, in double precision."""
+    """A network's count at a centre in base cells, in double precision."""
     weights = {name: values.astype(np.float64) for name, values in model.networks[number].parameters.items()}
     hidden = np.sin(
         np.array([x, y]) * 10 / SIDE @ weights["first"] - 5 * weights["first"].sum(axis=0) + weights["first_bias"]
@@ -208,28 +206,27 @@ def output(model: PaperNetworks, number: int, x: float, y: float) -> float:
     for layer in range(len(weights["hidden"])):
         hidden = hidden @ weights["hidden"][layer] + weights["hidden_bias"][layer]
         hidden = hidden / (1 + np.exp(-hidden))
-    return model.networks[number].scale * max(float(hidden @ weights["last"] + weights["last_bias"]), 0.0)
+    return max(float(hidden @ weights["last"] + weights["last_bias"]), 0.0)
 
 
 @pytest.mark.parametrize(("size", "nearest"), [(20, 0), (100, 0), (119, 0), (121, 1), (179, 1), (181, 2), (400, 2)])
 def test_a_square_is_answered_by_the_nearest_size_scaled_by_the_square_of_the_ratio(size: float, nearest: int) -> None:
     """(r / r*)^2: the paper prints r / r*, which would not be right for counts."""
-    model, x, y = networks(), 60.0, 200.0
-    found = model.answer(box(x, y - size / DOWN, x + size / ACROSS, y))
+    model, x, y = networks(), 60.0, 170.0
+    wide, high = size / ACROSS, size / DOWN
+    found = model.answer(Boxes.around(*(np.array([one]) for one in (x, y, wide, high))))
     expected = output(model, nearest, x, y) * (size / model.networks[nearest].size) ** 2
     assert expected > 0
     assert found.users[0] == pytest.approx(expected, rel=1e-4)
 
 
-def test_what_the_border_cuts_is_scaled_by_the_area_that_is_left() -> None:
+def test_what_the_border_cuts_is_answered_from_the_centre_of_what_is_left() -> None:
     model, size = networks(), 100.0
     wide, high = size / ACROSS, size / DOWN
-    # The square reaches beyond the east: it and the network's are cut alike.
-    east = model.answer(box(SIDE - 5, 200 - high, SIDE, 200))
-    assert east.users[0] == pytest.approx(output(model, 0, SIDE - 5, 200), rel=1e-4)
-    # Beyond the west: of what the network has from the border on, the part that is asked for.
-    west = model.answer(box(0, 200 - high, 5, 200))
-    assert west.users[0] == pytest.approx(output(model, 0, 0, 200) * 5 / wide, rel=1e-4)
+    # 5 base cells are left. Of the network's square around their centre, half and 2.5 cells are in the field.
+    cut = model.answer(box(SIDE - 5, 200 - high, SIDE, 200))
+    share = 5 / (wide / 2 + 2.5)
+    assert cut.users[0] == pytest.approx(output(model, 0, SIDE - 2.5, 200 - high / 2) * share, rel=1e-4)
 
 
 def test_the_stated_error_is_the_noise_of_the_cells_and_the_residual() -> None:
@@ -237,6 +234,7 @@ def test_the_stated_error_is_the_noise_of_the_cells_and_the_residual() -> None:
     x, y, size = 60.0, 200.0, 90.0
     found = model.answer(box(x, y - size / DOWN, x + size / ACROSS, y)).stddev[0]
     own, noise = model.networks[0], 0.0
+    x, y = x + (size - own.size) / 2 / ACROSS, y - (size - own.size) / 2 / DOWN  # its square has the same centre
     for left, right in zip(model.x_edges[:-1], model.x_edges[1:], strict=True):
         for top, bottom in zip(model.y_edges[:-1], model.y_edges[1:], strict=True):
             wide = overlap(x, x + own.size / ACROSS, left, right) / (right - left)
@@ -283,8 +281,6 @@ def test_damaged_weights_are_refused(name: str, damage: str) -> None:
         {"size": [100.0, 140.0]},
         {"size": [0.0, 140.0, 220.0]},
         {"size": []},
-        {"scale": [1.0, math.nan, 2.0]},
-        {"scale": [1.0, 0.0, 2.0]},
         {"residual": [1.0, -1.0, 2.0]},
         {"residual": None},
         {"noise_stddev": math.nan},
@@ -303,10 +299,3 @@ def test_damaged_edges_are_refused(edges: list) -> None:
     model = networks()
     with pytest.raises((ValueError, TypeError)):
         PaperNetworks.load({**model.arrays(), "x_edges": np.array(edges)}, model.metadata())
-
-
-def test_a_training_is_a_plain_value() -> None:
-    one = paper_training(some_grid(), spec_of(100, 200), 2, None)[1]
-    again: PaperTraining = pickle.loads(pickle.dumps(one))
-    assert (again.number, again.size) == (1, one.size)
-    np.testing.assert_array_equal(again.labels, one.labels)

@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,11 +53,10 @@ def test_a_full_batch_takes_the_steps_of_adam() -> None:
     np.testing.assert_allclose([*found["slopes"], found["offset"]], weights, rtol=1e-4)
 
 
-@pytest.mark.parametrize("batch", [None, 45])
-def test_a_large_batch_is_the_same_in_pieces(batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {**SETTINGS, "batch": batch, "patience": 60}
+def test_a_full_batch_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**SETTINGS, "batch": None, "patience": 60}
     whole = fit(stacked(2), squared, (X, Y), **options, seed=(1, 2))
-    monkeypatch.setattr(training, "_PIECE", 11)  # of 90 examples, 8 pieces and 2 left; of 45, 4 and 1
+    monkeypatch.setattr(training, "_PIECE", 11)  # of 90 examples, 8 pieces and 2 left
     pieces = fit(stacked(2), squared, (X, Y), **options, seed=(1, 2))
     np.testing.assert_allclose(pieces["slopes"], whole["slopes"], rtol=1e-4)
 
@@ -68,21 +68,34 @@ def test_a_seed_gives_the_same_again_and_another_another() -> None:
     assert (first["slopes"] != other["slopes"]).any()
 
 
-@pytest.mark.parametrize("own_data", [False, True])
 @pytest.mark.parametrize("batch", [None, 20])
-def test_members_trained_together_are_those_trained_apart(own_data: bool, batch: int | None) -> None:
+def test_members_trained_together_are_those_trained_apart(batch: int | None) -> None:
     seeds, first = (5, 8, 2), stacked(3)
-    factors = np.array([1.0, 2.0, -1.0], dtype=np.float32)
-    data = (np.stack([X] * 3), factors[:, None] * Y) if own_data else (X, Y)
-    options = {"epochs": 40, "batch": batch, "learning_rate": 0.05, "patience": 5}
-    validation = tuple(one[..., :30, :] if one.ndim > 2 - (not own_data) else one[..., :30] for one in data)
-    together = fit(first, squared, data, **options, validation=validation, seed=seeds, own_data=own_data)
+    options = {"epochs": 40, "batch": batch, "learning_rate": 0.05, "patience": 5, "validation": (X[:30], Y[:30])}
+    together = fit(first, squared, (X, Y), **options, seed=seeds)
     for member, seed in enumerate(seeds):
-        own = tuple(one[member] for one in data) if own_data else data
-        judged = tuple(one[member] for one in validation) if own_data else validation
         start = {name: values[member] for name, values in first.items()}
-        apart = fit(start, squared, own, **options, validation=judged, seed=seed)
+        apart = fit(start, squared, (X, Y), **options, seed=seed)
         np.testing.assert_allclose(together["slopes"][member], apart["slopes"], rtol=1e-4, atol=1e-5)
+
+
+def test_an_observer_sees_the_last_and_the_best_parameters_of_each_epoch() -> None:
+    seen = []
+
+    def observe(epoch: int, last: Any, best: Any) -> None:
+        seen.append((epoch, float(last["w"][0]), float(best["w"][0])))
+
+    def distance(weights, x):
+        return abs(weights["w"] - 2).mean() + 0 * x.mean()
+
+    start, once = {"w": np.array(1.85, np.float32)}, np.zeros(1, np.float32)
+    options = {"epochs": 4, "batch": None, "learning_rate": 0.1, "patience": 4}
+    best = fit(start, distance, (once,), **options, observe=observe)
+    # A step of Adam on a constant slope is of the rate: 1.85, 1.95, 2.05. The loss of an epoch is that before its step.
+    assert [epoch for epoch, _, _ in seen] == [1, 2, 3, 4]
+    np.testing.assert_allclose([last for _, last, _ in seen[:2]], [1.95, 2.05], atol=1e-3)
+    np.testing.assert_allclose([one for _, _, one in seen[:2]], [1.85, 1.95], atol=1e-3)
+    assert float(best["w"]) == seen[-1][2] != seen[-1][1]
 
 
 def test_each_member_keeps_its_best_and_all_end_when_all_have_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,23 +106,22 @@ def test_each_member_keeps_its_best_and_all_end_when_all_have_stopped(monkeypatc
 
     run = []
     monkeypatch.setattr(training, "_save", lambda *state: run.append(state[2]))
-    start = {"w": np.array([1.0, 0.3], np.float32)}
-    targets = np.array([[0.0], [0.0]], np.float32)
-    drift = np.array([[9.0], [9.0]], np.float32)  # what is trained for lies beyond what is judged by
+    start = {"w": np.array([1.0, 1.5], np.float32)}
+    target = np.array([0.0], np.float32)
+    drift = np.array([9.0], np.float32)  # what is trained for lies beyond what is judged by
     found = fit(
         start,
         distance,
-        (targets, drift),
+        (target, drift),
         epochs=1000,
         batch=None,
         learning_rate=0.1,
         patience=3,
-        validation=(targets, np.array([[2.0], [0.5]], np.float32)),
+        validation=(target, np.array([2.0], np.float32)),
         seed=(0, 1),
-        own_data=True,
         checkpoint="not written",
     )
-    np.testing.assert_allclose(found["w"], [2.0, 0.5], atol=1e-3)  # Adam's steps on a constant slope are of the rate
+    np.testing.assert_allclose(found["w"], [2.0, 2.0], atol=1e-3)  # Adam's steps on a constant slope are of the rate
     assert run == [13]  # ten steps from 1 to 2, and three more; the other waits, stopped
 
 

@@ -1,0 +1,47 @@
+"""Kendall's tau from classes, against SciPy's, and from one bit of each client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.baselines.mean_mechanisms import RandomisedRounding
+from benchmarks.bit_pairs import DATA, beside, curator, truth
+from benchmarks.kendall import cells_of, estimated, tau_b
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tau_of_classes_is_scipys(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 5, 3000)
+    y = np.clip(x + rng.integers(-3, 4, 3000), 0, 6)
+    cells = np.histogram2d(x, y, bins=[np.arange(8) - 0.5] * 2)[0] / 3000
+    assert tau_b(cells) == pytest.approx(stats.kendalltau(x, y).statistic)
+    assert tau_b(cells[::-1]) == pytest.approx(stats.kendalltau(-x, y).statistic)
+
+
+def test_cells_follow_from_shares_that_reach_both() -> None:
+    cells = np.random.default_rng(0).dirichlet(np.ones(9)).reshape(3, 3)
+    shares = np.zeros((4, 4))
+    shares[:3, :3] = np.cumsum(np.cumsum(cells[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
+    assert cells_of(shares) == pytest.approx(cells)
+
+
+def test_one_bit_of_each_client_shows_tau() -> None:
+    """Of 200,000 clients at epsilon 4, to what 8 classes and six deviations of the noise allow."""
+    values = DATA[0].clients(200_000, np.random.default_rng(1))
+    exact = stats.kendalltau(values.real, values.imag).statistic
+    found, of_classes = estimated(values, DATA[0], 8, 4.0, 0)
+    assert abs(of_classes - exact) < 0.05
+    assert abs(found - of_classes) < 0.1
+
+
+def test_peers_of_covariances_are_unbiased() -> None:
+    """Rounding of the product, and a curator's sums: within six standard errors of 40 runs."""
+    data = DATA[0]
+    values = data.clients(20_000, np.random.default_rng(2))
+    exact, correlation = truth(values)
+    rounding = np.array([beside(RandomisedRounding, values, data, None, run)[0][0] for run in range(40)])
+    assert abs(rounding.mean() - exact) < 6 * rounding.std() / np.sqrt(40) + 0.05 * exact
+    assert curator(values, data, 5.0, 0)[1][0] == pytest.approx(correlation, abs=0.01)
