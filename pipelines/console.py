@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, STAGE_EVENTS, log_event
 
@@ -178,8 +178,9 @@ def shown_on(shown: Console) -> Iterator[Console]:
     OPERATIONS.setLevel(logging.DEBUG if shown.verbose else logging.INFO)
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_exception
+    stderr: Any = _StderrToLog() if shown.log_format == "json" else sys.stderr
     try:
-        with redirect_stderr(_StderrToLog() if shown.log_format == "json" else sys.stderr):
+        with redirect_stderr(stderr if shown.verbose else _OfMainThread(stderr)):
             yield shown
     finally:
         threading.excepthook = excepthook
@@ -214,6 +215,25 @@ class _StderrToLog(io.TextIOBase):
         return len(text)
 
 
+class _OfMainThread:
+    """Standard error without what other threads write to it directly.
+
+    Beam's workers in this process print the traceback of each bundle that fails. One that loses its engine may do so a
+    second after the job has ended with its own error.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if threading.current_thread() is threading.main_thread():
+            self._stream.write(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def _log_thread_exception(hook: threading.ExceptHookArgs) -> None:
     if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
         name = "" if hook.thread is None else hook.thread.name
@@ -225,6 +245,7 @@ def _hush() -> None:
     """Hides the output of servers that runners stop while the process exits, and of the threads that read from them."""
     logging.disable(logging.CRITICAL)
     threading.excepthook = lambda _: None
+    sys.stderr = cast(Any, _OfMainThread(sys.stderr))
 
 
 def _plain(value: Any) -> Any:

@@ -139,6 +139,23 @@ def test_the_noise_of_runners(log_format: str, verbose: bool) -> None:
         assert "RuntimeError: lost" in told[1]["stack_trace"]
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_worker_that_prints_after_its_job(log_format: str, verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beam's workers print tracebacks to standard error. One of Prism's did so after its engine had been stopped."""
+    found, stream = shown(log_format, verbose)
+    with shown_on(found):
+        with show_progress(1):
+            pass
+        worker = threading.Thread(target=lambda: sys.stderr.write("Channel closed prematurely.\n"))
+        worker.start()
+        worker.join()
+        sys.stderr.write("of the command\n")
+    written = stream.getvalue() + capsys.readouterr().err
+    assert ("Channel closed prematurely." in written) == verbose
+    assert "of the command" in written
+
+
 @pytest.mark.parametrize("more", [[], ["--log_format", "json"], ["--log_format", "json", "--verbose"]])
 def test_nothing_is_written_as_the_process_ends(more: list[str]) -> None:
     code = (
@@ -146,8 +163,9 @@ def test_nothing_is_written_as_the_process_ends(more: list[str]) -> None:
         "from sfumato.pipelines.console import console, log_options\n"
         "def stop():\n"
         "    logging.getLogger('apache_beam.utils.subprocess_server').warning('Really destroying service')\n"
-        "    thread = threading.Thread(target=lambda: 1 / 0)\n"
-        "    thread.start(); thread.join()\n"
+        "    for target in (lambda: 1 / 0, lambda: print('lost', file=sys.stderr)):\n"
+        "        thread = threading.Thread(target=target)\n"
+        "        thread.start(); thread.join()\n"
         "with console('heatmap', *log_options(sys.argv[1:])):\n"
         "    atexit.register(stop)\n"
     )
