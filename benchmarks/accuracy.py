@@ -1,16 +1,18 @@
 """How near private maps come to the truth, by schedule and estimator, and what constants were chosen by.
 
-    SFUMATO_DATA=... python -m benchmarks.accuracy [--maps sf_cabs,...] [--keys 10] [--folder compare_data]
+    SFUMATO_DATA=... python -m benchmarks.accuracy [--maps sf_cabs,...] [--keys 10]
+    SFUMATO_DATA=... python -m benchmarks.accuracy --two_releases [--maps sf_cabs,...] [--keys 10]
     python -m benchmarks.accuracy --choices [--keys 5]
 
-The first makes its tables with `sfumato compare`; the commands stand above each. The second needs no data: it is about
-synthetic maps, on which alone constants were chosen that no formula gives.
+The first runs `sfumato compare` in memory; the commands stand above its tables. The second is about two releases of
+one population. The third needs no data: it is about synthetic maps, on which alone constants were chosen that no
+formula gives.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -22,14 +24,19 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison import MAPS, compare_map, draw_cohort, logs_of
+from benchmarks.comparison import MAPS, counts_of, draw_cohort, rows_in_memory
 from benchmarks.synthetic_maps import KINDS, synthetic_map
+from sfumato.schemas.comparison import Value
+from sfumato.schemas.region import by_row
+from sfumato.transforms.evaluation.comparison_table import Row, text_table
+from sfumato.transforms.evaluation.density_metrics import mean_squared_error
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior import contrasts, inference, next_tree
 from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.text_tables import markdown_table
@@ -42,43 +49,43 @@ _RUNS = (
     ("warm starts", "--methods adaptive --users 10000,100000 --schedule auto,lean --earlier_releases 0,1"),
 )
 # What stands in the summary: a name, the run it is of, and the values of its options.
-_ROWS: list[tuple[str, str, dict[str, str]]] = [
+_ROWS: list[tuple[str, str, dict[str, Value]]] = [
     ("paper (schedule paper, estimator last)", "cold starts", {"schedule": "paper", "estimator": "last"}),
     ("paper's sub-queries, bayes", "cold starts", {"schedule": "paper", "estimator": "bayes"}),
     ("**default** (auto, bayes)", "cold starts", {"schedule": "auto", "estimator": "bayes"}),
     ("auto, last answer alone", "cold starts", {"schedule": "auto", "estimator": "last"}),
     ("lean, bayes", "cold starts", {"schedule": "lean", "estimator": "bayes"}),
     ("auto, cohorts shared", "one kind of cohort", {"cohorts": "shared"}),
-    *((f"flat, level {level}, bayes", "flat", {"level": str(level)}) for level in (5, 6, 7, 8)),
-    ("warm start, auto", "warm starts", {"schedule": "auto", "earlier_releases": "1"}),
-    ("warm start, lean", "warm starts", {"schedule": "lean", "earlier_releases": "1"}),
+    *((f"flat, level {level}, bayes", "flat", {"level": level}) for level in (5, 6, 7, 8)),
+    ("warm start, auto", "warm starts", {"schedule": "auto", "earlier_releases": 1}),
+    ("warm start, lean", "warm starts", {"schedule": "lean", "earlier_releases": 1}),
 ]
 
 
-def real_maps(names: list[str], keys: int, folder: Path) -> None:
+def real_maps(names: list[str], keys: int) -> None:
     """Runs every comparison on every map; prints the summary, and each run's own table under its command."""
-    data, found, printed = Path(os.environ["SFUMATO_DATA"]), {}, []
+    data, printed = Path(os.environ["SFUMATO_DATA"]), []
+    found: dict[tuple[str, str], list[Row]] = {}
     for name in names:
-        pattern = logs_of(MAPS[name], data, folder)
+        truth = counts_of(MAPS[name], data)
         for title, options in _RUNS:
-            command, output = compare_map(f"accuracy {title}", name, f"{options} --metrics mse", pattern, folder, keys)
-            printed.append(f"### {title}, map `{name}`\n\n    {command}\n\n{(output / 'table.md').read_text()}")
-            with open(output / "table.csv", newline="") as file:
-                found[name, title] = list(csv.DictReader(file))
+            command, rows, metrics = rows_in_memory(name, f"{options} --metrics mse", truth, keys)
+            printed.append(f"### {title}, map `{name}`\n\n    {command}\n\n{text_table(rows, metrics)}")
+            found[name, title] = rows
             print(f"{name}: {title}", file=sys.stderr)
     columns = [(name, users) for name in names for users in _SIZES]
     header = ["", *(f"{name}, {users // 1000}k" for name, users in columns)]
-    rows = [[label, *(_cell(found[n, title], u, chosen) for n, u in columns)] for label, title, chosen in _ROWS]
+    cells = [[label, *(_cell(found[n, title], u, chosen) for n, u in columns)] for label, title, chosen in _ROWS]
     print("Mean squared error over that of the non-private best level, and vector entries a client\n")
-    print(markdown_table([header, *rows]))
+    print(markdown_table([header, *cells]))
     print("\n".join(printed))
 
 
-def _cell(table: list[dict[str, str]], users: int, chosen: Mapping[str, str]) -> str:
-    for row in table:
-        asked = row.get("users", str(_SIZES[-1]))  # a size of its own stands in no column
-        if asked == str(users) and all(row.get(name) == value for name, value in chosen.items()):
-            return f"{float(row['mse_ratio']):.3f} ({float(row['entries']):,.0f})"
+def _cell(rows: list[Row], users: int, chosen: Mapping[str, Value]) -> str:
+    for row in rows:
+        asked = row.options.get("users", _SIZES[-1])  # a size of its own stands in no column
+        if asked == users and row.ratio and all(row.options.get(name) == value for name, value in chosen.items()):
+            return f"{row.ratio.value:.3f} ({row.entries:,.0f})"
     return "-"
 
 
@@ -132,27 +139,55 @@ def evaluate(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, m
     Returns:
         The mean squared error of its density over the best level's, and the entries that a client sends on average.
     """
+    state, estimate = release(truth, rows, key, method)
+    shards = state.cohort.shards
+    entries = sum(len(one.counts) * one.spent.shards / shards for one in state.results)
+    return mean_squared_error(estimate_density(estimate), truth / truth.sum()) / yardstick, entries
+
+
+def release(
+    truth: NDArray[np.int64], rows: Rows, key: int, method: Method, prior: Estimate | None = None
+) -> tuple[HeatmapState, Estimate]:
+    """The final state and the map of a run on a cohort in memory, which may start from an earlier map."""
     depth = rows.places.depth
     parameters = HeatmapParameters(depth=depth, users=len(rows.users), method=method)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "accuracy"})
-    state = run_in_memory(rows, int(truth.sum()), parameters, run_key)
-    error = estimate_density(method.decode(state, depth)) - truth / truth.sum()
-    shards = state.cohort.shards
-    entries = sum(len(one.counts) * one.spent.shards / shards for one in state.results)
-    return float(np.mean(error**2)) / yardstick, entries
+    state = run_in_memory(rows, int(truth.sum()), parameters, run_key, prior)
+    return state, method.decode(state, depth)
+
+
+def two_releases(names: list[str], keys: int) -> None:
+    """The error of a release, of one that starts from a release of other users, and of the mean of both of these."""
+    data, method = Path(os.environ["SFUMATO_DATA"]), Adaptive()
+    header = [f"{truth}: {one}" for truth in ("population", "own users") for one in ("alone", "warm start", "mean")]
+    rows = [["map", "users", *header]]
+    for name, users in itertools.product(names, _SIZES):
+        truth, errors = counts_of(MAPS[name], data), []
+        for key in range(keys):
+            (first, _), (second, yardstick) = (draw_cohort(truth, users, one) for one in (keys + key, key))
+            before = release(truth, first, keys + key, method)[1]
+            maps = [estimate_density(release(truth, second, key, method, one)[1]) for one in (None, before)]
+            maps.append((maps[1] + estimate_density(before)) / 2)
+            for exact in (truth, by_row(second.histogram())):
+                errors += [mean_squared_error(one, exact / exact.sum()) / yardstick for one in maps]
+        rows.append([name, f"{users:,}", *(f"{one:.3f}" for one in np.reshape(errors, (keys, -1)).mean(axis=0))])
+        print(rows[-1], file=sys.stderr)
+    print(markdown_table(rows))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--maps", default=",".join(MAPS))
     parser.add_argument("--keys", type=int, default=10)
-    parser.add_argument("--folder", type=Path, default=Path("compare_data"))
+    parser.add_argument("--two_releases", action="store_true", help="a warm start, and the mean of two releases")
     parser.add_argument("--choices", action="store_true", help="other values of the constants, on synthetic maps")
     options = parser.parse_args()
     if options.choices:
         choices(options.keys)
+    elif options.two_releases:
+        two_releases(options.maps.split(","), options.keys)
     else:
-        real_maps(options.maps.split(","), options.keys, options.folder)
+        real_maps(options.maps.split(","), options.keys)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ cohorts drawn from the grids, without logs: the same figures but for the draw of
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from sfumato.schemas.comparison import Outcome
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row, interleave
 from sfumato.transforms.evaluation.compare_request import CompareRequest
-from sfumato.transforms.evaluation.comparison_table import summarise, text_table
+from sfumato.transforms.evaluation.comparison_table import Row, summarise, text_table
 from sfumato.transforms.evaluation.evaluate_case import YARDSTICK_OPTIONS, evaluate_case, evaluate_yardstick
 from sfumato.transforms.evaluation.in_memory import Rows
 from sfumato.transforms.privacy.keys import RunKey
@@ -207,6 +208,14 @@ def _given(name: str, options: str, keys: int) -> list[str]:
 
 def compare_in_memory(name: str, options: str, truth: NDArray[np.int64], keys: int) -> tuple[str, str]:
     """The command of `compare_map` as it is shown, and the table of its cases on cohorts drawn from a map's counts."""
+    command, rows, metrics = rows_in_memory(name, options, truth, keys)
+    return command, text_table(rows, metrics)
+
+
+def rows_in_memory(
+    name: str, options: str, truth: NDArray[np.int64], keys: int
+) -> tuple[str, list[Row], Sequence[str]]:
+    """That command, the rows of that table, and the names of its metrics."""
     given = _given(name, options, keys)
     job = CompareJob.of(parse_command(CompareRequest, ["--input", "MAP", "--output", "OUT", *given])[0])
     run_key = RunKey.derive(seed_secret(1), {"benchmark": "comparison"})
@@ -214,22 +223,18 @@ def compare_in_memory(name: str, options: str, truth: NDArray[np.int64], keys: i
     sums[_codes_by_row(len(truth)).astype(np.int64)] = truth.ravel()
     outcomes: list[Outcome] = []
     for number in range(keys):
-        cohorts: dict[int, Rows] = {}
+        cohort = functools.cache(lambda users, key: draw_cohort(truth, users, key)[0])
         measured = set()
         for case in job.cases:
             users = case.parameters.users or int(truth.sum())
-            rows = cohorts.get(users)
-            if rows is None:
-                rows = cohorts[users] = draw_cohort(truth, users, number)[0]
+            rows, earlier = cohort(users, number), cohort(users, keys + number) if case.earlier else None
             shared = tuple(pair for pair in case.setting.options if pair[0] in YARDSTICK_OPTIONS)
             if shared not in measured:
                 measured.add(shared)
                 outcomes.append(evaluate_yardstick(case, rows, number, job.evaluation, sums, run_key))
-            outcomes += evaluate_case(case, rows, int(truth.sum()), number, job.evaluation, sums, run_key)
+            outcomes += evaluate_case(case, rows, int(truth.sum()), number, job.evaluation, sums, run_key, earlier)
     metrics = job.evaluation.metrics
-    return f"sfumato compare --input MAP --output OUT {' '.join(given)}", text_table(
-        summarise(outcomes, metrics), metrics
-    )
+    return f"sfumato compare --input MAP --output OUT {' '.join(given)}", summarise(outcomes, metrics), metrics
 
 
 def print_run(title: str, made: Callable[[], tuple[str, Path | str]]) -> None:
