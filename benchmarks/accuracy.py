@@ -2,7 +2,7 @@
 
     SFUMATO_DATA=... python -m benchmarks.accuracy [--maps sf_cabs,...] [--keys 10]
     SFUMATO_DATA=... python -m benchmarks.accuracy --two_releases [--maps sf_cabs,...] [--keys 10]
-    python -m benchmarks.accuracy --choices [--keys 5]
+    python -m benchmarks.accuracy --choices [--only penalty] [--keys 5]
 
 The first runs `sfumato compare` in memory; the commands stand above its tables. The second is about two releases of
 one population. The third needs no data: it is about synthetic maps, on which alone constants were chosen that no
@@ -49,7 +49,7 @@ _RUNS = (
     ("warm starts", "--methods adaptive --users 10000,100000 --schedule auto,lean --earlier_releases 0,1"),
 )
 # What stands in the summary: a name, the run it is of, and the values of its options.
-_ROWS: list[tuple[str, str, dict[str, Value]]] = [
+_ROWS: list[tuple[str, str, Mapping[str, Value]]] = [
     ("paper (schedule paper, estimator last)", "cold starts", {"schedule": "paper", "estimator": "last"}),
     ("paper's sub-queries, bayes", "cold starts", {"schedule": "paper", "estimator": "bayes"}),
     ("**default** (auto, bayes)", "cold starts", {"schedule": "auto", "estimator": "bayes"}),
@@ -105,8 +105,8 @@ _CONSTANTS: list[tuple[str, Any, str, tuple[float, ...]]] = [
 ]
 
 
-def choices(keys: int) -> None:
-    """The geometric mean over synthetic maps and sizes of the error's ratio, for other values of each constant."""
+def choices(keys: int, only: str) -> None:
+    """The geometric mean over synthetic maps and sizes of the error's ratio, for other values of constants."""
     truths = {kind: synthetic_map(kind) for kind in KINDS}
     cohorts = {
         (kind, users, key): draw_cohort(truth, users, key)
@@ -116,8 +116,8 @@ def choices(keys: int) -> None:
     }
     columns = [f"{kind}, {users // 1000}k" for kind in KINDS for users in _SIZES]
     rows = [["constant", "value", *columns, "geometric mean"]]
-    for name, module, attribute, values in _CONSTANTS:
-        for value in values if module is few_queries else values[1:]:
+    for number, (name, module, attribute, values) in enumerate(one for one in _CONSTANTS if only in one[0]):
+        for value in values[min(number, 1) :]:  # the chosen values are one row
             with ExitStack() as stack:
                 for place in {module, inference, next_tree} if attribute == "SIGNAL" else {module}:
                     stack.enter_context(patch.object(place, attribute, value))
@@ -181,9 +181,10 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=10)
     parser.add_argument("--two_releases", action="store_true", help="a warm start, and the mean of two releases")
     parser.add_argument("--choices", action="store_true", help="other values of the constants, on synthetic maps")
+    parser.add_argument("--only", default="", help="with --choices: constants with this in their name")
     options = parser.parse_args()
     if options.choices:
-        choices(options.keys)
+        choices(options.keys, options.only)
     elif options.two_releases:
         two_releases(options.maps.split(","), options.keys)
     else:
