@@ -80,13 +80,14 @@ def train(folder: Path, weights: str, epsilon: float, cell: float, epochs: int, 
     [training] = paper_training(grid, spec, 1, workload(weights, exact))
     name = weights if batch is None else f"{weights}, batches of {batch}"
     curve = folder / f"{epsilon:g}_{cell:g}_{name}_{epochs}.jsonl"
-    began: list[tuple[int, float]] = []
+    began: dict[str, float] = {}  # of the first epoch after a checkpoint
 
     def judge(epoch: int, *found: Any) -> None:
-        began.append((epoch, time.process_time()))
+        began.setdefault("epoch", epoch)
+        began.setdefault("seconds", time.process_time())
         if epoch % EVERY:
             return
-        seconds = (began[-1][1] - began[0][1]) / max(epoch - began[0][0], 1)
+        seconds = (time.process_time() - began["seconds"]) / max(epoch - began["epoch"], 1)
         line: dict[str, float] = {"epoch": epoch, "places": len(training.places), "seconds": seconds}
         for which, parameters in zip(("last", "best"), found, strict=True):
             member = jax.tree.map(lambda leaf: np.array(leaf[0]), parameters)
