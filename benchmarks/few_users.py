@@ -1,6 +1,6 @@
 """Maps of a few hundred users: Figures 1 and 2 and the sweeps of paper 001, on check-ins and synthetic cities.
 
-    SFUMATO_DATA=... python -m benchmarks.few_users [--runs 60] [--quick] [--baselines] [--picture FILE.png] [--data DIR]
+    SFUMATO_DATA=... python -m benchmarks.few_users [--runs 60] [--quick] [--baselines] [--picture FILE] [--data DIR]
 
 200 users a run at 256 x 256, each one distribution over all their records there; the truth is the exact density of the
 same 200. Both are judged as Gaussian heatmaps. Of 30 cells Tokyo gives as many as have 200 users: cells of the
