@@ -75,10 +75,10 @@ METHODS: dict[str, Method] = {
 BASELINES = tuple(METHODS)[:4]
 PICTURED = ("Laplace", "Laplace, top 0.01%", PAPER, KEPT)
 # Of --baselines: by a trusted curator with the exact sums and Laplace noise.
-BASELINE_EPSILONS, PLACES = (0.5, 1.0, 5.0), (3, 10)
-BASELINE_SIDE = 64  # cells along a side on which blurred maps are judged and places are chosen
+BASELINE_EPSILONS, CENTRES = (0.5, 1.0, 5.0), (3, 10)
+BASELINE_SIDE = 64  # cells along a side on which blurred maps are judged and centres are chosen
 PRIVHP_SIZES = ((16, 1), (32, 1), (128, 1), (16, 4), (32, 4))  # k, and rows of a sketch
-BASELINE_JUDGED = (*JUDGED, *(f"{k}-median" for k in PLACES))
+BASELINE_JUDGED = (*JUDGED, *(f"{k}-median" for k in CENTRES))
 KEY = RunKey.derive(FixedSecret(b"few users"), {"benchmark": "few users"})
 
 Scores = dict[tuple[str, float], list[float]]  # by method and epsilon: a value for each metric
@@ -248,20 +248,20 @@ def baseline_densities(rows: Rows, epsilon: float, generator: np.random.Generato
 def run_baselines(task: tuple[CityCell, int]) -> Scores:
     """Scores of the mechanisms of `baseline_densities` on one draw of users, in the order of BASELINE_JUDGED.
 
-    k-median: the mean distance of the true users from places chosen on a density, over that from places chosen on the
-    exact density.
+    k-median: the mean distance of the true users from centres chosen on a density, over that from centres chosen on
+    the exact density.
     """
     cell, trial = task
     rows = cell.rows(USERS, DEPTH, KEY.narrowed({"cell": cell.name, "trial": trial}))
     exact = truth_of(rows.histogram())
     shown, scores = coarsen(gaussian_heatmap(exact, BLUR), BASELINE_SIDE), {}
     generator = np.random.default_rng([trial, *cell.name.encode()])
-    best = {k: median_cost(exact, k_median(coarsen(exact, BASELINE_SIDE), k, generator)) for k in PLACES}
+    best = {k: median_cost(exact, k_median(coarsen(exact, BASELINE_SIDE), k, generator)) for k in CENTRES}
     for epsilon in BASELINE_EPSILONS:
         for name, found in baseline_densities(rows, epsilon, generator).items():
             judged = evaluate(coarsen(gaussian_heatmap(found, BLUR), BASELINE_SIDE), shown, JUDGED)
-            places = {k: k_median(coarsen(found, BASELINE_SIDE), k, generator) for k in PLACES}
-            costs = [median_cost(exact, places[k]) / best[k] for k in PLACES]
+            centres = {k: k_median(coarsen(found, BASELINE_SIDE), k, generator) for k in CENTRES}
+            costs = [median_cost(exact, centres[k]) / best[k] for k in CENTRES]
             scores[name, epsilon] = [*judged.values(), *costs]
     return scores
 

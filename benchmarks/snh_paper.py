@@ -209,8 +209,8 @@ def errors(setting: Setting) -> dict[str, list[float]]:
     local = local_network(grid, spec) if setting.local else None
     found: dict[str, list[float]] = {}
     for low, high in ((LOW, setting.high), *((0.99 * size, size) for size in QUERY_SIZES)):
-        asked = Sizes(low * UNIT, high * UNIT)
-        queries = QuerySample.draw(exact, field, asked, QUERIES, np.random.default_rng(99))
+        queried = Sizes(low * UNIT, high * UNIT)
+        queries = QuerySample.draw(exact, field, queried, QUERIES, np.random.default_rng(99))
         answers = {
             "paper": sized_answers(model, queries, sizes) if setting.by_size else model.answer(queries.boxes).users,
             "grid": np.maximum(grid.table().sum(queries.boxes), 0),
@@ -233,11 +233,11 @@ def sized(one: PaperTraining, grid: NoisyGrid, spec: CollectionSpec, models: int
     return PaperTraining(one.size, one.number, np.concatenate(places).astype(np.float32), *columns)
 
 
-def sized_answers(model: PaperNetworks, queries: QuerySample, asked: Sizes) -> NDArray[np.float64]:
-    """Answers of networks whose inputs are a place and a size."""
+def sized_answers(model: PaperNetworks, queries: QuerySample, trained: Sizes) -> NDArray[np.float64]:
+    """Users of queries, float64[q], by networks whose inputs are a place and a size. trained: the range of sizes."""
     side, sizes = float(model.x_edges[-1]), np.array([network.size for network in model.networks])
     metres = (queries.boxes.x1 - queries.boxes.x0) * model.cell_metres[0]
-    half = (asked.high - asked.low) / len(sizes) / 2
+    half = (trained.high - trained.low) / len(sizes) / 2
     nearest = np.abs(metres[:, None] - sizes).argmin(axis=1)
     inputs = np.column_stack([np.column_stack(queries.boxes.middles) * 10 / side - 5, (metres - sizes[nearest]) / half])
     users = np.zeros(len(metres))
