@@ -2,8 +2,8 @@
 
     python -m benchmarks.accountant [--delta 1e-8]
 
-The last two tables say what is left of the guarantee without a trusted aggregator. Prints Markdown tables; nothing here
-depends on data.
+Prints Markdown tables; nothing here depends on data. The last two tables show the guarantee that is left without a
+trusted aggregator.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def one_round(delta: float) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for epsilon in (0.1, 0.25, 0.5, 1.0):
-        rate, threshold = corollary_rate(epsilon), corollary_threshold(epsilon, delta)
+        rate, threshold = corollary_rate(epsilon), corollary_threshold(delta)
         larger, chosen = max_rate(epsilon, delta, threshold), choose_sampling(epsilon, delta)
         paper = type(chosen).from_rate(rate, threshold)
         rows.append(
@@ -59,27 +59,25 @@ def rounds(epsilon: float, delta: float) -> list[str]:
 
 def both_samplings(delta: float) -> tuple[Sampling, Sampling]:
     """The paper's sampling and ours at epsilon 1."""
-    paper = Sampling.from_rate(corollary_rate(1.0), corollary_threshold(1.0, delta))
+    paper = Sampling.from_rate(corollary_rate(1.0), corollary_threshold(delta))
     return paper, choose_sampling(1.0, delta)
 
 
 def heads(first: str, delta: float) -> list[str]:
-    """Of a table with a column for both samplings."""
-    paper, ours = both_samplings(delta)
-    names = [
-        f"{name}: rate {one.rate:.3f}, threshold {one.threshold}" for name, one in (("paper", paper), ("ours", ours))
-    ]
+    """The head of a table with a column for each of both samplings."""
+    samplings = zip(("paper", "ours"), both_samplings(delta), strict=True)
+    names = [f"{name}: rate {one.rate:.3f}, threshold {one.threshold}" for name, one in samplings]
     return [f"| {first} | {' | '.join(names)} |", "|---|---|---|"]
 
 
 def without_threshold(delta: float) -> list[str]:
-    """Delta at epsilon 1 towards a server that sees all sampled counts, for a user who shares their item with k - 1."""
+    """Delta at epsilon 1 towards a server that sees all sampled counts, by the number of users who share an item."""
     rows = heads("users of the item", delta)
     for users in (1, 3, 10, 30, 100, 300, 1000):
         shown = []
         for one in both_samplings(delta):
-            at = np.arange(users + 1)
-            with_user, without = (stats.binom.pmf(at, count, one.rate) for count in (users, users - 1))
+            sampled = np.arange(users + 1)
+            with_user, without = (stats.binom.pmf(sampled, count, one.rate) for count in (users, users - 1))
             pairs = ((with_user, without), (without, with_user))
             shown.append(max(float(np.maximum(a - math.e * b, 0).sum()) for a, b in pairs))
         rows.append(f"| {users} | {' | '.join(f'{value:.1e}' for value in shown)} |")
@@ -87,11 +85,11 @@ def without_threshold(delta: float) -> list[str]:
 
 
 def with_colluders(delta: float) -> list[str]:
-    """Delta at epsilon 1 if so many users report an item whatever they draw: the threshold is lower by as many."""
+    """Delta at epsilon 1 if some users report an item whatever they draw. They lower the threshold by their number."""
     rows = heads("colluding users", delta)
-    for number in (0, 1, 5, 10, 15, 19, 23):
-        shown = [f"{round_delta(1.0, one.rate, max(one.threshold - number, 1)):.1e}" for one in both_samplings(delta)]
-        rows.append(f"| {number} | {' | '.join(shown)} |")
+    for colluders in (0, 1, 5, 10, 15, 19, 23):
+        left = [(one.rate, max(one.threshold - colluders, 1)) for one in both_samplings(delta)]
+        rows.append(f"| {colluders} | {' | '.join(f'{round_delta(1.0, *one):.1e}' for one in left)} |")
     return rows
 
 

@@ -2,11 +2,11 @@
 
     python -m benchmarks.bit_pairs [--repetitions 12]
 
-Each repetition draws clients anew, and compares with those clients' own covariance and correlation. "error": of a
-covariance the root of the mean squared error in per cent of the covariance, of a correlation the same in hundredths,
-with its standard error. "held": how often the 95% interval holds it. "width": the median half width of the interval,
-in the same unit; 100 and more says nothing of a correlation. Baselines get a third of the clients for each mean, and a
-third for the product of the distances from these means, within the range that the forms imply; they have no interval.
+Each repetition draws clients anew, and compares with those clients' own covariance and correlation. "error": the root
+of the mean squared error with its standard error, of a covariance in per cent of it, of a correlation in hundredths.
+"held": how often the 95% interval holds the clients' own value. "width": the median half width of the interval, in the
+same unit; a correlation with a width of 100 is unknown. Local baselines ask a third of the clients for each mean, and a
+third for the product of the distances from these means, within the range that the bits imply. They have no interval.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,14 +29,16 @@ from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
 from sfumato.transforms.text_tables import markdown_table
 
 Pairs = NDArray[np.complex128]
-Found = tuple[float, float, float]  # value, low, high; NaN without an interval
+"""The two numbers of each client, as real and imaginary parts."""
+Found = tuple[float, float, float]
+"""Value, low and high end of the interval; NaN without an interval."""
 STATISTICS = (Statistic("covariance"), Statistic("correlation"))
 _UNKNOWN = (math.nan, math.nan)
 
 
 @dataclass(frozen=True)
 class PairData:
-    """Where clients' two numbers come from, and the bits of each."""
+    """Where clients' two numbers come from, and the bits of each. draw: both numbers of so many clients."""
 
     name: str
     bits: tuple[int, int]
@@ -67,31 +69,31 @@ def truth(values: Pairs) -> tuple[float, float]:
     return float(both), float(both / math.sqrt(own * other))
 
 
-def _found(rows: Sequence[MomentEstimate]) -> list[Found]:
+def _found(rows: Iterable[MomentEstimate]) -> list[Found]:
     return [(row.value, row.low, row.high) for row in rows]
 
 
 def pushed(method: Method, values: Pairs, data: PairData, epsilon: float | None, run: int) -> list[Found]:
-    """Bits of the products."""
+    """Covariance and correlation from bits that clients send."""
     forms = [FixedPoint(bits) for bits in data.bits]
     plan = MomentsPlan(form=forms[0], second=forms[1], statistics=STATISTICS, method=method, epsilon=epsilon)
     return _found(run_in_memory(values, plan, key((run, len(values)))).estimates)
 
 
 def curator(values: Pairs, data: PairData, epsilon: float | None, run: int) -> list[Found]:
-    """Sums of products by a trusted curator, over the same ranges."""
+    """Both from a trusted curator's sums of products, over the same ranges."""
     assert epsilon is not None
     spans = [ValueRange(0.0, 2.0**bits - 1) for bits in data.bits]
     plan = CentralMomentsPlan(
         statistics=STATISTICS, epsilon=epsilon, span=spans[0], second_span=spans[1], has_second=True
     )
-    return _found(list(run_centrally(values, plan, key((run, len(values)))).estimates()))
+    return _found(run_centrally(values, plan, key((run, len(values)))).estimates())
 
 
 def beside(
     make: Callable[[float | None], MeanMechanism], values: Pairs, data: PairData, epsilon: float | None, run: int
 ) -> list[Found]:
-    """A mechanism for means, of both columns and of the product."""
+    """The covariance from a mechanism for means, which is run for both columns and for the product."""
     mechanism, generator = make(epsilon), np.random.default_rng([2, run])
     third = len(values) // 3
     tops = [2.0**bits - 1 for bits in data.bits]
@@ -113,13 +115,13 @@ def _figure(number: float) -> str:
 def cells(found: Sequence[Sequence[Found]], truths: Sequence[tuple[float, float]]) -> list[str]:
     """Error, coverage and width of each statistic."""
     shown = []
-    for place in range(2):
-        if place >= len(found[0]):
+    for number in range(len(STATISTICS)):
+        if number >= len(found[0]):
             shown += ["", "", ""]
             continue
-        rows = np.array([one[place] for one in found])
-        exact = np.array([one[place] for one in truths])
-        unit = 100 / (np.abs(exact) if place == 0 else np.ones(len(exact)))
+        rows = np.array([one[number] for one in found])
+        exact = np.array([one[number] for one in truths])
+        unit = 100 / (np.abs(exact) if number == 0 else np.ones(len(exact)))
         squares = ((rows[:, 0] - exact) * unit) ** 2
         error = math.sqrt(squares.mean())
         spread = squares.std(ddof=1) / math.sqrt(len(squares)) / (2 * error)

@@ -3,13 +3,13 @@
     python -m benchmarks.bit_poisoning [--repetitions 50]
 
 Paper 002 (Sections 3.1 and 5) names two ways to choose the bit of a client: the server assigns it (central randomness),
-or the client draws it (local randomness). Its experiments have no attack; it says that central randomness limits one.
-Here some of the clients collude to raise the mean. They know the protocol, the data and the probabilities, and report
-a 1 without randomised response: on the bit that was assigned, or, where they pick, on the bit that moves the mean most,
-of those that the round asks about. "the value" is the least that any protocol allows: all colluders have the largest
-value of the range, and are honest otherwise.
+or the client draws it (local randomness). It says that central randomness limits attacks, and measures none. Here some
+of the clients collude to raise the mean. They know the protocol, the data and the probabilities, and report a 1 without
+randomised response. Where the server assigns the bit, it is of that bit. Where clients pick, it is of the bit that
+moves the mean most, of those that the round asks about. "the value" is the shift that no protocol can prevent: all
+colluders claim the largest value of the range, and are honest otherwise.
 
-A cell is the mean shift of the estimate from the honest clients' mean, in per cent of it, with its standard error.
+Each number is the mean shift of the estimate from the honest clients' mean, in per cent of it, with its standard error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ METHODS: dict[str, tuple[Method, Tuning | None]] = {
 
 @dataclass(frozen=True)
 class Attack:
-    """What is asked of whom. share: of the clients, who collude; bits: of the range."""
+    """One setting. bits: of the range; epsilon: of a client, or None; share: of the clients, who collude."""
 
     data: Data
     bits: int
@@ -62,7 +62,7 @@ class Attack:
 
 
 def block_of(values: np.ndarray, form: FixedPoint, seed: tuple[int, ...], first: int) -> Block:
-    """Clients with random bits of their own. first: number of the first of them."""
+    """The block of some clients, each with random bits of its own. first: number of the first client."""
     numbers = np.arange(first, first + len(values), dtype=np.uint64)
     bits = random_bits(key(seed).subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
     return Block.from_clients(encode(values, form)[0], bits)
@@ -87,7 +87,7 @@ def poisoned(counted: Tally, honest: Tally, query: Query, picks: bool) -> Tally:
 
 
 def pushed(method: str, picks: bool, attack: Attack, run: int) -> tuple[float, float]:
-    """Bit pushing. picks: whether colluders pick the bit."""
+    """The estimate by bit pushing. picks: whether colluders pick the bit."""
     form, (name, tuning) = FixedPoint(attack.bits), METHODS[method]
     if tuning is None:
         tuning = paper(0.5) if attack.epsilon is None else PAPER.tuning
@@ -106,7 +106,7 @@ def pushed(method: str, picks: bool, attack: Attack, run: int) -> tuple[float, f
 
 
 def rounded(attack: Attack, run: int) -> tuple[float, float]:
-    """Randomised rounding to one bit (with randomised response): the server's only question, answered with 1."""
+    """The estimate by randomised rounding to one bit, with randomised response. All colluders report 1."""
     values, generator = attack.honest(run), np.random.default_rng([run, 1])
     high = 2.0**attack.bits - 1
     honest = RandomisedRounding(attack.epsilon).estimate_mean(values, high, generator)
@@ -115,7 +115,7 @@ def rounded(attack: Attack, run: int) -> tuple[float, float]:
 
 
 def piecewise(attack: Attack, run: int) -> tuple[float, float]:
-    """Piecewise noise, with the largest report that it has."""
+    """The estimate by the piecewise mechanism. All colluders report the largest value of its noisy range."""
     assert attack.epsilon is not None
     values, generator = attack.honest(run), np.random.default_rng([run, 2])
     high = 2.0**attack.bits - 1
@@ -134,7 +134,7 @@ def shift(estimate: Estimate, attack: Attack, repetitions: int) -> str:
 
 
 def least(attack: Attack, run: int) -> tuple[float, float]:
-    """All colluders have the largest value."""
+    """The exact mean if all colluders claim the largest value."""
     values = attack.honest(run)
     return (values.sum() + attack.colluders * (2.0**attack.bits - 1)) / CLIENTS, float(values.mean())
 

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from benchmarks.baselines.level_errors import best_uniform_level
+from benchmarks.speed import command
 from sfumato.pipelines.command_line import parse_command
 from sfumato.pipelines.compare import CompareJob
 from sfumato.schemas.comparison import Outcome
@@ -179,18 +180,7 @@ def run_compare(
 ) -> tuple[str, Path]:
     """Runs `sfumato compare` on logs: the command as it is shown, and the folder, named so, with what it wrote."""
     output = folder / "".join(c if c.isalnum() else "_" for c in name)
-    command = [
-        sys.executable,
-        "-m",
-        "sfumato.pipelines.cli",
-        "compare",
-        "--input",
-        pattern,
-        "--output",
-        str(output),
-        *given,
-    ]
-    run([*command, "--overwrite", *runner])
+    run(command("compare", "--input", pattern, "--output", str(output), *given, "--overwrite", *runner))
     return f"sfumato compare --input MAP --output OUT {' '.join(given)}", output
 
 

@@ -1,13 +1,13 @@
 """Maps of a few hundred users: Figures 1 and 2 and the sweeps of paper 001, on check-ins and synthetic cities.
 
-    SFUMATO_DATA=... python -m benchmarks.few_users [--runs 60] [--quick] [--peers] [--picture FILE.png] [--data ...]
+    SFUMATO_DATA=... python -m benchmarks.few_users [--runs 60] [--quick] [--baselines] [--picture FILE] [--data DIR]
 
-200 users a run at 256 x 256, each one distribution over all her records in the cell; the truth is the exact density of
-the same 200. Both are judged as Gaussian heatmaps. Of 30 cells Tokyo gives as many as have 200 users: cells of the
+200 users a run at 256 x 256, each one distribution over all their records there; the truth is the exact density of the
+same 200. Both are judged as Gaussian heatmaps. Of 30 cells Tokyo gives as many as have 200 users: cells of the
 paper's size that overlap by half, and cells of half its sides that do not. The rest are the synthetic city at its true
 scale, elsewhere in a cell of the paper's size and with other people each time. The last table starts the real job on a
-million users. Needs the `bench` extra. `--quick`: 3 runs, and no job of a million users. `--peers`: the form of the
-method that the paper analyses, PrivHP, and k-median, and nothing else.
+million users. Needs the `bench` extra. `--quick`: 3 runs, and no job of a million users. `--baselines`: only the
+table of the form that the paper analyses, PrivHP and k-median.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ METHODS: dict[str, Method] = {
 }
 BASELINES = tuple(METHODS)[:4]
 PICTURED = ("Laplace", "Laplace, top 0.01%", PAPER, KEPT)
-# Beside the two forms of the method, by a trusted curator with the exact sums and Laplace noise.
-PEER_EPSILONS, PLACES = (0.5, 1.0, 5.0), (3, 10)
-PEER_SIDE = 64  # cells a side on which the blurred maps are judged and places are chosen: half of the blur, and faster
+# Of --baselines: by a trusted curator with the exact sums and Laplace noise.
+BASELINE_EPSILONS, CENTRES = (0.5, 1.0, 5.0), (3, 10)
+BASELINE_SIDE = 64  # cells along a side on which blurred maps are judged and centres are chosen
 PRIVHP_SIZES = ((16, 1), (32, 1), (128, 1), (16, 4), (32, 4))  # k, and rows of a sketch
-PEER_JUDGED = (*JUDGED, *(f"{k}-median" for k in PLACES))
+BASELINE_JUDGED = (*JUDGED, *(f"{k}-median" for k in CENTRES))
 KEY = RunKey.derive(FixedSecret(b"few users"), {"benchmark": "few users"})
 
 Scores = dict[tuple[str, float], list[float]]  # by method and epsilon: a value for each metric
@@ -220,8 +220,8 @@ def run_pydp(task: tuple[CityCell, int]) -> Scores:
     return {("PyDP", 1.0): [scores[one] for one in JUDGED]}
 
 
-def peer_densities(rows: Rows, epsilon: float, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """By mechanism the density float64[side, side] of the users' distributions, each for all of epsilon."""
+def baseline_densities(rows: Rows, epsilon: float, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """The density float64[side, side] by mechanism. Each mechanism has all of epsilon."""
     sums, users = rows.histogram() / GAMMA, len(np.unique(rows.users))
     raster = by_row(sums)
 
@@ -245,32 +245,33 @@ def peer_densities(rows: Rows, epsilon: float, generator: np.random.Generator) -
     }
 
 
-def run_peers(task: tuple[CityCell, int]) -> Scores:
-    """The mechanisms of `peer_densities` on one draw of users, by PEER_JUDGED.
+def run_baselines(task: tuple[CityCell, int]) -> Scores:
+    """Scores of the mechanisms of `baseline_densities` on one draw of users, in the order of BASELINE_JUDGED.
 
-    k-median: the cost of the places that a density gives, over that of places from the exact one, for the true users.
+    k-median: the mean distance of the true users from centres chosen on a density, over that from centres chosen on
+    the exact density.
     """
     cell, trial = task
     rows = cell.rows(USERS, DEPTH, KEY.narrowed({"cell": cell.name, "trial": trial}))
     exact = truth_of(rows.histogram())
-    shown, scores = coarsen(gaussian_heatmap(exact, BLUR), PEER_SIDE), {}
+    shown, scores = coarsen(gaussian_heatmap(exact, BLUR), BASELINE_SIDE), {}
     generator = np.random.default_rng([trial, *cell.name.encode()])
-    best = {k: median_cost(exact, k_median(coarsen(exact, PEER_SIDE), k, generator)) for k in PLACES}
-    for epsilon in PEER_EPSILONS:
-        for name, found in peer_densities(rows, epsilon, generator).items():
-            judged = evaluate(coarsen(gaussian_heatmap(found, BLUR), PEER_SIDE), shown, JUDGED)
-            places = {k: k_median(coarsen(found, PEER_SIDE), k, generator) for k in PLACES}
-            costs = [median_cost(exact, places[k]) / best[k] for k in PLACES]
+    best = {k: median_cost(exact, k_median(coarsen(exact, BASELINE_SIDE), k, generator)) for k in CENTRES}
+    for epsilon in BASELINE_EPSILONS:
+        for name, found in baseline_densities(rows, epsilon, generator).items():
+            judged = evaluate(coarsen(gaussian_heatmap(found, BLUR), BASELINE_SIDE), shown, JUDGED)
+            centres = {k: k_median(coarsen(found, BASELINE_SIDE), k, generator) for k in CENTRES}
+            costs = [median_cost(exact, centres[k]) / best[k] for k in CENTRES]
             scores[name, epsilon] = [*judged.values(), *costs]
     return scores
 
 
-def peers(runs: list[Scores]) -> str:
-    """Mean ± standard error of each mechanism; the best in bold. `Laplace` shows how far noise on every cell is off."""
+def baseline_table(runs: list[Scores]) -> str:
+    """Mean ± standard error of each mechanism by metric and epsilon; the best of a row in bold."""
     names = list(dict.fromkeys(name for name, _ in runs[0]))
     rows = []
-    for column, metric in enumerate(PEER_JUDGED):
-        for epsilon in PEER_EPSILONS:
+    for column, metric in enumerate(BASELINE_JUDGED):
+        for epsilon in BASELINE_EPSILONS:
             found = {name: np.array([one[name, epsilon][column] for one in runs]) for name in names}
             pick = better(metric) if metric in METRICS else min
             winner = pick(found, key=lambda name: found[name].mean())
@@ -431,7 +432,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2 * CELLS, help="of the first table, 2 or more")
     parser.add_argument("--quick", action="store_true", help="3 runs, and no job of a million users")
-    parser.add_argument("--peers", action="store_true", help="the analysed form, PrivHP and k-median alone")
+    parser.add_argument("--baselines", action="store_true", help="the analysed form, PrivHP and k-median alone")
     parser.add_argument("--picture", type=Path, help="where to draw the picture, a PNG file")
     parser.add_argument("--data", type=Path, default=Path("bench_data"), help="folder of the million users' logs")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
@@ -462,8 +463,9 @@ def main() -> None:
             print(done, file=sys.stderr, flush=True)
             return results
 
-        if options.peers:
-            print(f"\nWith a trusted curator, sigma {BLUR:g}\n\n{peers([*pool.map(run_peers, tasks)])}")
+        if options.baselines:
+            table = baseline_table([*pool.map(run_baselines, tasks)])
+            print(f"\nWith a trusted curator, sigma {BLUR:g}\n\n{table}")
             return
         by_epsilon = measured(Plan(epsilons=EPSILONS), tasks)
         print(f"\nBy epsilon, sigma {BLUR:g}\n\n{accuracy(by_epsilon)}\n")

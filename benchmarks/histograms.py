@@ -101,7 +101,7 @@ def mechanisms(epsilon: float, population: int, buckets: int) -> dict[tuple[str,
     """By rate and name. The two sample-and-threshold ones keep their own rate, whatever the baselines get."""
     chosen = choose_sampling(epsilon, DELTA, population=population, items=buckets)
     theirs = corollary_rate(epsilon)
-    paper = ThresholdedSample(PAPER, Sampling.from_rate(theirs, corollary_threshold(epsilon, DELTA)))
+    paper = ThresholdedSample(PAPER, Sampling.from_rate(theirs, corollary_threshold(DELTA)))
     ours = ThresholdedSample(OURS, chosen)
     found: dict[tuple[str, str], HistogramMechanism] = {}
     for key, rate in (("paper", theirs), ("exact", chosen.rate)):

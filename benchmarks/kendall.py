@@ -3,14 +3,14 @@
     python -m benchmarks.kendall [--repetitions 20]
 
 Paper 002 (Section 5) names Kendall's tau as a quantity that follows from mean estimation, without a protocol. This one
-has two rounds. In the first, a quarter of the clients say if one of their numbers reaches a random threshold of a
-public grid; the answers give the cut points of K classes of about equal size in each column. In the second, a client
-says if both numbers reach the cut points (i, j), which the server draws. The shares of ones give the probabilities of
-the K x K classes, and these give Kendall's tau-b (Kendall 1945), which allows for ties within a class. Every client
-sends one bit, through randomised response.
+has two rounds. In the first, a quarter of the clients report whether one of their numbers reaches a random threshold of
+a public grid. The reports give the cut points of K classes of about equal size in each column. In the second, the
+server draws cut points (i, j) for each client, who reports whether both numbers reach them. The shares of ones give the
+probabilities of the K x K classes, and these give Kendall's tau-b (Kendall 1945), which allows for ties within a class.
+Every client sends one bit, through randomised response.
 
-"error" is the root of the mean squared error of tau, in hundredths, against the clients' own tau-b of all their values;
-"of classes" is the part of it that the classes alone make, without noise. "by normal" is (2 / pi) arcsin of the
+"error" is the root of the mean squared error of tau, in hundredths, against the clients' own tau-b of all their values.
+"of classes" is the same error of the tau of the classes without noise. "by normal" is (2 / pi) arcsin of the
 correlation of `sfumato moments`, which holds for normal columns only.
 """
 
@@ -30,18 +30,25 @@ from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.text_tables import markdown_table
 
 CLASSES = (4, 8, 12)
-GRID = 32  # thresholds of the first round, in each column
+GRID = 128  # thresholds of the first round in each column; those that round to the same integer are one
 FIRST_SHARE = 0.25
 
 
-def answers(
-    bits: NDArray[np.bool_], questions: NDArray[np.int64], count: int, epsilon: float | None, rng: np.random.Generator
+def unbiased_shares(
+    bits: NDArray[np.bool_], queries: NDArray[np.int64], count: int, epsilon: float | None, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """The unbiased share of ones of each question: float64[count]. bits, questions: of each client."""
+    """The share of ones of each query, unbiased: float64[count].
+
+    Args:
+        bits: bool[n], of each client.
+        queries: int64[n], which of the queries each client was asked.
+        count: number of queries.
+        epsilon: of a client's bit; None without randomised response.
+        rng: of the flips.
+    """
     response = RandomisedResponse(epsilon)
     flipped = rng.random(len(bits)) >= response.truth_probability
-    ones = np.bincount(questions, bits ^ flipped if epsilon is not None else bits, count)
-    share = ones / np.maximum(np.bincount(questions, minlength=count), 1)
+    share = np.bincount(queries, bits ^ flipped, count) / np.maximum(np.bincount(queries, minlength=count), 1)
     return response.unbiased_share(share)
 
 
@@ -50,10 +57,10 @@ def cut_points(
 ) -> NDArray[np.float64]:
     """Cut points between classes of about equal size: float64[classes - 1], ascending."""
     # Thresholds at equal ratios, which fit columns of any scale within the range.
-    grid = np.unique(np.rint(np.geomspace(1, top, 4 * GRID)))
-    questions = rng.integers(0, len(grid), len(values))
-    share = answers(values >= grid[questions], questions, len(grid), epsilon, rng)
-    counts = np.bincount(questions, minlength=len(grid)) + 1.0
+    grid = np.unique(np.rint(np.geomspace(1, top, GRID)))
+    queries = rng.integers(0, len(grid), len(values))
+    share = unbiased_shares(values >= grid[queries], queries, len(grid), epsilon, rng)
+    counts = np.bincount(queries, minlength=len(grid)) + 1.0
     falling = np.clip(optimize.isotonic_regression(share, weights=counts, increasing=False).x, 0, 1)
     wanted = 1 - np.arange(1, classes) / classes
     return np.interp(-wanted, -falling, grid)
@@ -76,20 +83,20 @@ def cells_of(shares: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def estimated(values: Pairs, data: PairData, classes: int, epsilon: float | None, run: int) -> tuple[float, float]:
-    """Tau from one bit of each client; and from the same classes without noise, of all clients."""
+    """Tau from one bit of each client, and tau of the same classes without noise, of all clients."""
     rng = np.random.default_rng([3, run, classes])
     eighth = int(len(values) * FIRST_SHARE / 2)
     parts = values[:eighth].real, values[eighth : 2 * eighth].imag
     tops = [2.0**bits - 1 for bits in data.bits]
     cuts = [cut_points(part, top, classes, epsilon, rng) for part, top in zip(parts, tops, strict=True)]
     last = values[2 * eighth :]
-    # The first of the K + 1 cut points is reached by all clients and the last by none, so they are not asked about.
+    # All clients reach the first of the K + 1 ends of classes and none the last, so nobody is asked about the last.
     i, j = rng.integers(0, classes, (2, len(last)))
-    asked = i * classes + j
+    queries = i * classes + j
     ends = [np.concatenate([[-math.inf], one]) for one in cuts]
     bits = (last.real >= ends[0][i]) & (last.imag >= ends[1][j])
     shares = np.zeros((classes + 1, classes + 1))
-    shares[:classes, :classes] = answers(bits, asked, classes**2, epsilon, rng).reshape(classes, classes)
+    shares[:classes, :classes] = unbiased_shares(bits, queries, classes**2, epsilon, rng).reshape(classes, classes)
     shares[0, 0] = 1.0
     exact = np.histogram2d(
         np.searchsorted(cuts[0], values.real, side="right"),

@@ -1,4 +1,4 @@
-"""Table 3 of paper 000, first row: the adaptive tree without noise, which splits every node of more than 10 users.
+"""Table 3 of paper 000, first row: an adaptive tree without noise, which splits every node of more than 10 users.
 
     SFUMATO_DATA=... python -m benchmarks.noiseless_tree [--map manhattan_like] [--users 10000] [--keys 10]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from benchmarks.comparison import print_run, run, run_compare
+from benchmarks.speed import command
 
 DEPTH = 6
 # Region, and where the logs are. Tokyo's is the extent of its records, 139.4715..139.9071 and 35.5108..35.8634, rounded
@@ -43,18 +43,7 @@ def logs_of(name: str, folder: Path) -> str:
     target = folder / "several_synthetic"
     if not target.exists():
         region = f"--region={MAPS[name]}"
-        run(
-            [
-                sys.executable,
-                "-m",
-                "sfumato.pipelines.cli",
-                "synth",
-                "--output",
-                str(target),
-                region,
-                *SYNTHETIC.split(),
-            ]
-        )
+        run(command("synth", "--output", str(target), region, *SYNTHETIC.split()))
     return str(target / "*.parquet")
 
 

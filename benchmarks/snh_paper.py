@@ -80,13 +80,14 @@ def train(folder: Path, weights: str, epsilon: float, cell: float, epochs: int, 
     [training] = paper_training(grid, spec, 1, workload(weights, exact))
     name = weights if batch is None else f"{weights}, batches of {batch}"
     curve = folder / f"{epsilon:g}_{cell:g}_{name}_{epochs}.jsonl"
-    began: list[tuple[int, float]] = []
+    began: dict[str, float] = {}  # of the first epoch after a checkpoint
 
     def judge(epoch: int, *found: Any) -> None:
-        began.append((epoch, time.process_time()))
+        began.setdefault("epoch", epoch)
+        began.setdefault("seconds", time.process_time())
         if epoch % EVERY:
             return
-        seconds = (began[-1][1] - began[0][1]) / max(epoch - began[0][0], 1)
+        seconds = (time.process_time() - began["seconds"]) / max(epoch - began["epoch"], 1)
         line: dict[str, float] = {"epoch": epoch, "places": len(training.places), "seconds": seconds}
         for which, parameters in zip(("last", "best"), found, strict=True):
             member = jax.tree.map(lambda leaf: np.array(leaf[0]), parameters)
@@ -208,8 +209,8 @@ def errors(setting: Setting) -> dict[str, list[float]]:
     local = local_network(grid, spec) if setting.local else None
     found: dict[str, list[float]] = {}
     for low, high in ((LOW, setting.high), *((0.99 * size, size) for size in QUERY_SIZES)):
-        asked = Sizes(low * UNIT, high * UNIT)
-        queries = QuerySample.draw(exact, field, asked, QUERIES, np.random.default_rng(99))
+        queried = Sizes(low * UNIT, high * UNIT)
+        queries = QuerySample.draw(exact, field, queried, QUERIES, np.random.default_rng(99))
         answers = {
             "paper": sized_answers(model, queries, sizes) if setting.by_size else model.answer(queries.boxes).users,
             "grid": np.maximum(grid.table().sum(queries.boxes), 0),
@@ -232,11 +233,11 @@ def sized(one: PaperTraining, grid: NoisyGrid, spec: CollectionSpec, models: int
     return PaperTraining(one.size, one.number, np.concatenate(places).astype(np.float32), *columns)
 
 
-def sized_answers(model: PaperNetworks, queries: QuerySample, asked: Sizes) -> NDArray[np.float64]:
-    """Answers of networks whose inputs are a place and a size."""
+def sized_answers(model: PaperNetworks, queries: QuerySample, trained: Sizes) -> NDArray[np.float64]:
+    """Users of queries, float64[q], by networks whose inputs are a place and a size. trained: the range of sizes."""
     side, sizes = float(model.x_edges[-1]), np.array([network.size for network in model.networks])
     metres = (queries.boxes.x1 - queries.boxes.x0) * model.cell_metres[0]
-    half = (asked.high - asked.low) / len(sizes) / 2
+    half = (trained.high - trained.low) / len(sizes) / 2
     nearest = np.abs(metres[:, None] - sizes).argmin(axis=1)
     inputs = np.column_stack([np.column_stack(queries.boxes.middles) * 10 / side - 5, (metres - sizes[nearest]) / half])
     users = np.zeros(len(metres))

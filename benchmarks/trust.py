@@ -29,12 +29,7 @@ import pyarrow.parquet as pq
 import sfumato
 from benchmarks.baselines.emd_trusted_server import emd_aggregate
 from benchmarks.baselines.histogram_mechanisms import BernoulliShuffle, HistogramMechanism, UnaryEncoding
-from benchmarks.baselines.location_oracles import (
-    local_epsilon,
-    reported_shares,
-    share_messages,
-    shuffled_noise_shares,
-)
+from benchmarks.baselines.location_oracles import local_epsilon, reported_shares, share_messages, shuffled_noise_shares
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, by_row, deinterleave
 from sfumato.schemas.trust import Trust
@@ -76,13 +71,13 @@ def few_users_error(logs: str, users: pd.DataFrame, **options: Any) -> float:
     return moved(density, some)
 
 
-def few_users(users: pd.DataFrame, number: int) -> pd.DataFrame:
-    """The 200 users of a run."""
-    return users.sample(FEW, random_state=number)
+def few_users(users: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """200 users, drawn by a seed."""
+    return users.sample(FEW, random_state=seed)
 
 
 def moved(density: np.ndarray, users: pd.DataFrame) -> float:
-    """The earth mover's distance of a density from the users' own."""
+    """The earth mover's distance of a density from the users' own, in sides."""
     return float(METRICS["emd"].compute(density / density.sum(), by_row(counts_of(users, 8) / len(users))))
 
 
@@ -159,7 +154,7 @@ JOBS: dict[str, tuple[str, Callable[..., float]]] = {
 
 
 def oracle_error(mechanism: HistogramMechanism) -> Measure:
-    """`histogram_error` of a mechanism that counts the cells of 256 x 256 by itself."""
+    """`histogram_error` of a mechanism that counts 256 x 256 cells."""
 
     def error(users: pd.DataFrame, generator: np.random.Generator) -> float:
         counts = counts_of(users, 8)
@@ -169,7 +164,7 @@ def oracle_error(mechanism: HistogramMechanism) -> Measure:
 
 
 def oracle_missed(mechanism: HistogramMechanism) -> Measure:
-    """`hotspots_error` of the same on 512 x 512."""
+    """`hotspots_error` of a mechanism that counts 512 x 512 cells."""
 
     def error(users: pd.DataFrame, generator: np.random.Generator) -> float:
         counts = counts_of(users, 9)
@@ -194,16 +189,15 @@ def shuffled_noise_error(users: pd.DataFrame, generator: np.random.Generator) ->
     return misplaced(shuffled_noise_shares(counts, EPSILON, DELTA, generator), counts)
 
 
-def emd_error(noises: int) -> Callable[..., float]:
-    """`few_users_error` of paper 001's method, with so many Laplace variates on each sum of the users."""
+def emd_error(variates: int) -> Measure:
+    """`few_users_error` of paper 001's method, with the sum of so many Laplace variates as noise on each sum."""
 
     def error(users: pd.DataFrame, generator: np.random.Generator) -> float:
-        some = few_users(users, int(generator.integers(2**31)))
-        sums = by_row(counts_of(some, 8)).astype(np.float64)
-        return moved(emd_aggregate(sums, EPSILON, Emd(), lambda scale, n: laplace(generator, scale, n)), some)
+        def noise(scale: float, n: int) -> np.ndarray:
+            return generator.laplace(0, scale, (variates, n)).sum(axis=0)
 
-    def laplace(generator: np.random.Generator, scale: float, n: int) -> np.ndarray:
-        return generator.laplace(0, scale, (noises, n)).sum(axis=0)
+        some = few_users(users, int(generator.integers(2**31)))
+        return moved(emd_aggregate(by_row(counts_of(some, 8)).astype(np.float64), EPSILON, Emd(), noise), some)
 
     return error
 
@@ -278,8 +272,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     users = pa.concat_tables([pq.read_table(path) for path in sorted(glob.glob(options.logs))]).to_pandas()
     jobs = options.only.split(",")
+    if not options.baselines:
+        print(markdown_table(trust_rows(jobs, users, options), left=(0, 1)))
+    rows = [["model", "job", "a client sends", "error"]]
+    for one in baselines(len(users)):
+        if one.job in jobs:
+            rows.append([one.model, one.job, one.mechanism, significant(one.error(users, options.runs), 2)])
+    print("\n" + markdown_table(rows, left=(0, 1, 2)))
+
+
+def trust_rows(jobs: Sequence[str], users: pd.DataFrame, options: argparse.Namespace) -> list[list[str]]:
+    """The first table: a row for each job, a column for each trust model. options: --logs and --runs."""
     rows = [["job", "error at epsilon 1", *Trust]]
-    for job in jobs[: 0 if options.baselines else None]:
+    for job in jobs:
         text, measure = JOBS[job]
         rows.append([job, text])
         for trust in Trust:
@@ -289,14 +294,7 @@ def main() -> None:
                 rows[-1].append(significant(float(np.median(errors)), 2))
             except RequestError:  # not offered
                 rows[-1].append("-")
-    if not options.baselines:
-        print(markdown_table(rows, left=(0, 1)))
-    rows = [["model", "job", "a client sends", "error"]]
-    for one in baselines(len(users)):
-        if one.job in jobs:
-            error = significant(one.error(users, options.runs), 2)
-            rows.append([one.model, one.job, one.mechanism, error])
-    print("\n" + markdown_table(rows, left=(0, 1, 2)))
+    return rows
 
 
 if __name__ == "__main__":

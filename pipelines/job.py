@@ -261,7 +261,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     if isinstance(request, ReleaseRequest) and request.dry_run:
         charge = None if job.accounting is None else job.accounting.forecast(cost, request.release_id)
         memory = memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory)
-        forecast = Forecast(job.columns().names(), files, job.cost(), charge, memory, trust_lines(job), job.plan_text())
+        forecast = Forecast(job.columns().names(), files, cost, charge, memory, trust_lines(job), job.plan_text())
         sys.stdout.write(dry_run_text(request, forecast))
         return
     if ledger is not None:

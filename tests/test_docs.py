@@ -36,7 +36,7 @@ RUN = [f"docs/how_to/add_a_{what}.md" for what in ("method", "statistic", "job")
 REGION = "3.00,1.00,3.13,1.13"
 FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--batch", "--cell", "--epochs", "--weights"),
-    *("--jobs", "--sizes", "--repeats", "--baselines", "--peers", "--sampled", "--runs"),
+    *("--jobs", "--sizes", "--repeats", "--baselines", "--sampled", "--runs"),
     *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
     *("--open_job_server", "--environment_type", "--environment_config", "--job_endpoint", "--service_port"),
     "--job_server_jvm_properties",
@@ -51,19 +51,7 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     ),
     *("--overhead", "--vcpu_hour", "--gb_hour", "--shuffle_gb", "--require-hashes"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
-    *(
-        "--lists",
-        "--rates",
-        "--maps",
-        "--only",
-        "--seeds",
-        "--choices",
-        "--in_memory",
-        "--mean_only",
-        "--tasks",
-        "--repeats",
-        "--runs",
-    ),
+    *("--lists", "--rates", "--maps", "--only", "--seeds", "--choices", "--in_memory", "--mean_only", "--tasks"),
 }
 
 

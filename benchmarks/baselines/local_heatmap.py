@@ -105,28 +105,28 @@ def run_local(
     while state.next_query_budget.remaining > 0 and (query := method.next_query(state, depth)) is not None:
         if not isinstance(query.encoding, TreeEncoding):
             raise TypeError(f"method: {method.NAME} has encodings without prefixes")
-        budget, queried = state.next_query_budget, (0, clients)
+        budget, takes_part = state.next_query_budget, (0, clients)
         cost = budget.affordable(min(query.epsilon, budget.remaining))
         if budget.remaining - cost < _MIN_SHARE * epsilon:  # the rest is too small for another round
             cost = budget.remaining
         if query.shard_fractions is not None:  # these clients take part in this round alone
             first, end = query.shard_fractions
-            cost, queried = budget.remaining, (round(first * clients), round(end * clients))
-        entries = query.encoding.tree.index.owners(codes[slice(*queried)])
-        asked = queried[1] - queried[0]
-        sums = sum_reports(np.bincount(entries, minlength=query.encoding.length), asked, cost, rng)
-        scale = clients / asked
+            cost, takes_part = budget.remaining, (round(first * clients), round(end * clients))
+        entries = query.encoding.tree.index.owners(codes[slice(*takes_part)])
+        senders = takes_part[1] - takes_part[0]
+        sums = sum_reports(np.bincount(entries, minlength=query.encoding.length), senders, cost, rng)
+        scale = clients / senders
         spent = SubQuery(
             index=len(state.results) + 1,
             epsilon=cost,
             vector_length=query.encoding.length,
             noise_stddev=state.noise_stddev(cost) * math.sqrt(scale),
-            shards=asked,
+            shards=senders,
             shards_lost=0,
             modulus=2,
             bits_per_client=query.encoding.length,
         )
-        whole = query.shard_fractions is None
-        result = NoisyCounts(query.encoding, scale * sums, spent, None if whole else queried)
-        state = replace(state, budget=state.charged(cost, not whole), results=(*state.results, result))
+        has_part = query.shard_fractions is not None
+        result = NoisyCounts(query.encoding, scale * sums, spent, takes_part if has_part else None)
+        state = replace(state, budget=state.charged(cost, has_part), results=(*state.results, result))
     return state

@@ -1,6 +1,6 @@
 """PrivHP, a pruned hierarchy of counts in bounded memory (Holland, Camtepe, Thapa and Xue, SIGMOD 2025).
 
-Written from the paper's public description (arXiv 2412.09756): no code of its authors was to be had. It follows:
+Written from the paper's public description (arXiv 2412.09756), because its authors' code was not found. It has:
 
 - a binary partition of the square, whose sides are halved in turn; a node's users are its count;
 - noisy counters of all nodes down to a level L*, and below it a private Count-Min sketch for every level;
@@ -8,8 +8,8 @@ Written from the paper's public description (arXiv 2412.09756): no code of its a
 - consistency from the root down: two children share the difference from their parent's count evenly, none below 0;
 - growth from L* on: the k nodes of largest count of each level are split, with the sketch's counts of their children.
 
-Ours are the constants that the abstract leaves open: L = ceil(log2(epsilon n)) levels, sketches of 2 k counters a row,
-and L* the last level whose counters take no more memory than a sketch.
+Our choice of the constants that the description leaves open: L = ceil(log2(epsilon n)) levels, sketches of 2 k
+counters a row, and L* the last level whose counters take no more memory than a sketch.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def privhp_density(
     density = np.zeros(len(sums))
     for level in range(1, depth + 1):
         split = np.arange(len(nodes)) if level <= exact else np.argsort(-counts, kind="stable")[:kept]
-        whole = np.ones(len(nodes), dtype=bool)
-        whole[split] = False
-        _spread(density, nodes[whole], counts[whole], level - 1)
+        unsplit = np.ones(len(nodes), dtype=bool)
+        unsplit[split] = False
+        _spread(density, nodes[unsplit], counts[unsplit], level - 1)
         true = sums.reshape(1 << level, -1).sum(axis=1)
         children = (2 * nodes[split][:, None] + np.arange(2)).ravel()
         if level <= exact:
@@ -79,7 +79,7 @@ def consistent(parent: NDArray[np.float64], children: NDArray[np.float64]) -> ND
 def _sketched(
     true: NDArray[np.float64], width: int, rows: int, scale: float, generator: Generator
 ) -> NDArray[np.float64]:
-    """What a Count-Min sketch of `rows` x `width` counters with Laplace noise of this scale says of every node."""
+    """Counts of every node by a Count-Min sketch of `rows` x `width` counters with Laplace noise of this scale."""
     hashes = generator.integers(width, size=(rows, len(true)))
     tables = [np.bincount(one, true, width) + generator.laplace(0, scale, width) for one in hashes]
     return np.min([table[one] for table, one in zip(tables, hashes, strict=True)], axis=0)

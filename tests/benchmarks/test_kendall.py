@@ -29,7 +29,7 @@ def test_cells_follow_from_shares_that_reach_both() -> None:
 
 
 def test_one_bit_of_each_client_shows_tau() -> None:
-    """Of 200,000 clients at epsilon 4, to what 8 classes and six deviations of the noise allow."""
+    """By docs/explanation/moments_of_pairs.md the classes err by 0.03, and the noise of 200,000 clients by 0.024."""
     values = DATA[0].clients(200_000, np.random.default_rng(1))
     exact = stats.kendalltau(values.real, values.imag).statistic
     found, of_classes = estimated(values, DATA[0], 8, 4.0, 0)
@@ -37,11 +37,13 @@ def test_one_bit_of_each_client_shows_tau() -> None:
     assert abs(found - of_classes) < 0.1
 
 
-def test_peers_of_covariances_are_unbiased() -> None:
-    """Rounding of the product, and a curator's sums: within six standard errors of 40 runs."""
+def test_baselines_of_covariances_are_unbiased() -> None:
+    """Rounding of the product about means of other thirds of the clients: within six standard errors of 40 runs."""
     data = DATA[0]
-    values = data.clients(20_000, np.random.default_rng(2))
-    exact, correlation = truth(values)
+    values = data.clients(30_000, np.random.default_rng(2))
+    _, correlation = truth(values)
+    first, second, last = np.split(values, 3)
+    expected = ((last.real - first.real.mean()) * (last.imag - second.imag.mean())).mean()
     rounding = np.array([beside(RandomisedRounding, values, data, None, run)[0][0] for run in range(40)])
-    assert abs(rounding.mean() - exact) < 6 * rounding.std() / np.sqrt(40) + 0.05 * exact
+    assert abs(rounding.mean() - expected) < 6 * rounding.std() / np.sqrt(40)
     assert curator(values, data, 5.0, 0)[1][0] == pytest.approx(correlation, abs=0.01)

@@ -13,13 +13,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns, PlaneColumns
 from sfumato.schemas.rectangle import Plane
-from sfumato.schemas.requests.log_columns import (
-    DEFAULT_MAX_DWELL,
-    LogColumns,
-    PlaceColumns,
-    RateColumn,
-    SlotColumns,
-)
+from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, PlaceColumns, RateColumn, SlotColumns
 from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap, ReleaseRequest
 from sfumato.schemas.requests.request_base import (
     COLUMNS,
@@ -41,11 +35,7 @@ from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, 
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
-_OF_THE_GLOBE = (
-    *(name for name in PlaceColumns.model_fields if name not in Request.model_fields),
-    "basemap",
-    "tiles",
-)
+_OF_THE_GLOBE = (*(name for name in PlaceColumns.model_fields if name not in Request.model_fields), "basemap", "tiles")
 """Options that a map of a plane does not have."""
 _GROUPS = {
     **dict.fromkeys(("depth", "contribution", "gamma", "rounding"), MAP),

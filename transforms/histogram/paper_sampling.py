@@ -13,20 +13,18 @@ from sfumato.transforms.histogram.accountant import check_delta
 from sfumato.transforms.histogram.sampling_round import Sampling, check_count
 from sfumato.transforms.privacy.budget import check_epsilon
 
-PAPER_ALPHA = 1 / 6  # the paper's experiments (Section 5)
+_ALPHA = 1 / 6  # of the paper's experiments (Section 5)
+_EXPONENT = -math.log(_ALPHA) - 1 / (1 + _ALPHA)  # C_alpha
 
 
-def corollary_rate(epsilon: float, alpha: float = PAPER_ALPHA) -> float:
+def corollary_rate(epsilon: float) -> float:
     """The paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
-    check_epsilon("epsilon", epsilon)
-    _corollary_exponent(alpha)
-    return alpha * -math.expm1(-epsilon)
+    return _ALPHA * -math.expm1(-check_epsilon("epsilon", epsilon))
 
 
-def corollary_threshold(epsilon: float, delta: float, alpha: float = PAPER_ALPHA) -> int:
-    """The paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), which does not depend on epsilon."""
-    check_epsilon("epsilon", epsilon)
-    return math.ceil(-math.log(check_delta(delta)) / _corollary_exponent(alpha))
+def corollary_threshold(delta: float) -> int:
+    """The paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), whatever epsilon is."""
+    return math.ceil(-math.log(check_delta(delta)) / _EXPONENT)
 
 
 def paper_sampling(epsilon: float, delta: float, population: int | None = None, rounds: int = 1) -> Sampling:
@@ -47,7 +45,7 @@ def paper_sampling(epsilon: float, delta: float, population: int | None = None, 
     check_count("rounds", rounds)
     check_epsilon("epsilon", epsilon)
     check_delta(delta)
-    sampling = Sampling.from_rate(corollary_rate(epsilon / rounds), corollary_threshold(epsilon, delta / rounds))
+    sampling = Sampling.from_rate(corollary_rate(epsilon / rounds), corollary_threshold(delta / rounds))
     if population is not None and sampling.threshold > check_count("population", population) * sampling.rate:
         raise RequestError(
             f"population: with {population} users no item would pass the paper's threshold of {sampling.threshold}, "
@@ -55,11 +53,3 @@ def paper_sampling(epsilon: float, delta: float, population: int | None = None, 
             "fewer without --parameters paper"
         )
     return sampling
-
-
-def _corollary_exponent(alpha: float) -> float:
-    """C_alpha = ln(1 / alpha) - 1 / (1 + alpha). Raises RequestError unless it is positive."""
-    exponent = -math.log(alpha) - 1 / (1 + alpha) if 0 < alpha < 1 else 0.0
-    if not exponent > 0:
-        raise RequestError(f"alpha: must be a number > 0 and so small that ln(1/alpha) > 1/(1 + alpha), got {alpha}")
-    return exponent

@@ -256,9 +256,7 @@ class CentralSums:
                 yield MomentEstimate(name, statistic.name, *row)
 
     def _evaluate(self, statistic: Statistic, means: _Means) -> tuple[Array, Array, Array]:
-        columns = [
-            _Column(span, number, self.plan.degrees) for number, span in enumerate(self.spans)
-        ]  # of the polynomials
+        columns = [_Column(span, number, self.plan.degrees) for number, span in enumerate(self.spans)]
         if statistic.name == "count":
             return means.total(np.ones(self.plan.slots))
         if statistic.name == "sum":

@@ -24,19 +24,8 @@ from sfumato.schemas.guarantee import (
     ROWS_ARE_USERS,
     VALUE_BOUND,
 )
-from sfumato.schemas.moments import (
-    BITS_SCHEMA,
-    EVERYBODY,
-    OTHER,
-    BitMeans,
-    FixedPoint,
-    MomentEstimate,
-    Statistic,
-)
-from sfumato.schemas.release import (
-    BITS_FILE,
-    MANIFEST_FILE,
-)
+from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, OTHER, BitMeans, FixedPoint, MomentEstimate, Statistic
+from sfumato.schemas.release import BITS_FILE, MANIFEST_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.derived_statistics import value_range
 from sfumato.transforms.moments.groups import Grouping
@@ -132,11 +121,7 @@ def _manifest(
         "randomness": metadata.release.source,
         "groups": None
         if grouping is None
-        else {
-            "epsilon": plan.released_epsilon,
-            "min_group": grouping.min_group,
-            "noise_stddev": plan.noise_stddev,
-        },
+        else {"epsilon": plan.released_epsilon, "min_group": grouping.min_group, "noise_stddev": plan.noise_stddev},
         "meter": metadata.meter.manifest(bits),
         "assumptions": assumptions,
     }

@@ -22,14 +22,7 @@ from sfumato.transforms.moments.bit_means import EMPTY, BitEstimates, MeanEstima
 from sfumato.transforms.moments.derived_statistics import evaluate, quantities_of
 from sfumato.transforms.moments.method_choice import chosen_method
 from sfumato.transforms.moments.prior import Prior
-from sfumato.transforms.moments.quantities import (
-    CENTRED,
-    SECOND,
-    Quantity,
-    Slots,
-    Thresholds,
-    encode_columns,
-)
+from sfumato.transforms.moments.quantities import CENTRED, SECOND, Quantity, Slots, Thresholds, encode_columns
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.statistic_kinds import Means, Variance, check_pairs
 from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies, with_noise

@@ -114,21 +114,28 @@ class _Tilted:
 
     def blocks(self, level: int) -> NDArray[np.float64]:
         """The sums of blocks, float64[2^level, 2^level], with the tilts of the blocks of the level above."""
-        return self._sums(self._parts, level)
+        side = 1 << level
+        return np.bincount(self._block(level), self._parts, side * side).reshape(side, side).astype(np.float64)
 
     def fit(self, totals: NDArray[np.float64], level: int) -> None:
         """Makes the parts of each block of a level sum to its total, float64[2^level, 2^level]."""
-        tilt = self._tilt if level == 0 else _repeated(self._tilt)
         block, logs = self._block(level), np.log(np.maximum(totals, 1e-9))
+
+        def tilted() -> NDArray[np.float64]:
+            return np.asarray(self._shape.users.ravel() * np.exp(self._tilt.ravel()[block] * self._doubt))
+
+        def sums_of(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.bincount(block, parts, totals.size).reshape(totals.shape).astype(np.float64)
+
+        if level:
+            self._tilt = _repeated(self._tilt)
         for _ in range(_STEPS):
-            parts = self._shape.users.ravel() * np.exp(tilt.ravel()[block] * self._doubt)
-            sums, slopes = self._sums(parts, level), self._sums(parts * self._doubt, level)
+            parts = tilted()
+            sums, slopes = sums_of(parts), sums_of(parts * self._doubt)
             gap = (logs - np.log(np.maximum(sums, 1e-300))) * sums / np.maximum(slopes, 1e-300)
-            tilt = np.clip(tilt + np.clip(gap, -_MAX_STEP, _MAX_STEP), _MIN_TILT, _MAX_TILT)
-        self._tilt = tilt
-        parts = self._shape.users.ravel() * np.exp(tilt.ravel()[block] * self._doubt)
-        sums = self._sums(parts, level)
-        even = np.bincount(block, minlength=sums.size).reshape(sums.shape)  # parts of a block, for blocks without users
+            self._tilt = np.clip(self._tilt + np.clip(gap, -_MAX_STEP, _MAX_STEP), _MIN_TILT, _MAX_TILT)
+        parts = tilted()
+        sums, even = sums_of(parts), sums_of(np.ones(len(parts)))  # even: parts of a block, for blocks without users
         factor = np.where(sums > 0, totals / np.maximum(sums, 1e-300), 0.0).ravel()
         rest = np.where(sums > 0, 0.0, totals / np.maximum(even, 1)).ravel()
         self._parts = parts * factor[block] + rest[block]
@@ -139,12 +146,9 @@ class _Tilted:
         return self._parts.reshape(self._shape.users.shape)
 
     def _block(self, level: int) -> NDArray[np.int64]:
+        """The block of each part on a level: int64[parts]."""
         down, across = (at >> (self._levels - level) for at in (self._row, self._column))
         return np.asarray(((down << level)[:, None] + across).ravel())
-
-    def _sums(self, parts: NDArray[np.float64], level: int) -> NDArray[np.float64]:
-        side = 1 << level
-        return np.bincount(self._block(level), parts, side * side).reshape(side, side).astype(np.float64)
 
 
 def _fours(cells: NDArray[np.float64]) -> NDArray[np.float64]:

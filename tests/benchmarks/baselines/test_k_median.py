@@ -1,4 +1,4 @@
-"""Places of least mean distance from the users of a map."""
+"""Centres of least mean distance from the users of a map."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_layers_that_are_too_large_are_added_up(monkeypatch: pytest.MonkeyPatch)
             nodes_from_names(layer.cell_id, 6), nodes_from_names(mine["cell_id"].tolist(), 6) >> np.uint64(up)
         )
         np.testing.assert_allclose(shown, np.bincount(place, mine["users"]), atol=0.06 * mine["stddev"].iloc[0] * 2**up)
-    assert "added up to " in words(heatmap_view(release.files))
+    assert f"added up to {len(layers[-1].level)} on this page" in words(heatmap_view(release.files))
 
 
 def test_cells_are_listed_by_what_is_surely_there() -> None:

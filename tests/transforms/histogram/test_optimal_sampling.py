@@ -32,7 +32,7 @@ def test_the_guarantee_is_kept_and_used_up(
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize(("population", "items"), [(None, None), (10**6, 64), (10**6, 1024), (10**6, 16384)])
 def test_the_paper_s_choice_has_a_larger_error(epsilon: float, population: int | None, items: int | None) -> None:
-    paper = Sampling.from_rate(corollary_rate(epsilon), corollary_threshold(epsilon, 1e-8))
+    paper = Sampling.from_rate(corollary_rate(epsilon), corollary_threshold(1e-8))
     ours = expected_error(choose_sampling(epsilon, 1e-8, population, items), population, items)
     assert ours < 0.95 * expected_error(paper, population, items)
 

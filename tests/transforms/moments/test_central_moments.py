@@ -257,11 +257,7 @@ PAIR = (ValueRange(0.0, 1000.0), ValueRange(0.0, 100.0))
 def of_pairs(epsilon: float, spans: tuple[ValueRange | None, ValueRange | None] = PAIR) -> CentralMomentsPlan:
     names = ("covariance", "correlation", "variance", "mean", "count")
     return CentralMomentsPlan(
-        statistics=tuple(map(Statistic, names)),
-        epsilon=epsilon,
-        span=spans[0],
-        second_span=spans[1],
-        has_second=True,
+        statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=spans[0], second_span=spans[1], has_second=True
     )
 
 

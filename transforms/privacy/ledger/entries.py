@@ -190,10 +190,7 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
 
 def disclosure_content(disclosure: Disclosure) -> dict[str, Any]:
     """Returns a disclosure in JSON's types."""
-    return {
-        **_named(disclosure),
-        "bits": disclosure.bits,
-    }
+    return {**_named(disclosure), "bits": disclosure.bits}
 
 
 def disclosure_of(content: Mapping[str, Any], index: int, time: str) -> Disclosure:
