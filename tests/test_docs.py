@@ -52,6 +52,7 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--overhead", "--vcpu_hour", "--gb_hour", "--shuffle_gb", "--require-hashes"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
     *("--lists", "--rates", "--maps", "--only", "--seeds", "--choices", "--in_memory", "--mean_only", "--tasks"),
+    "--two_releases",
 }
 
 
