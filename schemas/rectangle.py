@@ -15,7 +15,9 @@ if TYPE_CHECKING:  # requests have regions, and are made before NumPy is importe
 
 MAX_DEPTH = 20
 MAX_COORDINATE = 1e15  # of a plane
-_LEAST_SIDE = 1e-9  # of a plane, in units of its largest coordinate: its cells have different borders at any depth
+_LEAST_DEGREES = 1e-9  # a tenth of a millimetre
+_LEAST_SIDE = 1e-15  # of a plane: areas of its cells, and users per area, are numbers that a float holds
+_LEAST_SHARE = 1e-9  # of a plane's largest coordinate: its cells have different borders at any depth
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,11 @@ class Region:
                 f"region: {self} leaves the globe; longitudes lie in -180..180, latitudes in -90..90 (longitude first)"
                 "; `sfumato heatmap --axes X,Y` maps a plane with plain coordinates"
             )
-        if not (self.west < self.east and self.south < self.north):
-            raise RequestError(f"region: WEST,SOUTH,EAST,NORTH must have west < east and south < north, got {self}")
+        if not min(self.east - self.west, self.north - self.south) >= _LEAST_DEGREES:
+            raise RequestError(
+                "region: WEST,SOUTH,EAST,NORTH must have west < east and south < north, by "
+                f"{_LEAST_DEGREES:g} degrees or more, got {self}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Region:
@@ -82,8 +87,11 @@ class Plane(Region):
             if not abs(getattr(self, name)) <= MAX_COORDINATE:  # NaN is not, either
                 raise RequestError(f"region: must be numbers of at most {MAX_COORDINATE:g}, got {self}")
         for low, high in ((self.west, self.east), (self.south, self.north)):
-            if not high - low > _LEAST_SIDE * max(abs(low), abs(high)):
-                raise RequestError(f"region: X0,Y0,X1,Y1 must have X0 < X1 and Y0 < Y1, got {self}")
+            if not high - low >= max(_LEAST_SHARE * max(abs(low), abs(high)), _LEAST_SIDE):
+                raise RequestError(
+                    f"region: X0,Y0,X1,Y1 must have X0 < X1 and Y0 < Y1, by {_LEAST_SIDE:g} and by {_LEAST_SHARE:g} of "
+                    f"the largest coordinate or more, got {self}"
+                )
 
     def __str__(self) -> str:
         sides = ",".join(f"{side:.15g}" for side in (self.west, self.south, self.east, self.north))

@@ -67,12 +67,15 @@ SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")
 ROUND = Event("round", "{quantity}, round {round}: {clients:,.0f} clients sent {reports:,.0f} bits")
 TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
+NO_CHECKPOINT = Event("no_checkpoint", "trains without a checkpoint: {error}")
 COMPARED = Event("compared", "compared {setting}, key {key}")
 LATE_ROWS = Event("late_rows", "rows that arrived after the charge: {rows:,}", raw=True)
 READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not report metrics: {error}", raw=True)
-STAGE_EVENTS = frozenset({"read_file", "read_logs", "sub_query", "round", "trained", "compared", "late_rows"})
+STAGE_EVENTS = frozenset(
+    {"read_file", "read_logs", "sub_query", "round", "trained", "no_checkpoint", "compared", "late_rows"}
+)
 
 
 def log_event(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:

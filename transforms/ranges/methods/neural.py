@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.transforms.checks import option
+from sfumato.transforms.logs import NO_CHECKPOINT
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.counts_model import GridModel
@@ -58,7 +59,7 @@ class SpatialNeural(RangeMethod):
     checkpoints: str | None = option(
         None,
         "local folder for checkpoints of the training; the same command with the same key file and release id "
-        "continues from them",
+        "continues from them, and others train without them",
     )
     training_seed: int = option(0, "seed of the training; the same seed gives the same networks", ge=0, le=MAX_SEED)
 
@@ -83,20 +84,31 @@ class SpatialNeural(RangeMethod):
         ]
 
     def train(self, training: Any) -> Any:
-        """See RangeMethod.train. Returns None if the network diverged. Raises RequestError without JAX and optax."""
+        """See RangeMethod.train. Returns None if the network diverged. Raises RequestError without JAX and optax.
+
+        The budget is spent. So a checkpoint that cannot be used, such as that of another release, is no failure.
+        """
         try:
-            if isinstance(training, LocalTraining):
-                return train_local(training, self._checkpoint(f"local-{training.seed}"))
-            checkpoint = self._checkpoint(f"paper-{training.size:g}")
-            return train_paper(training, seed=self.training_seed, checkpoint=checkpoint)
-        except DivergedError:  # the budget is spent, so go on with the other networks, or with the counts alone
+            if self.checkpoints is not None:
+                try:
+                    return self._trained(training, self.checkpoints)
+                except (OSError, RequestError) as error:
+                    NO_CHECKPOINT.emit(error=error)
+            return self._trained(training, None)
+        except DivergedError:  # go on with the other networks, or with the counts alone
             return None
 
-    def _checkpoint(self, name: str) -> str | None:
-        if self.checkpoints is None:
-            return None
-        os.makedirs(self.checkpoints, exist_ok=True)
-        return os.path.join(self.checkpoints, f"{name}.npz")
+    def _trained(self, training: Any, folder: str | None) -> Any:
+        """The trained network. folder: of checkpoints; None for none."""
+        is_local = isinstance(training, LocalTraining)
+        checkpoint = None
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+            name = f"local-{training.seed}" if is_local else f"paper-{training.size:g}"
+            checkpoint = os.path.join(folder, f"{name}.npz")
+        if is_local:
+            return train_local(training, checkpoint)
+        return train_paper(training, seed=self.training_seed, checkpoint=checkpoint)
 
     def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.model import Answers, Model
@@ -73,10 +72,8 @@ def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload:
         spec: of the collection.
         models: number of networks.
         workload: a sample of the queries; the weight of a training query is the number of them that it overlaps, and
-            those that overlap none are left out.
-
-    Raises:
-        RequestError: no query of the workload is in the region.
+            those that overlap none are left out. All weigh the same if none overlaps any: between squares that are
+            smaller than a cell there are gaps.
     """
     table, smoothing = grid.table(), spec.smoothing
     trainings = []
@@ -86,9 +83,9 @@ def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload:
             overlapped = np.ones(len(queries))
         else:
             overlapped = overlaps(grid, size, spec.field.cell_metres, workload)
+            if not overlapped.any():  # the budget is spent, so there is no failure
+                overlapped = np.ones(len(queries))
             queries, overlapped = queries.part(np.nonzero(overlapped)[0]), overlapped[overlapped > 0]
-            if not len(queries):
-                raise RequestError("workload: none of its queries is in the region")
         labels = np.maximum(table.sum(queries), 0.0)
         columns = (_inputs(queries, grid.side), labels, overlapped / np.maximum(labels, smoothing))
         trainings.append(PaperTraining(size, number, *(column.astype(np.float32) for column in columns)))

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -130,11 +129,6 @@ def test_w_counts_the_queries_of_the_workload_that_overlap() -> None:
     weights = expected[expected > 0] / np.maximum(training.labels, 10.0)
     np.testing.assert_allclose(training.weights, weights, rtol=1e-6)
     assert 0 < len(training.places) < len(uniform.places)
-
-
-def test_a_workload_beyond_the_region_is_refused() -> None:
-    with pytest.raises(RequestError, match="workload"):
-        paper_training(some_grid(), spec_of(100, 200), 1, box(300, 300, 310, 310))
 
 
 def test_the_first_weights_carry_a_signal_through_all_layers_of_the_full_form() -> None:

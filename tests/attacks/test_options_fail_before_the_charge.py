@@ -1,0 +1,108 @@
+"""What a run's options alone decide is decided before the charge: afterwards it would lose the epsilon for nothing.
+
+Found by attacks on planes and on networks. A plane of tiny sides ended its run after the charge, because no number
+holds its users per area. So did a workload between the squares of a network, and a folder with checkpoints of another
+release, as every night but the first has it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.pipelines.run import request_of
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.ranges.methods import neural
+from sfumato.transforms.ranges.networks.local import LocalTraining
+from sfumato.transforms.ranges.networks.paper import paper_training
+from sfumato.transforms.ranges.networks.training import fit
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
+from tests.conftest import write_files
+from tests.transforms.ranges.test_ranges_plan import plan
+
+
+@pytest.mark.parametrize("axes", [None, "x,y"])
+@pytest.mark.parametrize("side", [5e-324, 1e-310, 1e-200, 1e-155, 1e-16])
+def test_a_region_whose_areas_no_number_holds_is_a_bad_request(side: float, axes: str | None) -> None:
+    for region in ((0, 0, side, side), (0, 0, 1, side), (-side, 0, 0, 1)):
+        with pytest.raises(RequestError, match=r"^region"):
+            request_of("heatmap", {"input": "in", "output": "out", "region": region, "axes": axes})
+
+
+@pytest.mark.parametrize(
+    ("side", "axes"), [((1e-9, 1e-9), None), ((1e-15, 1e-15), "x,y"), ((2e15, 1e-15), "x,y"), ((2e15, 2e15), "x,y")]
+)
+def test_any_other_region_has_a_map(side: tuple[float, float], axes: str | None, tmp_path: Path) -> None:
+    ends = [[-1e15, 1e15] if one > 1e15 else [0, one] for one in side]
+    region = [end for pair in zip(*ends, strict=True) for end in pair]
+    rng, names = np.random.default_rng(1), ("longitude", "latitude") if axes is None else axes.split(",")
+    table = {name: rng.uniform(*pair, 2_000) for name, pair in zip(names, ends, strict=True)}
+    pattern = write_files(pa.table({"user_id": range(2_000), **table}), tmp_path / "logs", 1)
+    given = ["--axes", axes] if axes else []
+    region_text = ",".join(map(repr, region))
+    options = ["--input", pattern, "--output", str(tmp_path / "out"), "--seed", "1", "--depth", "14", *given]
+    assert cli.main(["heatmap", *options, f"--region={region_text}"]) == 0
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["results"]["users"] > 1_000
+
+
+def test_a_workload_between_all_squares_trains_on_all_of_them() -> None:
+    """Squares of 1 km at the corners of cells of 14 km: none overlaps a workload in the middle of a cell."""
+    asked = plan("snh")
+    edges = np.linspace(0, asked.field.side, 9).astype(np.int64)
+    grid, spec = NoisyGrid(edges, edges, np.full((8, 8), 5.0), 1.4), asked.collection_spec(1_000, 1.0)
+    middle = float(edges[1]) / 2
+    between = Boxes(*(np.array([middle + at]) for at in (0.0, 0.0, 0.1, 0.1)))
+    [training], [without] = (paper_training(grid, spec, 1, one) for one in (between, None))
+    np.testing.assert_array_equal(training.places, without.places)
+    np.testing.assert_array_equal(training.weights, without.weights)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of one number, which learn the mean of the noisy counts."""
+    pytest.importorskip("jax")
+
+    def train(training: LocalTraining, checkpoint: str | None = None) -> dict[str, np.ndarray]:
+        counts = training.grid.users.ravel().astype(np.float32)
+        found: dict[str, np.ndarray] = fit(
+            {"mean": np.float32(0)},
+            lambda weights, count: ((weights["mean"] - count) ** 2).mean(),
+            (counts,),
+            epochs=200,
+            batch=None,
+            learning_rate=0.1,
+            checkpoint=checkpoint,
+        )
+        return found
+
+    monkeypatch.setattr(neural, "train_local", train)
+
+
+@pytest.mark.parametrize("fault", ["another release", "damaged", "a file"])
+def test_checkpoints_that_cannot_be_used_cost_time_and_not_the_charge(
+    fault: str, trained: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, edges = tmp_path / "checkpoints", np.arange(5) * 1024
+    method = neural.SpatialNeural(1_000.0, models=1, checkpoints=str(folder))
+    spec = plan("snh").collection_spec(1_000, 1.0)
+    first, second = (NoisyGrid(edges, edges, np.full((4, 4), users), 1.4) for users in (3.0, 7.0))
+    if fault == "a file":
+        folder.write_text("no folder")
+    else:
+        [one] = method.trainings(first, spec)
+        assert method.train(one)["mean"] == pytest.approx(3, abs=0.1)
+        [path] = folder.iterdir()
+        if fault == "damaged":
+            path.write_bytes(b"no archive")
+    kept = {one: one.read_bytes() for one in folder.iterdir()} if folder.is_dir() else {}
+    caplog.set_level("INFO")
+    [other] = method.trainings(second, spec)
+    assert method.train(other)["mean"] == pytest.approx(7, abs=0.1)
+    assert "trains without a checkpoint" in caplog.text
+    assert kept == ({one: one.read_bytes() for one in folder.iterdir()} if folder.is_dir() else {})
