@@ -1,10 +1,10 @@
 """More caches than `transforms/beam_caches.py` has: tests build some thousand small pipelines, each with its options.
 
 Beam inspects the signatures and the source of all methods of each DoFn several times, notes the stack at each type
-hint, and builds an argument parser for each view of the options. The results depend on the code alone. Without these
-caches they take half of a small pipeline's processor time. Beam also compresses each function as far as bz2 can, and
-measures each state that it caches, to evict the largest; here functions are compressed less, and all states have one
-size. Only the tests use this.
+hint, builds an argument parser for each view of the options, and asks pip what is installed for each job to Dataflow.
+The results depend on the code alone, and take a large part of a small pipeline's processor time. Beam also compresses
+each function as far as bz2 can, and measures each state that it caches, to evict the largest; here functions are
+compressed less, and all states have one size. Only the tests use this.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ def beam_caches() -> Iterator[None]:
         patch.setattr(core, "get_function_args_defaults", args_defaults)
         patch.setattr(userstate, "get_dofn_specs", dofn_specs)
         patch.setattr(product, "_make_view", view_as)
-        # What pip has installed goes with every job to Dataflow.
         patch.setattr(stager, "subprocess", SimpleNamespace(check_output=lambda command: ask_pip(tuple(command))))
         patch.setattr(statecache, "get_deep_size", lambda *_: _STATE_BYTES)
         for module in (decorators, core, ptransform):
