@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import re
 import shlex
 import shutil
@@ -106,6 +107,7 @@ def quoted_command(kind: type[Request]) -> list[str]:
     return [*kind.COMMAND.split(), *shlex.split(kind.EXAMPLE)]
 
 
+@functools.cache
 def _parser(kind: type[Request]) -> argparse.ArgumentParser:
     """A parser that returns text; the request parses and checks the values."""
     parser = _Parser(prog=f"sfumato {kind.COMMAND}", allow_abbrev=False, add_help=False)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import apache_beam as beam
 import yaml
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineRunner, create_runner
 
 from sfumato.pipelines.job_servers import RUNNERS, engine_runner
@@ -90,8 +90,9 @@ def runner_settings(config: str | None, dataflow_region: str | None, beam_argume
     flags = [*(load_runner_config(config) if config else []), *beam_arguments]
     if dataflow_region:
         flags.append(f"--region={dataflow_region}")
-    _refuse_unknown(flags, "command line")
-    name = PipelineOptions(flags).get_all_options().get("runner") or "DirectRunner"
+    if flags:  # a parser of all that Beam knows takes its time
+        _refuse_unknown(flags, "command line")
+    name = PipelineOptions(flags).view_as(StandardOptions).runner or "DirectRunner"
     # Plain DirectRunner would first download Prism. Without Prism it falls back to the FnApi runner, as used here.
     local = name in LOCAL_RUNNERS
     flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]

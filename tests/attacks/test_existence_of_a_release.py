@@ -7,6 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 from sfumato.schemas.errors import RefusedError
@@ -62,7 +63,7 @@ def test_every_planned_shard_group_exists_without_any_user() -> None:
     """Groups were made of users, so that who was missing took theirs along."""
     for weighted in (False, True):
         cohort = replace(Cohort.plan(200_000, None, 100, 0.05), participation="planned")
-        with beam.Pipeline("DirectRunner") as pipeline:
+        with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             nobody = pipeline | "Nobody" >> beam.Create([], reshuffle=False).with_output_types(bytes)
             planned = pipeline | "Cohort" >> beam.Create([cohort])
             built = nobody | BuildShards(Places(8), planned, Spill(), weighted)

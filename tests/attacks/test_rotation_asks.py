@@ -14,6 +14,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
@@ -44,7 +45,7 @@ def state_of(logs: str, cohort: int) -> HeatmapState:
     """The final state of a run that asks a cohort, under a key that other runs have too."""
     asked = AskedUsers(Rotation(cohort, COHORTS), ROTATION_KEY)
     key, place = RunKey.derive(SECRET, {"night": 1}), Path(logs) / f"{cohort}.state"
-    with beam.Pipeline() as root:
+    with beam.Pipeline(runner=FnApiRunner()) as root:
         files = sorted(map(str, Path(logs).glob("*.parquet")))
         found = root | beam.Create(files) | PrivateHeatmap(REGION, PARAMETERS, key, asked=asked)
         _ = found | beam.Map(lambda state: place.write_bytes(pickle.dumps(state)))

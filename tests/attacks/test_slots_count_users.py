@@ -11,6 +11,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 from sfumato.schemas.locations import LocationColumns
@@ -39,6 +40,6 @@ def test_every_user_is_counted_at_every_depth(depth: int, most: int) -> None:
     log, places = LocationColumns(slots=slots, records_per_user=most), Places(depth, len(slots))
     encoded = encode_locations(pa.RecordBatch.from_pydict(columns), log, Grid(Region(-1, 50, 1, 51), depth), b"k" * 32)
     chunks = list(split_by_user_group(encoded, Spill()))
-    with beam.Pipeline() as root:
+    with beam.Pipeline(runner=FnApiRunner()) as root:
         _, users = root | beam.Create(chunks) | BoundUsers(places, Spill(), records_per_user=most)
         assert_that(users | beam.CombineGlobally(sum_user_counts), equal_to([UserCounts(USERS, 0)]))

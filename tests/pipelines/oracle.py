@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from scipy.stats import binom
 
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.region import Region, interleave
+from sfumato.schemas.region import Region
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import bind_key
@@ -40,7 +40,7 @@ def code_of(longitude: float, latitude: float, region: Region, depth: int) -> in
     side = 2**depth
     x = min(side - 1, int((longitude - region.west) * (side / (region.east - region.west))))
     y = min(side - 1, int((region.north - latitude) * (side / (region.north - region.south))))
-    return int(interleave(np.array([x], np.uint32), np.array([y], np.uint32))[0])
+    return 2 * int(f"{x:b}", 4) + int(f"{y:b}", 4)  # the bits of both in turn
 
 
 def value_of(record: dict[str, Any], columns: LocationColumns) -> float | None:
@@ -154,10 +154,10 @@ def heatmap(
     admission = Admit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
     state = start(admission, parameters, prior)
     cohort = state.cohort
+    rate = cohort.shards / Fraction(cohort.sampling_rate)
     shards: dict[int, list[dict[int, int]]] = defaultdict(list)
     for user, weights in sorted(users.items()):
-        position = Fraction(user >> bits, 2 ** (64 - bits))
-        shard = math.floor(position * cohort.shards / Fraction(cohort.sampling_rate))
+        shard = (user >> bits) * rate.numerator // (rate.denominator << 64 - bits)
         if shard < cohort.shards:
             shards[shard].append(weights)
     while state.query is not None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
@@ -85,7 +86,7 @@ def table_of(users: int, records: int) -> pa.Table:
 def run_state(pattern: str, parameters: HeatmapParameters, columns: LocationColumns) -> HeatmapState:
     out = Path(pattern).parent / "state.pickle"
     paths = [file.path for file in match_files(pattern)]
-    with beam.Pipeline("DirectRunner", options=PipelineOptions([])) as root:
+    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
         state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, KEY, columns)
         _ = state | beam.Map(_keep, str(out))
     return beam.coders.registry.get_coder(object).decode(out.read_bytes())

@@ -277,9 +277,14 @@ def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> No
     points = np.stack([columns, rows], axis=2)
     segments = np.stack([points[:, :-1], points[:, 1:]], axis=2)
     shades = np.linspace(0.25, 0.95, segments.shape[1])
-    for place in reversed(range(len(moving))):  # the largest last
-        colours = np.stack([np.full_like(shades, 0.45), 0.45 + 0.5 * shades, 0.55 + 0.4 * shades, shades], axis=1)
-        axes.add_collection(LineCollection(list(segments[place]), colors=colours, linewidths=widths[place], zorder=3.5))
+    colours = np.stack([np.full_like(shades, 0.45), 0.45 + 0.5 * shades, 0.55 + 0.4 * shades, shades], axis=1)
+    lines = LineCollection(
+        list(segments[::-1].reshape(-1, 2, 2)),  # the largest last
+        colors=np.tile(colours, (len(moving), 1)),
+        linewidths=np.repeat(widths[::-1], len(shades)),
+        zorder=3.5,
+    )
+    axes.add_collection(lines)
 
 
 def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:

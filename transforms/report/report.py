@@ -8,6 +8,7 @@ element that holds it.
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import hashlib
 from importlib import resources
@@ -55,6 +56,7 @@ def render_page(view: PageView) -> str:
     )
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(lambda name: _text(name))
     return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)

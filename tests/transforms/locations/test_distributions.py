@@ -5,6 +5,7 @@ from fractions import Fraction
 import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
@@ -321,7 +322,7 @@ def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> No
     else:
         expected = list(groups_of(records, cohort, depth, gamma).values())
         assert len(expected) > 1
-    with beam.Pipeline("DirectRunner") as pipeline:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         elements = pipeline | "Chunks" >> beam.Create(chunks)
         bound = BoundUsers(Places(depth), Spill(), "one" if gamma is None else "all", gamma)
         bounded, users = elements | bound
