@@ -242,9 +242,10 @@ def _raster(model: RangeModel) -> dict[str, Any]:
     Errors of cells do not add up to those of squares, so the model answers squares themselves.
     """
     edges = strip_edges(model.field.side, model.field.side / MAX_STRIPS)
-    sizes = np.geomspace(max(model.field.metres) / MAX_STRIPS, min(model.field.metres), _ERROR_SIZES)
+    # Rounded, because the last digits of powers depend on the machine.
+    sizes = _numbers(np.geomspace(max(model.field.metres) / MAX_STRIPS, min(model.field.metres), _ERROR_SIZES))
     stddev = [model.model.answer(_squares(model, _ERROR_PLACES, size)).stddev for size in sizes]
-    errors = {"sizes": sizes.tolist(), "places": _ERROR_PLACES, "stddev": _numbers(np.concatenate(stddev), 4)}
+    errors = {"sizes": sizes, "places": _ERROR_PLACES, "stddev": _numbers(np.concatenate(stddev), 4)}
     users = _numbers(_cell_users(model.model, Boxes.between(edges, edges)), 3)
     return {"kind": "raster", "x_edges": edges.tolist(), "y_edges": edges.tolist(), "users": users, "errors": errors}
 
