@@ -181,7 +181,7 @@ def run_compare(
     """Runs `sfumato compare` on logs: the command as it is shown, and the folder, named so, with what it wrote."""
     output = folder / "".join(c if c.isalnum() else "_" for c in name)
     run(command("compare", "--input", pattern, "--output", str(output), *given, "--overwrite", *runner))
-    return f"sfumato compare --input MAP --output OUT {' '.join(given)}", output
+    return _shown(given), output
 
 
 def compare_map(title: str, name: str, options: str, pattern: str, folder: Path, keys: int) -> tuple[str, Path]:
@@ -196,10 +196,15 @@ def _given(name: str, options: str, keys: int) -> list[str]:
     return [f"--region={one.region}", *depth, *options.split(), "--keys", str(keys), "--seed", "1"]
 
 
+def _shown(given: list[str]) -> str:
+    """The command of a comparison with these options."""
+    return f"sfumato compare --input MAP --output OUT {' '.join(given)}"
+
+
 def compare_in_memory(name: str, options: str, truth: NDArray[np.int64], keys: int) -> tuple[str, str]:
     """The command of `compare_map` as it is shown, and the table of its cases on cohorts drawn from a map's counts."""
-    command, rows, metrics = rows_in_memory(name, options, truth, keys)
-    return command, text_table(rows, metrics)
+    shown, rows, metrics = rows_in_memory(name, options, truth, keys)
+    return shown, text_table(rows, metrics)
 
 
 def rows_in_memory(
@@ -224,7 +229,7 @@ def rows_in_memory(
                 outcomes.append(evaluate_yardstick(case, rows, number, job.evaluation, sums, run_key))
             outcomes += evaluate_case(case, rows, int(truth.sum()), number, job.evaluation, sums, run_key, earlier)
     metrics = job.evaluation.metrics
-    return f"sfumato compare --input MAP --output OUT {' '.join(given)}", summarise(outcomes, metrics), metrics
+    return _shown(given), summarise(outcomes, metrics), metrics
 
 
 def print_run(title: str, made: Callable[[], tuple[str, Path | str]]) -> None:

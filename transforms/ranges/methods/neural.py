@@ -88,27 +88,27 @@ class SpatialNeural(RangeMethod):
 
         The budget is spent. So a checkpoint that cannot be used, such as that of another release, is no failure.
         """
-        try:
-            if self.checkpoints is not None:
-                try:
-                    return self._trained(training, self.checkpoints)
-                except (OSError, RequestError) as error:
-                    NO_CHECKPOINT.emit(error=error)
-            return self._trained(training, None)
-        except DivergedError:  # go on with the other networks, or with the counts alone
-            return None
+        if self.checkpoints is not None:
+            try:
+                return self._trained(training, self.checkpoints)
+            except (OSError, RequestError) as error:
+                NO_CHECKPOINT.emit(error=error)
+        return self._trained(training, None)
 
     def _trained(self, training: Any, folder: str | None) -> Any:
-        """The trained network. folder: of checkpoints; None for none."""
+        """The trained network; None if it diverged. folder: of checkpoints; None for none."""
         is_local = isinstance(training, LocalTraining)
         checkpoint = None
         if folder is not None:
             os.makedirs(folder, exist_ok=True)
             name = f"local-{training.seed}" if is_local else f"paper-{training.size:g}"
             checkpoint = os.path.join(folder, f"{name}.npz")
-        if is_local:
-            return train_local(training, checkpoint)
-        return train_paper(training, seed=self.training_seed, checkpoint=checkpoint)
+        try:
+            if is_local:
+                return train_local(training, checkpoint)
+            return train_paper(training, seed=self.training_seed, checkpoint=checkpoint)
+        except DivergedError:  # go on with the other networks, or with the counts alone
+            return None
 
     def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""
