@@ -48,8 +48,8 @@ class ItemColumns:
         return {self.column: pa.float64() if self.kinds == NUMBERS else pa.string(), self.user_id: pa.string()}
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        users = check_user_id(schema, self.user_id, path)
-        return {self.user_id: users, self.column: column_kind(schema, self.column, "column", self.kinds, path)}
+        check_user_id(schema, self.user_id, path)
+        return {self.column: column_kind(schema, self.column, "column", self.kinds, path)}
 
 
 def column_kind(schema: pa.Schema, name: str, option: str, kinds: tuple[str, ...], path: str) -> str:

@@ -41,7 +41,7 @@ class Columns(Protocol):
     def names(self) -> list[str]: ...
 
     def text_types(self) -> dict[str, pa.DataType]:
-        """The types as which the columns are read from files that hold text alone, such as CSV."""
+        """Returns the type of each column by its role: as which text formats and data frames are read."""
         ...
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
@@ -224,7 +224,7 @@ class LocationColumns:
         return types | {self.user_id: pa.string()}
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        kind = check_user_id(schema, self.user_id, path)
+        check_user_id(schema, self.user_id, path)
         for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
             if self.on_plane:
                 check_axis(schema, name, path)
@@ -239,7 +239,7 @@ class LocationColumns:
                 check_time(schema, column, path)
         if self.auxiliary is not None:
             self.auxiliary.check(schema, path)
-        return {self.user_id: kind}
+        return {}
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,14 @@ def check_time(schema: pa.Schema, name: str, path: str, option: str = "time_colu
 
 
 def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:
-    """Raises RequestError unless the column exists and holds numbers. role: `latitude` or `longitude`."""
+    """Raises RequestError unless a column holds floating-point numbers. role: `latitude` or `longitude`."""
     kind = field_type(schema, name, f"{role}_column", path)
-    if not (pt.is_floating(kind) or pt.is_integer(kind)):
+    if pt.is_integer(kind):  # by the type alone: one user's value must not decide what the column means
+        raise RequestError(
+            f"{path}: column {name!r} holds {kind}; set --coordinates e7 for degrees times 10^7, or convert whole "
+            "degrees to floating-point numbers"
+        )
+    if not pt.is_floating(kind):
         raise RequestError(f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {kind}")
 
 
@@ -283,14 +288,14 @@ def check_axis(schema: pa.Schema, name: str, path: str) -> None:
         raise RequestError(f"{path}: column {name!r} must hold plain coordinates as numbers, it holds {kind}")
 
 
-def check_user_id(schema: pa.Schema, name: str, path: str) -> str:
-    """The kind of user ids: `integers` or `text` (strings or bytes). Raises RequestError for other types."""
+def check_user_id(schema: pa.Schema, name: str, path: str) -> None:
+    """Raises RequestError unless a column exists and holds integers, strings or bytes.
+
+    Files may differ: the integer 7 and the text "7" are one user.
+    """
     kind = field_type(schema, name, "user_id_column", path)
-    if holds_text(kind):
-        return "text"
-    if not pt.is_integer(kind):
+    if not (holds_text(kind) or pt.is_integer(kind)):
         raise RequestError(f"{path}: column {name!r} must hold integers, strings or bytes, it holds {kind}")
-    return "integers"
 
 
 def holds_text(kind: pa.DataType) -> bool:

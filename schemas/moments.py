@@ -145,7 +145,7 @@ class ValueColumns:
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         column_types = {}
         if self.user_id is not None:
-            column_types[self.user_id] = check_user_id(schema, self.user_id, path)
+            check_user_id(schema, self.user_id, path)
         column_types[self.column] = column_kind(schema, self.column, "column", NUMBERS, path)
         if self.second is not None:
             column_types[self.second] = column_kind(schema, self.second, "second_column", NUMBERS, path)

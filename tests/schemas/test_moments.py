@@ -86,7 +86,7 @@ SCHEMA = pa.schema(
 def test_columns_to_read_and_their_kinds() -> None:
     columns = ValueColumns("speed", group="city", latitude="latitude", longitude="longitude")
     assert columns.names() == ["user_id", "speed", "city", "latitude", "longitude"]
-    assert columns.check(SCHEMA, "f") == {"user_id": "text", "speed": "floating-point numbers", "city": "text"}
+    assert columns.check(SCHEMA, "f") == {"speed": "floating-point numbers", "city": "text"}
     rows = ValueColumns("latitude", user_id=None, latitude="latitude", longitude="longitude")
     assert rows.names() == ["latitude", "longitude"]  # each once
     assert rows.check(SCHEMA, "f") == {"latitude": "floating-point numbers"}

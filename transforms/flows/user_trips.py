@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import LocationColumns, holds_text
+from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Locator, Region, deinterleave, ground_metres
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, Codes, join_cells
@@ -48,10 +48,9 @@ class TripItems:
         places = np.searchsorted(kept, np.asarray(second.values, dtype=np.int64))
         pairs = join_cells(first.codes[places].astype(np.uint64), second.codes.astype(np.uint64), MAX_PAIR_DEPTH)
         in_sample = drawn(second.users)
-        text = holds_text(batch.schema.field(self.columns.user_id).type)
         dropped = tuple(a + b for a, b in zip(first.dropped, second.dropped, strict=True))
-        sample = Sample.from_arrays(second.users[in_sample], pairs[in_sample], column_types=_types(text))
-        return EncodedItems(sample, batch.num_rows, dropped, text)
+        sample = Sample.from_arrays(second.users[in_sample], pairs[in_sample])
+        return EncodedItems(sample, batch.num_rows, dropped)
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,8 @@ class RecordItems:
         assert encoded.values is not None
         seconds = np.clip(np.floor(encoded.values) + _EPOCH, 0, (1 << _TIME_BITS) - 1).astype(np.uint64)
         items = seconds << np.uint64(_CELL_BITS) | encoded.codes.astype(np.uint64)
-        sample = Sample.from_arrays(encoded.users, items, column_types=_types(encoded.text_ids))
-        return EncodedItems(sample, encoded.rows, encoded.dropped, encoded.text_ids)
+        sample = Sample.from_arrays(encoded.users, items)
+        return EncodedItems(sample, encoded.rows, encoded.dropped)
 
 
 @dataclass(frozen=True)
@@ -110,10 +109,6 @@ def _with_row(columns: LocationColumns) -> LocationColumns:
 
 def _numbered(rows: pa.RecordBatch, columns: LocationColumns) -> pa.RecordBatch:
     return rows.select([columns.user_id, columns.latitude, columns.longitude, _ROW])
-
-
-def _types(text: bool) -> tuple[str]:
-    return ("text ids" if text else "integer ids",)
 
 
 def count_trips(sample: Sample, max_trips: int, rule: TripRule | None, key: RunKey) -> list[ItemCounts]:

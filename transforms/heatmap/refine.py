@@ -57,9 +57,8 @@ class StartSubQueries(beam.PTransform):
         parameters, key, prior, admit = self._parameters, self._key, self._prior, self._admit
 
         def begin(_: None, users: UserCounts, rows: RowCounts) -> HeatmapState:
-            rows.check_ids()
             rows.emit()
-            counted = admit(users + UserCounts(unusable=rows.without_id), key)
+            counted = admit(users + UserCounts(unusable=rows.nobody), key)
             with _request_errors_as_refusals():
                 state = start(counted, parameters, prior)
             fields = {"users": counted.users, "noise_stddev": counted.noise_stddev, state.noise.UNIT: counted.epsilon}

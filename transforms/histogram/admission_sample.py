@@ -2,8 +2,8 @@
 
 A sampled job reads the records of the drawn users only, and the size of that draw has to stay secret. So the admission
 counts another Poisson sample at a public rate; a job that counts everybody has a rate of 1. The sample's random bits
-are independent of the rounds'. A user in it either has a usable record or has none. A row without a user id counts as
-a user and has its own random bits.
+are independent of the rounds'. A user in it either has a usable record or has none. All rows
+without a user id count as one user.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
 
-_CHUNK = 1 << 20
 _USABLE = np.uint64(1)  # the bit of a user's hash that marks a usable record
 
 
@@ -53,13 +52,11 @@ class AdmissionSampler:
         """Whether the job's own samples hold all users, so that the admission counts them there."""
         return self.rate == 1 and rounds.draws_all
 
-    def drawn_rows(self, rows: int) -> int:
-        """How many of `rows` rows without a user id are drawn. Each has random bits by its number among them."""
-        key, drawn = self.key.subkey("admission sample of rows"), 0
-        for first in range(0, rows, _CHUNK):
-            numbers = np.arange(first, min(first + _CHUNK, rows), dtype=np.uint64)
-            drawn += int((random_bits(key, np.zeros_like(numbers), numbers)[:, 0] < self._limit).sum())
-        return drawn
+    def drawn_nobody(self, nobody: int) -> int:
+        """Returns how many of the users without an id are drawn; see `RowCounts.nobody`."""
+        numbers = np.arange(nobody, dtype=np.uint64)
+        bits = random_bits(self.key.subkey("admission sample of nobody"), np.zeros_like(numbers), numbers)
+        return int((bits[:, 0] < self._limit).sum()) if self.rate < 1 else nobody
 
     def __reduce__(self) -> tuple[type[AdmissionSampler], tuple[RunKey, float]]:
         return AdmissionSampler, (self.key, self.rate)  # never the derived key

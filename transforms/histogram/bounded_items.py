@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.histogram.trie import WHOLE, Prefixes
-from sfumato.transforms.histogram.user_sample import ItemCounts, Sample, add_pairs, run_starts, sum_by_item
+from sfumato.transforms.histogram.user_sample import ItemCounts, Sample, add_pairs, run_starts, sum_by_item, texts_of
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 
 
@@ -102,7 +102,7 @@ def count_items(
         amounts = None if bound.max_records == 1 else np.minimum(shorter.records.astype(np.int64), bound.max_records)
         counted = sum_by_item(shorter.items, amounts)
         if shorter.texts:
-            texts = np.array([shorter.texts[code] for code in counted.items.tolist()], dtype=object)
+            texts = texts_of(counted.items, shorter.texts)
             counted = replace(counted, texts=texts)
         rounds.append(counted)
     return rounds
@@ -115,7 +115,7 @@ def _cut(sample: Sample, prefixes: Prefixes, level: int, item_key: bytes) -> Sam
         shorter_items = Sample.from_arrays(sample.users, codes, sample.records)
         return add_pairs(replace(shorter_items, has_each_user_once=sample.has_each_user_once))
     items, places = np.unique(sample.items.astype(np.uint64), return_inverse=True)
-    texts = np.array([sample.texts[code] for code in items.tolist()], dtype=object)
+    texts = texts_of(items, sample.texts)
     codes, shorter = prefixes.cut(items, texts, level, item_key)
     names = {} if shorter is None else dict(zip(codes.tolist(), shorter.tolist(), strict=True))
     return add_pairs(Sample.from_arrays(sample.users, codes[places], sample.records, names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -39,14 +39,12 @@ class EncodedItems:
         sample: records of the drawn users.
         rows: all rows of the batch.
         dropped: unusable rows by reason, in the order of DROP_REASONS.
-        text_ids: whether user ids are text.
         clamped: values outside the range, which count at its border.
     """
 
     sample: Sample
     rows: int
     dropped: tuple[int, ...]
-    text_ids: bool
     clamped: int = 0
 
 
@@ -72,8 +70,8 @@ class CellItems:
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         """See Items.encode."""
         encoded = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
-        sample = Sample.from_arrays(encoded.users, encoded.codes, column_types=_column_types(encoded.text_ids))
-        return EncodedItems(sample, encoded.rows, encoded.dropped, encoded.text_ids)
+        sample = Sample.from_arrays(encoded.users, encoded.codes)
+        return EncodedItems(sample, encoded.rows, encoded.dropped)
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,8 @@ class ColumnItems:
                 rows = rows.filter(pa.array(readable))
                 values = rows.column(1)
             users, kept = _drawn_users(rows, key, drawn)
-            return self._encoded(_sample_texts(users, values.filter(kept), key), batch, dropped, "text items")
+            sample = _sample_texts(users, values.filter(kept), key)
+            return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()))
         if self.digits is not None:
             numbers = values.to_numpy(zero_copy_only=False)
             coded = (numbers >= 0) & (numbers < 10**self.digits)
@@ -108,14 +107,7 @@ class ColumnItems:
             values = rows.column(1)
         users, kept = _drawn_users(rows, key, drawn)
         items = values.filter(kept).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
-        return self._encoded(Sample.from_arrays(users, items), batch, dropped, "integer items")
-
-    def _encoded(
-        self, sample: Sample, batch: pa.RecordBatch, dropped: NDArray[np.int64], item_type: str
-    ) -> EncodedItems:
-        text_ids = _text_ids(batch, self.columns)
-        sample = replace(sample, column_types=_column_types(text_ids) | {item_type})
-        return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()), text_ids)
+        return EncodedItems(Sample.from_arrays(users, items), batch.num_rows, tuple(dropped.tolist()))
 
 
 @dataclass(frozen=True)
@@ -150,9 +142,7 @@ class ListedItems:
         texts = values.dictionary if holds_text(values.type.value_type) else values.dictionary.cast(pa.string())
         codes = [places.get(text, len(self.listed)) for text in texts.cast(pa.large_binary()).to_pylist()]
         items = np.array(codes, dtype=np.uint64)[values.indices.to_numpy(zero_copy_only=False)]
-        text_ids = _text_ids(batch, self.columns)
-        sample = Sample.from_arrays(users, items, column_types=_column_types(text_ids))
-        return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()), text_ids)
+        return EncodedItems(Sample.from_arrays(users, items), batch.num_rows, tuple(dropped.tolist()))
 
 
 @dataclass(frozen=True)
@@ -197,7 +187,6 @@ class NumberItems:
             Sample.from_arrays(users, items),
             batch.num_rows,
             tuple(dropped.tolist()),
-            _text_ids(batch, self.columns),
             clamped,
         )
 
@@ -252,11 +241,3 @@ def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> S
     names = values.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
     codes = hash_texts(key.subkey("items"), np.array(names, dtype=object))
     return Sample.from_arrays(users, codes[positions], texts=dict(zip(codes.tolist(), names, strict=True)))
-
-
-def _column_types(text_ids: bool) -> frozenset[str]:
-    return frozenset(["text ids" if text_ids else "integer ids"])
-
-
-def _text_ids(batch: pa.RecordBatch, columns: ItemColumns) -> bool:
-    return holds_text(batch.schema.field(columns.user_id).type)

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from apache_beam import typehints
 
-from sfumato.schemas.errors import DataError
 from sfumato.transforms.histogram.admission_sample import (
     AdmissionSampler,
     RoundDraw,
@@ -126,9 +125,6 @@ class SampleAndThreshold(MergeSamples):
         key: of the run.
         prefixes: the prefix code; None if all levels are whole items.
         levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
-
-    Raises:
-        DataError: ids or items are integers in some batches and text in others.
     """
 
     def __init__(
@@ -153,11 +149,7 @@ class SampleAndThreshold(MergeSamples):
         return accumulator
 
     def extract_output(self, accumulator: list[Sample | bytes]) -> list[Histogram]:
-        sample = self._merged(accumulator)
-        for mixed in ({"text ids", "integer ids"}, {"text items", "integer items"}):
-            if mixed <= sample.column_types:
-                raise DataError(f"{' and '.join(sorted(mixed))} in one input: users or items in both would count twice")
-        counts = count_rounds(sample, self._sampler, self._prefixes, self._levels)
+        counts = count_rounds(self._merged(accumulator), self._sampler, self._prefixes, self._levels)
         return threshold_rounds(counts, self._sampler.sampling, self._levels)
 
 
@@ -179,7 +171,7 @@ class _SampleSliceFn(beam.DoFn):
                 ids = batch.column(self._items.columns.user_id)
                 encoded = replace(encoded, sample=draw.with_unusable(encoded.sample, ids, dropped))
                 marked = draw.admission_users(batch.column(self._items.columns.user_id), dropped)
-            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
+            counts += RowCounts(encoded.rows, encoded.dropped, encoded.clamped)
             yield from split_sample(encoded.sample, self._group_bits)
             for group in split_marked_users(marked, self._group_bits):
                 yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group)
@@ -308,8 +300,8 @@ class CountRounds(beam.PTransform):
             rows.emit()
             admission = None
             if admit is not None and admission_sampler is not None:
-                without_id = admission_sampler.drawn_rows(rows.without_id)
-                admission = admit(users + UserCounts(unusable=without_id), key)
+                nobody = admission_sampler.drawn_nobody(rows.nobody)
+                admission = admit(users + UserCounts(unusable=nobody), key)
             SAMPLED_USERS.emit()
             by_round: list[list[ItemCounts]] = [[] for _ in range(rounds)]
             for (number, _part), part_counts in counts.items():

@@ -74,7 +74,6 @@ class Sample:
         items: unsigned[n], item codes.
         records: unsigned[n], the number of records of this user and item.
         texts: the texts of the codes; empty where codes are numbers.
-        column_types: the types of ids and items that all rows had, sampled or not.
         unusable: uint64[k], users of dropped rows, for a job that counts everybody. They may have records too.
         has_each_user_once: whether no user has two rows; False where that was not found out.
     """
@@ -83,7 +82,6 @@ class Sample:
     items: NDArray[np.unsignedinteger]
     records: NDArray[np.unsignedinteger]
     texts: Mapping[int, str] = field(default_factory=dict)
-    column_types: frozenset[str] = frozenset()
     unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     has_each_user_once: bool = False
 
@@ -97,17 +95,15 @@ class Sample:
         items: NDArray[np.unsignedinteger],
         records: NDArray[np.unsignedinteger] | None = None,
         texts: Mapping[int, str] | None = None,
-        column_types: Iterable[str] = (),
     ) -> Sample:
         """A sample with narrow arrays. records: None for one each."""
         records = np.broadcast_to(np.uint8(1), len(users)) if records is None else _narrow(records)
-        return cls(users, _narrow(items), records, texts or {}, frozenset(column_types))
+        return cls(users, _narrow(items), records, texts or {})
 
     def pack(self, spill: Spill) -> bytes:
         """The sample as bytes that travel in its place (see Spill)."""
         types = self.items.dtype.str, self.records.dtype.str
-        texts, column_types = list(self.texts.values()), sorted(self.column_types)
-        header = json.dumps([*types, texts, column_types, self.has_each_user_once], ensure_ascii=False)
+        header = json.dumps([*types, list(self.texts.values()), self.has_each_user_once], ensure_ascii=False)
         codes = np.fromiter(self.texts, np.uint64, len(self.texts))
         columns = (self.users, self.items, self.records, codes, self.unusable)
         arrays = (np.ascontiguousarray(array).data for array in columns)
@@ -117,11 +113,11 @@ class Sample:
     def unpack(cls, stored: bytes) -> Sample:
         """The sample that `pack` stored."""
         header, users, items, records, codes, unusable = load(stored)
-        item_type, record_type, names, column_types, once = json.loads(bytes(header))
+        item_type, record_type, names, once = json.loads(bytes(header))
         texts = dict(zip(np.frombuffer(codes, np.uint64).tolist(), names, strict=True))
         arrays = np.frombuffer(items, item_type), np.frombuffer(records, record_type)
         hashes, dropped = (np.frombuffer(column, np.uint64) for column in (users, unusable))
-        return cls(hashes, *arrays, texts, frozenset(column_types), dropped, once)
+        return cls(hashes, *arrays, texts, dropped, once)
 
     def user_counts(self) -> UserCounts:
         """The users with a record, and those that have dropped rows alone. All of their records must be here."""
@@ -143,9 +139,8 @@ def merge(samples: Sequence[Sample]) -> Sample:
     items = np.concatenate([sample.items for sample in samples])
     records = np.concatenate([sample.records for sample in samples])
     texts = {code: text for sample in samples for code, text in sample.texts.items()}
-    column_types = frozenset().union(*(sample.column_types for sample in samples))
     unusable = np.unique(np.concatenate([sample.unusable for sample in samples]))
-    return add_pairs(replace(Sample.from_arrays(users, items, records, texts, column_types), unusable=unusable))
+    return add_pairs(replace(Sample.from_arrays(users, items, records, texts), unusable=unusable))
 
 
 def add_pairs(sample: Sample) -> Sample:
@@ -158,7 +153,7 @@ def add_pairs(sample: Sample) -> Sample:
     users, items = sample.users[order], sample.items[order]
     starts = run_starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
     records = np.add.reduceat(sample.records[order], starts, dtype=np.uint64)
-    pairs = Sample.from_arrays(users[starts], items[starts], records, sample.texts, sample.column_types)
+    pairs = Sample.from_arrays(users[starts], items[starts], records, sample.texts)
     return replace(pairs, unusable=sample.unusable)
 
 
@@ -240,8 +235,7 @@ def count_rounds(
     for number, level in enumerate(levels):
         counted = sum_by_item(items[drawn[:, number]])
         if sample.texts:
-            texts = np.array([sample.texts[code] for code in counted.items.tolist()], dtype=object)
-            counted = replace(counted, texts=texts)
+            counted = replace(counted, texts=texts_of(counted.items, sample.texts))
         if prefixes is not None:
             codes, shorter = prefixes.cut(counted.items, counted.texts, level, item_key)
             counted = add_counts([ItemCounts(codes, counted.counts, shorter)])
@@ -259,9 +253,19 @@ def add_counts(counts: Iterable[ItemCounts]) -> ItemCounts:
     items, numbers = (
         np.concatenate(arrays) for arrays in zip(*((part.items, part.counts) for part in parts), strict=True)
     )
-    texts = [part.texts for part in parts if part.texts is not None]
-    total = sum_by_item(items, numbers, np.concatenate(texts) if texts else None)
+    texts = None
+    if any(part.texts is not None for part in parts):
+        texts = np.concatenate([texts_of(part.items, {}) if part.texts is None else part.texts for part in parts])
+    total = sum_by_item(items, numbers, texts)
     return replace(total, dropped_users=dropped_users)
+
+
+def texts_of(items: NDArray[np.uint64], texts: Mapping[int, str]) -> NDArray[np.object_]:
+    """Returns the text of each item code, object[n]. Integers are in no list of texts where both are in one log."""
+    numbers = items.astype(np.uint64).view(np.int64).tolist()
+    return np.array(
+        [texts.get(code, str(number)) for code, number in zip(items.tolist(), numbers, strict=True)], dtype=object
+    )
 
 
 def sum_by_item(

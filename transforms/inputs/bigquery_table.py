@@ -54,9 +54,6 @@ class BigQueryLog:
     def is_empty(self) -> bool:
         return self.rows == 0
 
-    def largest_integer(self, name: str) -> float:
-        return 0.0  # no statistics are at hand
-
     def cuts(self) -> Iterator[tuple[int, int, str]]:
         session = self._session(_MAX_STREAMS, self._columns)
         for number, stream in enumerate(session.streams):

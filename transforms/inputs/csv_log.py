@@ -1,8 +1,11 @@
-"""CSV files with a header, plain or with gzip: slices of whole lines.
+"""CSV files with a header, plain or with gzip: slices of whole records (RFC 4180).
 
-A column is read as what the job needs: user ids and categories as text, the rest as numbers, times or booleans. So the
-id `007` stays different from `7`, whatever the other rows hold. A value of another kind is missing, so that no single
-record decides whether a run ends. Values in quotes may hold anything but line breaks.
+A column is read as its role in the job: user ids and categories as text, the rest as numbers, times or booleans. So
+the id `007` stays different from `7`, whatever the other rows hold.
+
+Only LF and CR LF end a record, and not within quotes. A line with more or fewer values than the header, or with a quote
+that is not closed, is one row without any value, and the next line is read as if it were not there: what one user's
+record holds neither ends a run nor hides or adds another user's.
 """
 
 from __future__ import annotations
@@ -16,16 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
-from sfumato.transforms.inputs.text_lines import LineFile, reading_text
-from sfumato.transforms.inputs.text_values import from_text, largest_integer, usable_values
+from sfumato.transforms.inputs.text_lines import HEAD_BYTES, MAX_RECORD_BYTES, LineFile, reading_text, whole_lines
+from sfumato.transforms.inputs.text_values import finite, parsed, text_array
 
 _DELIMITERS = (",", ";", "\t", "|")  # the one that most often stands in the header is the file's
 _BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 4 << 20
-_QUOTE, _LINE_END = 34, 10
+_QUOTE, _LF, _CR = 34, 10, 13
+_RETURN = "\u0100"  # a carriage return inside a value, which Python's csv module would take for a line's end
 _OF_A_VALUE = "conversion error"  # in Arrow's message, where the lines themselves are right
 
 
@@ -36,13 +41,17 @@ class CsvLog:
         self._log = log
         self._path = log.path
         self._types = types
-        self._lines = LineFile(log)
+        self._lines = LineFile(log, self._whole_records)
 
     @cached_property
     def _header(self) -> tuple[list[str], str, int]:
         """The columns' names, the delimiter, and the bytes up to the first row."""
         head = self._lines.head
-        line, _, _ = head.partition(b"\n")
+        if not head:  # a logger that writes its header with its first record
+            return list(self._types), ",", 0
+        line, line_end, _ = head.partition(b"\n")
+        if not line_end and len(head) >= HEAD_BYTES:
+            raise DataError(f"{self._path}: has no line end in its first megabyte; is it a text file?")
         start = min(len(line) + 1, len(head))
         text = line.removeprefix(_BOM).decode("utf-8").rstrip("\r")
         if "\r" in text:
@@ -75,66 +84,175 @@ class CsvLog:
     def cuts(self) -> Iterator[tuple[int, int, str]]:
         yield from self._lines.cuts(self._header[2])
 
-    def largest_integer(self, name: str) -> float:
-        head = FileSlice(self._log, self._header[2], len(self._lines.head), is_last=True)
-        return max((largest_integer(batch.column(0)) for batch in self.batches(head, [name])), default=0.0)
-
     def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        header, delimiter, start = self._header
+        start = self._header[2]
+        for chunk in self._lines.chunks(max(part.first, start), part.end):
+            if not bytes(chunk).strip():
+                continue  # blank lines, of which Arrow makes no table
+            columns, without_values = (self._plain if self._is_plain(chunk) else self._any_form)(chunk, names)
+            # Lines that are no record are rows too, so that they count as what has no user id.
+            missing = [pa.nulls(without_values, column.type) for column in columns]
+            columns = [pa.concat_arrays(pair) for pair in zip(columns, missing, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, list(names))
+
+    def _plain(self, chunk: memoryview, names: Sequence[str]) -> tuple[list[pa.Array], int]:
+        """The columns of lines that are a record each, and the number of lines with other numbers of values."""
+        header, delimiter, _ = self._header
+        without_values = list[int]()
+
+        def skip(_: pa_csv.InvalidRow) -> str:
+            without_values.append(1)  # by a thread of Arrow
+            return "skip"
+
         # Columns that nobody reads may share a name, so here they have none.
         columns = [name if name in names else f"\0{place}" for place, name in enumerate(header)]
-        parsing = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=False)
-        converting = pa_csv.ConvertOptions(
-            include_columns=list(names),
-            column_types={name: _parsed_type(self._types[name]) for name in names},
-            strings_can_be_null=False,  # a category may be NA, the code of Namibia; numbers may be missing as NA
-        )
-        as_text = pa_csv.ConvertOptions(
-            include_columns=list(names), column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-        )
         reading = pa_csv.ReadOptions(column_names=columns, block_size=_BLOCK_BYTES)
-        for chunk in self._lines.chunks(max(part.first, start), part.end):
-            self._check_quotes(chunk)
-            if len(chunk) < _BLOCK_BYTES and not bytes(chunk).strip():
-                continue  # blank lines, of which Arrow makes no table
+        parsing = pa_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip)
+        for direct in (pt.is_floating, lambda _: False):  # Arrow reads numbers fast, where all of them are numbers
+            types = {name: self._types[name] if direct(self._types[name]) else pa.string() for name in names}
+            converting = pa_csv.ConvertOptions(
+                include_columns=list(names),
+                column_types=types,
+                strings_can_be_null=False,  # a category may be NA, the code of Namibia; numbers may be missing as NA
+                check_utf8=False,
+            )
+            without_values.clear()
             try:
                 table = pa_csv.read_csv(pa.py_buffer(chunk), reading, parsing, converting)
+                break
             except pa.ArrowInvalid as error:
                 if _OF_A_VALUE not in str(error):
                     raise
-                table = pa_csv.read_csv(pa.py_buffer(chunk), reading, parsing, as_text)
-            for batch in table.combine_chunks().to_batches():
-                yield pa.RecordBatch.from_arrays([self._converted(batch.column(name), name) for name in names], names)
+        held = [table.column(name).combine_chunks() for name in names]
+        return [self._values(column, name) for column, name in zip(held, names, strict=True)], len(without_values)
 
-    def _converted(self, column: pa.Array, name: str) -> pa.Array:
-        if not pt.is_string(column.type):
-            return column
-        try:
-            return from_text(column, self._types[name], self._path, name)
-        except DataError:
-            return usable_values(column, self._types[name])
+    def _any_form(self, chunk: memoryview, names: Sequence[str]) -> tuple[list[pa.Array], int]:
+        """The columns of lines of any form, as `_plain` returns them; slower."""
+        header, delimiter, _ = self._header
+        places, rows, without_values = [header.index(name) for name in names], list[list[str]](), 0
+        for fields, _ in _records(bytes(chunk), delimiter, len(header), is_end=True):
+            if fields is None:
+                without_values += 1
+            elif fields:
+                rows.append(fields)
+        columns = []
+        for name, place in zip(names, places, strict=True):
+            raw = [row[place].replace(_RETURN, "\r").encode("latin-1") for row in rows]
+            columns.append(self._values(text_array(raw), name))
+        return columns, without_values
 
-    def _check_quotes(self, chunk: memoryview) -> None:
-        """Raises DataError where a line has an odd number of quotes.
+    def _values(self, column: pa.Array, name: str) -> pa.Array:
+        return finite(column) if pt.is_floating(column.type) else parsed(column, self._types[name])
 
-        A value with a line break starts on such a line. A slice could begin in the middle of it, so it is refused.
-        """
+    def _whole_records(self, data: bytes) -> int:
+        """See Whole."""
+        end = whole_lines(data)
+        raw = np.frombuffer(data, np.uint8, end)
+        quotes = np.flatnonzero(raw == _QUOTE) if b'"' in data else np.empty(0, np.int64)
+        if not len(quotes):
+            return end
+        delimiter = self._header[1]
+        if _are_in_place(raw, quotes, delimiter):
+            ends = np.flatnonzero(raw == _LF) + 1
+            whole = ends[np.searchsorted(quotes, ends) % 2 == 0]
+            return int(whole[-1]) if len(whole) else 0
+        return sum(taken for _, taken in _records(data[:end], delimiter, len(self._header[0]), is_end=False))
+
+    def _is_plain(self, chunk: memoryview) -> bool:
+        """Whether Arrow reads the lines as this module does: every line end ends a record, and nothing else does."""
         raw = np.frombuffer(chunk, np.uint8)
-        quotes = raw == _QUOTE
-        if not quotes.any():
+        returns = np.flatnonzero(raw == _CR)
+        returns = returns[returns + 1 < len(raw)]
+        if len(returns) and (raw[returns + 1] != _LF).any():
+            return False
+        quotes = np.flatnonzero(raw == _QUOTE)
+        if not len(quotes):
+            return True
+        line_ends = np.flatnonzero(raw == _LF)
+        return (
+            len(quotes) % 2 == 0
+            and not (np.searchsorted(quotes, line_ends) % 2).any()
+            and _are_in_place(raw, quotes, self._header[1])
+        )
+
+
+def _are_in_place(raw: NDArray[np.uint8], quotes: NDArray[np.int64], delimiter: str) -> bool:
+    """Whether quotes stand only around whole values, or twice for one in a value.
+
+    raw: uint8[n], bytes that begin with a record. quotes: int64[k], the places of all quotes in them.
+    """
+    around = np.array([ord(delimiter), _LF, _QUOTE], np.uint8)
+    opening, closing = quotes[::2], quotes[1::2]
+    before = raw[opening[opening > 0] - 1]
+    closing = closing[closing + 1 < len(raw)]
+    after = raw[closing + 1]
+    line_end = np.zeros(len(closing), dtype=bool)
+    inner = np.flatnonzero((after == _CR) & (closing + 2 < len(raw)))
+    line_end[inner] = raw[closing[inner] + 2] == _LF
+    return bool(np.isin(before, around).all() and (np.isin(after, around) | line_end).all())
+
+
+class _Feed:
+    """Lines for Python's csv module, from a place that can be set back."""
+
+    def __init__(self, lines: list[str]):
+        self.lines = lines
+        self.at = 0
+        self.is_exhausted = False
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> str:
+        if self.at == len(self.lines):
+            self.is_exhausted = True
+            raise StopIteration
+        self.at += 1
+        return self.lines[self.at - 1] + "\n"
+
+
+def _records(data: bytes, delimiter: str, columns: int, is_end: bool) -> Iterator[tuple[list[str] | None, int]]:
+    """Yields the values and the bytes of each record, one after the other.
+
+    Values are bytes as Latin-1; a blank line has none, and a line that is no record has None. A record of several lines
+    must be as RFC 4180 says. Otherwise its first line is no record, and the second one begins the next.
+
+    Args:
+        data: begin with a record.
+        delimiter: between values.
+        columns: the number of values of a record.
+        is_end: whether no more lines come. If some do, records end before one that they may belong to.
+    """
+    csv.field_size_limit(2 * MAX_RECORD_BYTES)
+    raw = data.split(b"\n")
+    if not raw[-1]:
+        raw.pop()
+    feed = _Feed([line.decode("latin-1").replace("\r", _RETURN) for line in raw])
+    reader = csv.reader(feed, delimiter=delimiter)
+    while feed.at < len(raw):
+        first = feed.at
+        fields = next(reader)
+        lines = raw[first : feed.at]
+        text = b"\n".join(lines)
+        if feed.is_exhausted and not is_end and len(data) <= MAX_RECORD_BYTES:
             return
-        starts = np.concatenate([[0], np.flatnonzero(raw == _LINE_END) + 1])
-        starts = starts[starts < len(raw)]
-        if np.bitwise_xor.reduceat(quotes.view(np.uint8), starts).any():
-            raise DataError(
-                f"{self._path}: a line has an odd number of quotes; a value may not hold a line break, and a quote in "
-                "a value is written twice; convert the file to Parquet, or leave the column out"
-            )
+        if len(lines) > 1 and (feed.is_exhausted or len(fields) != columns or not _is_record(text, delimiter)):
+            feed.at, feed.is_exhausted = first + 1, False
+            reader = csv.reader(feed, delimiter=delimiter)
+            yield None, len(lines[0]) + 1
+            continue
+        if text in (b"", b"\r"):
+            yield [], len(text) + 1
+            continue
+        if text.endswith(b"\r"):
+            fields[-1] = fields[-1].removesuffix(_RETURN)
+        yield (fields if len(fields) == columns and not feed.is_exhausted else None), len(text) + 1
 
 
-def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    """The type that Arrow's CSV reader converts to; times are converted afterwards."""
-    return pa.string() if pt.is_timestamp(kind) else kind
+def _is_record(text: bytes, delimiter: str) -> bool:
+    raw = np.frombuffer(text, np.uint8)
+    quotes = np.flatnonzero(raw == _QUOTE)
+    return len(quotes) % 2 == 0 and _are_in_place(raw, quotes, delimiter)
 
 
 def _is_number(text: str) -> bool:

@@ -80,14 +80,15 @@ class OpenLog(Protocol):
     def cuts(self) -> Iterator[tuple[int, int, str]]:
         """The first, end and stream of each slice, in order."""
 
-    def largest_integer(self, name: str) -> float:
-        """The largest absolute value of a column of whole numbers, by the footer or the first rows; else 0."""
-
     def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The named columns of a slice, in batches of at most about a million rows."""
 
 
 class LogFormat(Protocol):
-    """A format of logs: it opens a file. types: in which it yields the named columns where a file has text alone."""
+    """A format of logs: it opens a file.
+
+    types: of the columns that the job reads, by their roles. A format of text yields the columns in these types; a
+    format with a schema keeps its own.
+    """
 
     def __call__(self, log: LogFile, types: Types) -> AbstractContextManager[OpenLog]: ...

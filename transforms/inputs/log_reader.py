@@ -31,7 +31,7 @@ from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
-from sfumato.transforms.inputs.text_values import from_text
+from sfumato.transforms.inputs.text_values import parsed
 
 FORMATS: Mapping[str, LogFormat] = MappingProxyType({
     "parquet": open_parquet_log,
@@ -45,7 +45,6 @@ SUFFIXES: Mapping[str, str] = MappingProxyType({
     **dict.fromkeys((".ndjson", ".jsonl", ".ndjson.gz", ".jsonl.gz"), "ndjson"),
 })  # fmt: skip
 _WITH_ROWS = ("parquet", "bigquery")  # formats whose files state the number of their rows
-_E7_DEGREES = 1e6  # integers this large are no degrees
 LeftOut = Callable[[int, int], None]  # is given the numbers of rows of earlier and of later days
 # Small files share an element of a pipeline: at most so many bytes and files.
 BUNDLE_BYTES, BUNDLE_FILES = 64 << 20, 128
@@ -76,7 +75,6 @@ class LogMetadata:
 def inspect_log(log: LogFile, columns: Columns) -> LogMetadata:
     """Reads a file's footer or first rows. Raises RequestError if a column is missing or has a wrong type."""
     with open_log(log, columns) as (file, reading):
-        _check_degrees(file, reading, log)
         return LogMetadata(file.rows, reading.column_types, _format_of(log) in _WITH_ROWS)
 
 
@@ -322,7 +320,7 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
     for name, value in log.partition:
         if name in wanted and name not in schema.names:
             kind = types.get(name, pa.string())
-            constants[name] = from_text(pa.array([value], pa.string()), kind, log.path, name)[0]
+            constants[name] = parsed(pa.array([value], pa.string()), kind)[0]
             shown = _with_column(shown, name, kind)
     try:
         kinds = columns.check(shown, log.path)
@@ -358,18 +356,3 @@ def _advice(layout: LogLayout, schema: pa.Schema, axes: list[str]) -> str:
     if missing and (b"geo" in (schema.metadata or {}) or "geometry" in schema.names):
         return "; or give --geometry_column for a column of points"
     return ""
-
-
-def _check_degrees(file: OpenLog, reading: Reading, log: LogFile) -> None:
-    """Raises RequestError for whole numbers in place of degrees that are too large: they look like E7.
-
-    By the footer of a Parquet file, or by the first rows of other files.
-    """
-    layout = log.layout
-    if layout.e7 or layout.on_plane or reading.derives:
-        return
-    for name in (layout.latitude, layout.longitude):
-        if name in reading.sources and file.largest_integer(name) >= _E7_DEGREES:
-            raise RequestError(
-                f"{log.path}: column {name!r} holds integers far beyond 180 degrees; did you mean --coordinates e7?"
-            )

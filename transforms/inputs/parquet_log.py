@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.types as pt
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.files import is_remote, open_file
@@ -72,17 +71,6 @@ class ParquetLog:
         groups = list(range(part.first, min(part.end, self._file.num_row_groups)))
         threads = sum(self._file.metadata.row_group(group).num_rows for group in groups) > _ROWS_OF_A_THREAD
         yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names), use_threads=threads)
-
-    def largest_integer(self, name: str) -> float:
-        if not pt.is_integer(self.schema.field(name).type):
-            return 0.0
-        metadata, largest = self._file.metadata, 0.0
-        (place,) = (place for place, path in enumerate(self._file.schema.names) if path == name)
-        for group in range(metadata.num_row_groups):
-            statistics = metadata.row_group(group).column(place).statistics
-            if statistics is not None and statistics.has_min_max:
-                largest = max(largest, abs(statistics.min), abs(statistics.max))
-        return largest
 
     def check_ids(self, names: Iterable[str]) -> None:
         """Raises RequestError if a column of a table has another id here: it is another column of the same name."""

@@ -3,8 +3,9 @@
 Well-known binary and text are of OGC 06-103r4, GeoParquet of its specification 1.1, quadkeys of the Bing Maps tile
 system.
 
-A value that says no place is missing, and never an error: whether a run fails must not depend on one user's record. The
-noisy counts of users refuse a run in which many have no place.
+A value that says no place is missing, and never an error: whether a run fails must not depend on one user's record. So
+points are matched as patterns of fixed size here; a parser of all geometries follows whatever a value nests. The noisy
+counts of users refuse a run in which many have no place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
@@ -26,10 +26,20 @@ from sfumato.transforms.inputs.text_values import is_text
 
 Degrees = tuple[pa.Array, pa.Array]  # latitudes and longitudes, float64[n], missing where there is no place
 _WGS_84 = {("EPSG", "4326"), ("OGC", "CRS84")}
-_POINT = np.dtype([("order", "u1"), ("kind", "<u4"), ("x", "<f8"), ("y", "<f8")])
-_POINT_SRID = np.dtype([("order", "u1"), ("kind", "<u4"), ("srid", "<u4"), ("x", "<f8"), ("y", "<f8")])
-_HAS_SRID = 0x20000000
 _WGS_84_SRID = 4326
+# Kinds of a point in well-known binary, of ISO and with PostGIS's flags: by whether an SRID follows, and by axes.
+_Z, _M, _SRID = 0x80000000, 0x40000000, 0x20000000
+_POINT_KINDS = {
+    (has_srid, axes): [kind | (_SRID if has_srid else 0) for kind in kinds]
+    for has_srid in (False, True)
+    for axes, kinds in {2: [1], 3: [1001, 2001, 1 | _Z, 1 | _M], 4: [3001, 1 | _Z | _M]}.items()
+}
+_WKB_SIZES = sorted({start + 8 * axes for start in (5, 9) for axes in (2, 3, 4)})
+_WKT_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_WKT_POINT = (
+    rf"(?i)^\s*(?:SRID\s*=\s*{_WGS_84_SRID}\s*;)?\s*POINT\s*(?:ZM|Z|M)?\s*"
+    rf"\(\s*(?P<x>{_WKT_NUMBER})\s+(?P<y>{_WKT_NUMBER})(?:\s+{_WKT_NUMBER}){{0,2}}\s*\)\s*$"
+)
 _HEX = np.full(256, 255, np.uint8)
 _HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 _HEX[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
@@ -89,57 +99,64 @@ def points_of(column: pa.Array) -> Degrees:
         x, y = (pc.struct_field(column, axis).cast(pa.float64(), safe=False) for axis in ("x", "y"))
         return y, x
     texts = is_text(column.type)
-    binary = column.cast(pa.large_string()).cast(pa.large_binary()) if texts else column.cast(pa.large_binary())
-    lengths = pc.binary_length(binary)
-    sizes = pc.unique(lengths.drop_null()).to_pylist()
-    if len(sizes) == 1:  # logs have one form of point
-        points = _uniform(binary, sizes[0], texts)
-        if points is not None:
-            rows, found = points
-            if "srid" in (found.dtype.names or ()):
-                rows, found = rows[found["srid"] == _WGS_84_SRID], found[found["srid"] == _WGS_84_SRID]
-            x, y = np.full((2, len(column)), np.nan)
-            x[rows], y[rows] = found["x"], found["y"]
-            missing = np.ones(len(column), bool)
-            missing[rows] = False
-            return pa.array(y, mask=missing), pa.array(x, mask=missing)
-    return _any_points(binary, texts)
+    binary = column.cast(pa.large_binary()) if not texts else _bytes_of(column)
+    places = np.full((2, len(column)), np.nan)  # longitudes and latitudes
+    lengths = np.asarray(pc.binary_length(binary).fill_null(0))
+    for size in _WKB_SIZES:
+        rows = np.flatnonzero(lengths == size * (2 if texts else 1))
+        if len(rows):
+            places[:, rows] = _from_wkb(_rectangle(binary if len(rows) == len(binary) else binary.take(rows), texts))
+    if texts and np.isnan(places[0]).any():
+        places = np.where(np.isnan(places[0]), _from_wkt(binary), places)
+    missing = ~np.isfinite(places).all(axis=0)
+    return pa.array(places[1], mask=missing), pa.array(places[0], mask=missing)
 
 
-def _uniform(binary: pa.Array, size: int, texts: bool) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
-    """The rows with a value and their points, if all are two-dimensional points of one size; None otherwise."""
-    form = {21: _POINT, 25: _POINT_SRID}.get(size // 2 if texts else size)
-    if form is None or (texts and size % 2):
-        return None
-    rows = np.flatnonzero(~np.asarray(binary.is_null()))
-    # Without nulls the values lie without gaps in the buffer.
-    values = binary.drop_null()
-    offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + 2]
-    raw: NDArray[Any] = np.frombuffer(values.buffers()[2], np.uint8, size * len(values), int(offsets[0]))
-    if texts:
-        nibbles = _HEX[raw]
-        if (nibbles == 255).any():
-            return None
-        raw = nibbles[0::2] << 4 | nibbles[1::2]
-    points = raw.view(form) if raw.flags["C_CONTIGUOUS"] else np.ascontiguousarray(raw).view(form)
-    expected = 1 | (_HAS_SRID if form is _POINT_SRID else 0)
-    return (rows, points) if ((points["order"] == 1) & (points["kind"] == expected)).all() else None
+def _bytes_of(column: pa.Array) -> pa.Array:
+    """Strings as their bytes, which need not be UTF-8."""
+    if pt.is_string_view(column.type):
+        return column.cast(pa.binary_view()).cast(pa.large_binary())
+    return column.cast(pa.binary() if pt.is_string(column.type) else pa.large_binary()).cast(pa.large_binary())
 
 
-def _any_points(binary: pa.Array, texts: bool) -> Degrees:
-    """Points of any form that Shapely reads, a Python object each. texts: whether they are hexadecimal WKB or WKT."""
-    values = np.asarray(binary.to_numpy(zero_copy_only=False), dtype=object)
-    if texts:
-        texts_of = [None if value is None else value.decode(errors="replace") for value in values]
-        values = np.array(texts_of, dtype=object)
-        is_hex = np.array([value is not None and value[:1] in ("0",) for value in values], dtype=bool)
-        shapes = np.full(len(values), None, dtype=object)
-        shapes[is_hex] = shapely.from_wkb(values[is_hex], on_invalid="ignore")
-        shapes[~is_hex] = shapely.from_wkt(values[~is_hex], on_invalid="ignore")
-    else:
-        shapes = shapely.from_wkb(values, on_invalid="ignore")
-    usable = (shapely.get_type_id(shapes) == 0) & np.isin(shapely.get_srid(shapes), (0, _WGS_84_SRID))
-    return pa.array(shapely.get_y(shapes), mask=~usable), pa.array(shapely.get_x(shapes), mask=~usable)
+def _rectangle(binary: pa.Array, texts: bool) -> NDArray[np.uint8]:
+    """The bytes of n values of one size, uint8[n, size]. texts: of hexadecimal digits; bad ones give no point."""
+    offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
+    raw = np.frombuffer(binary.buffers()[2], np.uint8, int(offsets[-1] - offsets[0]), int(offsets[0]))
+    raw = raw.reshape(len(binary), -1)
+    if not texts:
+        return raw
+    nibbles = _HEX[raw]
+    decoded = nibbles[:, 0::2] << 4 | nibbles[:, 1::2] & 15
+    decoded[(nibbles == 255).any(axis=1), 0] = 255  # no byte order
+    return np.asarray(decoded)
+
+
+def _from_wkb(raw: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Longitudes and latitudes, float64[2, n], of values of one size, uint8[n, size]; NaN for what is no point."""
+    places = np.full((2, len(raw)), np.nan)
+    for order, mark in (("<", 1), (">", 0)):
+        kinds = np.ascontiguousarray(raw[:, 1:5]).view(f"{order}u4")[:, 0]
+        for has_srid in (False, True):
+            start = 9 if has_srid else 5
+            axes, rest = divmod(raw.shape[1] - start, 8)
+            if rest or not 2 <= axes <= 4:
+                continue
+            rows = np.flatnonzero((raw[:, 0] == mark) & np.isin(kinds, _POINT_KINDS[has_srid, axes]))
+            if has_srid:
+                srids = np.ascontiguousarray(raw[rows, 5:9]).view(f"{order}u4")[:, 0]
+                rows = rows[srids == _WGS_84_SRID]
+            places[:, rows] = np.ascontiguousarray(raw[rows, start : start + 16]).view(f"{order}f8").T
+    return places
+
+
+def _from_wkt(texts: pa.Array) -> NDArray[np.float64]:
+    """Longitudes and latitudes, float64[2, n], of bytes; NaN for what is no point in well-known text."""
+    found = pc.extract_regex(texts, _WKT_POINT)
+    return np.stack([
+        np.asarray(pc.struct_field(found, axis).cast(pa.large_string()).cast(pa.float64()).fill_null(np.nan))
+        for axis in ("x", "y")
+    ])  # fmt: skip
 
 
 def check_cells(schema: pa.Schema, cells: CellColumn, path: str) -> None:

@@ -1,10 +1,10 @@
-"""Files of lines, plain or with gzip: slices and chunks of whole lines, and errors without values."""
+"""Files of lines, plain or with gzip: slices and chunks of whole records, and errors without values."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any
@@ -15,39 +15,47 @@ from sfumato.schemas.errors import DataError
 from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.inputs.log_file import TO_THE_END, LogFile
 
+Whole = Callable[[bytes], int]  # how many bytes of some data are whole records; the data begin with a record
+
 CHUNK_BYTES = 16 << 20
 SLICE_BYTES = 256 << 20
-MAX_LINE_BYTES = 64 << 20
-_HEAD_BYTES = 1 << 20
+MAX_RECORD_BYTES = 64 << 20
+NO_RECORD = b"\0\n"  # a line that no format takes for a record
+HEAD_BYTES = 1 << 20
 _GZIP_RATIO = 4  # a rough guess at how much smaller gzip makes a log; only the number of threads depends on it
+
+
+def whole_lines(data: bytes) -> int:
+    """Returns how many bytes of some data are whole lines. Only LF ends a line."""
+    return data.rfind(b"\n") + 1
 
 
 class LineFile:
     """A file of lines, read from any place on.
+
+    Args:
+        log: the file.
+        whole: finds whole records, where a record may have several lines.
 
     Attributes:
         path: of the file.
         is_packed: whether it is read through gzip, by its name.
     """
 
-    def __init__(self, log: LogFile):
+    def __init__(self, log: LogFile, whole: Whole = whole_lines):
         self.path = log.path
         self.is_packed = log.path.endswith(".gz")
         self._log = log
+        self._whole = whole
 
     @cached_property
     def head(self) -> bytes:
-        """The first whole lines, up to a megabyte. Raises DataError for what is no text of lines."""
+        """The first megabyte. Raises DataError for UTF-16."""
         with self._opened(0) as stream:
-            data = bytes(stream.read(_HEAD_BYTES))
+            data = bytes(stream.read(HEAD_BYTES))
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise DataError(f"{self.path}: is UTF-16 text; convert it to UTF-8")
-        if len(data) < _HEAD_BYTES:
-            return data
-        cut = data.rfind(b"\n") + 1
-        if not cut:
-            raise DataError(f"{self.path}: has no line end in its first megabyte; is it a text file?")
-        return data[:cut]
+        return data
 
     @cached_property
     def _size(self) -> int:
@@ -60,7 +68,7 @@ class LineFile:
     def estimated_lines(self, start: int) -> int:
         """The number of lines after the first `start` bytes, from the file's size and its first lines."""
         sample = self.head[start:]
-        lines = len(sample.splitlines())
+        lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
         size = self._size * (_GZIP_RATIO if self.is_packed else 1)
         return lines * max(size - start, 0) // max(len(sample), 1)
 
@@ -69,37 +77,44 @@ class LineFile:
         return all(not bytes(chunk).strip() for chunk in self.chunks(start, TO_THE_END))
 
     def cuts(self, start: int) -> Iterator[tuple[int, int, str]]:
-        """The first and end, in bytes, of slices of about SLICE_BYTES that end at line ends; see OpenLog.cuts."""
+        """The first and end, in bytes, of slices of about SLICE_BYTES of whole records; see OpenLog.cuts."""
         first = start
-        while not self.is_packed and self._size - first > 1.5 * SLICE_BYTES:
-            end = self._line_end(first + SLICE_BYTES)
-            yield first, end, ""
-            first = end
+        if not self.is_packed and self._size - start > 1.5 * SLICE_BYTES:
+            # From the start on: whether a line end is inside a quoted value shows from no place in the middle.
+            for _, end in self._whole_chunks(start, TO_THE_END):
+                if end - first >= SLICE_BYTES and self._size - end > SLICE_BYTES // 2:
+                    yield first, end, ""
+                    first = end
         yield first, TO_THE_END, ""
 
-    def _line_end(self, place: int) -> int:
-        """The byte after the line end that follows a byte."""
-        with self._opened(place) as stream:
-            while data := bytes(stream.read(1 << 16)):
-                if (found := data.find(b"\n")) >= 0:
-                    return place + found + 1
-                place += len(data)
-        return place
-
     def chunks(self, first: int, end: int) -> Iterator[memoryview]:
-        """Chunks of whole lines from a byte to before another; the last line may lack its end."""
-        rest = b""
+        """Yields chunks of whole records from a byte to before another; the last line may lack its end.
+
+        A line of more than MAX_RECORD_BYTES is replaced by NO_RECORD, so that its size ends no run.
+        """
+        return (chunk for chunk, _ in self._whole_chunks(first, end))
+
+    def _whole_chunks(self, first: int, end: int) -> Iterator[tuple[memoryview, int]]:
+        """Yields chunks as `chunks` does, and the place in the file where each ends."""
+        rest, is_skipping = b"", False
         with self._opened(first) as stream:
-            while data := stream.read(min(CHUNK_BYTES, end - first)):
+            while data := bytes(stream.read(min(CHUNK_BYTES, end - first))):
                 first += len(data)
-                lines = rest + data if rest else data
-                if cut := lines.rfind(b"\n") + 1:
-                    yield memoryview(lines)[:cut]
-                rest = lines[cut:]
-                if len(rest) > MAX_LINE_BYTES:
-                    raise DataError(f"{self.path}: has a line of more than {MAX_LINE_BYTES >> 20} MiB")
+                if is_skipping:  # the rest of a line that is too long
+                    is_skipping = b"\n" not in data
+                    data = b"" if is_skipping else data[data.index(b"\n") + 1 :]
+                data = rest + data if rest else data
+                cut = self._whole(data)
+                if not cut and len(data) > MAX_RECORD_BYTES:
+                    cut = whole_lines(data)  # a quote that nobody closes
+                if cut:
+                    yield memoryview(data)[:cut], first - len(data) + cut
+                rest = data[cut:]
+                if len(rest) > MAX_RECORD_BYTES and b"\n" not in rest:
+                    yield memoryview(NO_RECORD), first
+                    rest, is_skipping = b"", True
         if rest:
-            yield memoryview(rest)
+            yield memoryview(rest), first
 
     @contextmanager
     def _opened(self, place: int) -> Iterator[Any]:
@@ -131,9 +146,6 @@ def reading_text(path: str, kind: str) -> Iterator[None]:
 
 
 _PROBLEMS = (
-    (r"Expected \d+ columns, got \d+", "a line has more or fewer values than the header"),
-    (r"UTF-?8|utf-8", "it is not UTF-8 text"),
+    (r"UTF-?8|utf-8", "its header is not UTF-8 text"),
     (r"[Tt]runcated compressed|zlib|gzip", "its gzip data are damaged or end too early"),
-    (r"conversion error|Error parsing", "a value is not of its column's kind"),
-    (r"Invalid value|Missing a|Expected|Parse|parse", "a line is no record"),
 )

@@ -1,107 +1,168 @@
-"""Values that a format holds as text: missing values, and times of ISO 8601 or in seconds. Pure."""
+"""Values of text formats, parsed one by one by the role of their column. Pure.
+
+A value is parsed by its own text alone: what another record holds decides neither its type nor its
+parser. A value of another kind than its column's is missing and never an error, because whether a run
+ends must not depend on one user's record.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import TIME_TYPE
 
+_BLANKS = " \t"  # around numbers and times; an id or a category keeps its own
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_WHOLE = r"^[+-]?[0-9]{1,18}$"
 _MAX_SECONDS = 9e12  # since 1970, either way: what microseconds in 63 bits hold
-_NUMBER = r"^[+-]?\d+(\.\d*)?$"
-_ZONE = r"[T ]\d\d:?\d\d.*(Z|z|[+-]\d\d(:?\d\d)?)$"
+_MAX_EXACT = 2.0**53  # integers below this are exact as floating-point numbers
+
+# Dates that exist, so that Arrow's parser, which sees nothing else, cannot fail on one of them.
+_DATE = (
+    r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_HOUR, _SIXTY = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]"
+_SECONDS = rf"(?::{_SIXTY}(?:\.[0-9]+)?)?"
+_ZONE = rf"(?:[Zz]|[+-]{_HOUR}(?::?{_SIXTY})?)"
+_LOCAL_TIME = rf"^{_DATE}(?:[T ]{_HOUR}(?::{_SIXTY}{_SECONDS})?)?$"
+_ZONED_TIME = rf"^{_DATE}[T ]{_HOUR}:{_SIXTY}{_SECONDS}{_ZONE}$"
+_FINER_THAN_MICROSECONDS = r"(\.[0-9]{6})[0-9]+"
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds strings."""
+    """Returns whether an Arrow type holds strings."""
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
-def from_text(column: pa.Array, kind: pa.DataType, path: str, name: str) -> pa.Array:
-    """Text as values of another type, missing where it is empty.
+def parsed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Parses text as values of a kind; a value of another kind, and an empty one, is missing.
+
+    Numbers are decimal and finite. Times are ISO 8601 with a zone or in UTC, or seconds since 1970;
+    a word such as `now` is no time, because it would mean the clock of the run. Booleans are true,
+    false, 1 and 0.
 
     Args:
-        column: strings.
-        kind: strings, numbers, booleans, or TIME_TYPE.
-        path, name: of the file and the column, for messages.
+        column: n strings, which need not be UTF-8.
+        kind: strings, float64, int64, booleans, or TIME_TYPE.
 
-    Raises:
-        DataError: a value is of another kind. The message does not quote it.
+    Returns:
+        n values of the kind.
     """
-    column = pc.if_else(pc.equal(column, ""), None, column)
     if is_text(kind):
-        return column
-    try:
-        return to_times(column) if pt.is_timestamp(kind) else column.cast(kind)
+        return pc.if_else(pc.equal(column, ""), None, column)
+    column = pc.ascii_trim(column, _BLANKS)
+    if pt.is_timestamp(kind):
+        return _times(column)
+    if pt.is_boolean(kind):
+        lower = pc.ascii_lower(column)
+        is_true, is_false = (pc.is_in(lower, pa.array(texts, lower.type)) for texts in (["true", "1"], ["false", "0"]))
+        return pc.if_else(pc.or_(is_true, is_false), is_true, None)
+    return _integers(column) if pt.is_integer(kind) else finite(_numbers(column))
+
+
+def finite(numbers: pa.Array) -> pa.Array:
+    """Returns floating-point numbers in which those that are not finite are missing."""
+    is_finite = pc.is_finite(numbers)
+    return numbers if pc.all(is_finite).as_py() is not False else pc.if_else(is_finite, numbers, None)
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    """float64[n]; infinite where a number is too large."""
+    try:  # columns of numbers alone; all that Arrow takes for a number is one by the pattern too, or not finite
+        return column.cast(pa.float64())
     except pa.ArrowInvalid:
-        what = "times of ISO 8601, or seconds since 1970" if pt.is_timestamp(kind) else f"values of {kind}"
-        raise DataError(f"{path}: column {name!r} must hold {what}, and a value is neither") from None
+        return pc.if_else(pc.match_substring_regex(column, _NUMBER), column, None).cast(pa.float64())
 
 
-def usable_values(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Text as values of another type; what is empty or of another kind is missing. Slower than `from_text`.
+def _integers(column: pa.Array) -> pa.Array:
+    """int64[n] of text such as 7 and 7.0."""
+    exact = pc.if_else(pc.match_substring_regex(column, _WHOLE), column, None)
+    exact = pc.replace_substring_regex(exact, r"^\+", "").cast(pa.int64())
+    numbers = _numbers(column)
+    whole = pc.and_(pc.less(pc.abs(numbers), _MAX_EXACT), pc.equal(numbers, pc.floor(numbers)))
+    return pc.coalesce(exact, pc.if_else(whole, numbers, None).cast(pa.int64()))
 
-    So a value that one user's record holds does not decide whether a run ends.
+
+def _times(column: pa.Array) -> pa.Array:
+    """TIME_TYPE[n]. What is finer than a microsecond is cut off."""
+    numbers = pc.match_substring_regex(column, _NUMBER)
+    zoned = pc.match_substring_regex(column, _ZONED_TIME)
+    local = pc.match_substring_regex(column, _LOCAL_TIME)
+    cut = pc.replace_substring_regex(column, _FINER_THAN_MICROSECONDS, r"\1")
+    cut = pc.replace_substring_regex(cut, "z$", "Z")
+    local_times = pc.if_else(local, cut, None).cast(pa.timestamp("us"))
+    found = pc.coalesce(pc.if_else(zoned, cut, None).cast(TIME_TYPE), pc.assume_timezone(local_times, "UTC"))
+    if not pc.any(numbers).as_py():
+        return found
+    seconds = pc.if_else(numbers, column, None).cast(pa.float64())
+    seconds = pc.if_else(pc.less(pc.abs(seconds), _MAX_SECONDS), seconds, None)
+    moments = pc.cast(pc.round(pc.multiply(seconds, 1e6)), pa.int64()).cast(TIME_TYPE)
+    return pc.coalesce(found, moments)
+
+
+def canonical_text(value: Any) -> str | None:
+    """Returns the text of a value by which an id or a category is known in every format.
+
+    The integer 7, the number 7.0 and the text "7" are one id: formats and tools turn one into the
+    other, and a user would count twice.
 
     Args:
-        column: strings.
-        kind: numbers, booleans, or TIME_TYPE.
+        value: of JSON or of a data frame. NumPy's scalars count as Python's.
+
+    Returns:
+        The text; None for missing values, and for what is neither text, number nor boolean.
     """
-    texts = pd.Series(column.to_numpy(zero_copy_only=False), dtype=object)
-    if pt.is_boolean(kind):
-        known = {"true": True, "1": True, "false": False, "0": False}
-        return pa.array([known.get(str(text).lower()) for text in texts], kind)
-    numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    if pt.is_integer(kind):
-        whole = (np.abs(numbers) < 2.0**63) & (numbers == np.floor(numbers))
-        return pa.array(np.where(whole, numbers, 0).astype(np.int64), kind, mask=~whole)
-    if not pt.is_timestamp(kind):
-        return pa.array(numbers, kind, mask=np.isnan(numbers))
-    is_number = np.abs(numbers) < _MAX_SECONDS
-    others = pd.to_datetime(texts.where(np.isnan(numbers)), errors="coerce", utc=True, format="ISO8601")
-    times = others.to_numpy(dtype="datetime64[us]")
-    seconds = np.round(np.where(is_number, numbers, 0) * 1e6).astype(np.int64)
-    found = np.where(is_number, seconds, times.astype(np.int64))
-    return pa.array(found, pa.int64(), mask=np.isnat(times) & ~is_number).cast(kind)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        try:
+            return str(value)
+        except ValueError:  # Python writes at most 4,300 digits
+            return None
+    if isinstance(value, float) and math.isfinite(value):
+        return str(int(value)) if abs(value) < _MAX_EXACT and value.is_integer() else repr(value)
+    return None
 
 
-def largest_integer(column: pa.Array) -> float:
-    """The largest absolute value of numbers that are all whole; 0 for others and where there is none."""
-    numbers = np.asarray(column.drop_null().to_numpy(zero_copy_only=False), dtype=np.float64)
-    numbers = numbers[np.isfinite(numbers)]
-    return float(np.abs(numbers).max()) if len(numbers) and (numbers == np.round(numbers)).all() else 0.0
+def values_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Parses Python objects, of JSON or of a data frame, as values of a kind; see `parsed`."""
+    if not pt.is_floating(kind):
+        return parsed(text_array([canonical_text(value) for value in values]), kind)
+    texts = [value if isinstance(value, str) else None for value in values]
+    numbers = finite(pa.array([_number(value) for value in values], pa.float64()))
+    if not any(text is not None for text in texts):
+        return numbers
+    return pc.coalesce(numbers, parsed(text_array(texts), kind))
 
 
-def to_times(column: pa.Array) -> pa.Array:
-    """Text as TIME_TYPE: ISO 8601 with a zone, or without (then it is UTC), or seconds since 1970.
-
-    A column may mix them. Raises ArrowInvalid for other text.
-    """
-    try:  # most columns hold one form alone
-        return _without_zone(column)
-    except pa.ArrowInvalid:
-        pass
-    numbers, zoned = pc.match_substring_regex(column, _NUMBER), pc.match_substring_regex(column, _ZONE)
-    plain = pc.invert(pc.or_(numbers, zoned))
-    seconds = pc.if_else(numbers, column, None).cast(pa.float64())
-    return pc.coalesce(
-        pc.cast(pc.round(pc.multiply(seconds, 1e6)), pa.int64(), safe=False).cast(TIME_TYPE),
-        _cut(pc.if_else(zoned, column, None), "UTC"),
-        _without_zone(pc.if_else(plain, column, None)),
-    )
-
-
-def _without_zone(column: pa.Array) -> pa.Array:
-    return pc.assume_timezone(_cut(column, None), "UTC")
-
-
-def _cut(column: pa.Array, zone: str | None) -> pa.Array:
-    """Text as times to the microsecond; what is finer is cut off."""
+def _number(value: Any) -> float | None:
+    if type(value) is float:
+        return value
+    if isinstance(value, bool | np.bool_ | str) or not isinstance(value, int | float | np.number):
+        return None
     try:
-        return column.cast(pa.timestamp("us", zone))
-    except pa.ArrowInvalid:
-        return column.cast(pa.timestamp("ns", zone)).cast(pa.timestamp("us", zone), safe=False)
+        return float(value)
+    except (OverflowError, TypeError):  # an integer beyond all floats; a complex number
+        return None
+
+
+def text_array(texts: Sequence[str | bytes | None]) -> pa.Array:
+    """Returns strings as an Arrow array. What is no UTF-8, such as half a surrogate pair, stays as bytes."""
+    try:
+        return pa.array(texts, pa.string())
+    except (UnicodeEncodeError, pa.ArrowInvalid):
+        raw = [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts]
+        return pc.cast(pa.array(raw, pa.binary()), options=pc.CastOptions(pa.string(), allow_invalid_utf8=True))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
+from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
 from sfumato.transforms.locations.record_values import REASONS, nulls, read_values, without_views
@@ -32,7 +32,6 @@ class EncodedLocations:
         codes: places.dtype[n], locations and categories.
         rows: rows read.
         dropped: rows dropped, one number for each reason of DROP_REASONS.
-        text_ids: whether the ids were strings or bytes. Their hashes are unrelated to those of integers.
         values: float64[n], weights or times in seconds; None where the columns name none.
         unusable: uint64[k], the users of dropped rows that have an id, in any order. Users of valid rows may be among
             them.
@@ -42,7 +41,6 @@ class EncodedLocations:
     codes: NDArray[Any]
     rows: int
     dropped: tuple[int, ...]
-    text_ids: bool
     values: NDArray[np.float64] | None = None
     unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
 
@@ -94,7 +92,6 @@ def encode_locations(
         codes[:kept],
         rows,
         tuple(int(n) for n in dropped),
-        holds_text(batch.schema.field(columns.user_id).type),
         None if values is None else values[:kept],
         np.unique(np.concatenate(unusable)) if len(unusable) > 1 else unusable[0],
     )

@@ -51,25 +51,18 @@ class RowCounts:
 
     Attributes:
         rows: rows read.
-        text_ids: rows read from files whose user ids are strings or bytes.
         dropped: rows dropped, one number for each reason of DROP_REASONS.
         clamped: rows whose value was moved to an end of its range.
     """
 
     rows: int = 0
-    text_ids: int = 0
     dropped: tuple[int, ...] = (0,) * len(DROP_REASONS)
     clamped: int = 0
-
-    @classmethod
-    def from_batch(cls, rows: int, text_ids: bool, dropped: tuple[int, ...], clamped: int = 0) -> RowCounts:
-        """The counts of one batch. text_ids: whether its user ids are strings or bytes."""
-        return cls(rows, rows if text_ids else 0, dropped, clamped)
 
     def __add__(self, other: RowCounts) -> RowCounts:
         dropped = tuple(a + b for a, b in zip(self.dropped, other.dropped, strict=True))
         clamped = self.clamped + other.clamped
-        return RowCounts(self.rows + other.rows, self.text_ids + other.text_ids, dropped, clamped)
+        return RowCounts(self.rows + other.rows, dropped, clamped)
 
     def report(self, parts: Sequence[FileSlice], stopwatch: Stopwatch) -> None:
         """Adds the counts of a bundle of slices to the job's metrics, and logs each file after its last slice.
@@ -90,28 +83,26 @@ class RowCounts:
                 READ_FILE.emit(file=part.path)
 
     @property
-    def without_id(self) -> int:
-        """Rows dropped because they have no user id."""
-        return self.dropped[DROP_REASONS.index("null_user_id")]
+    def nobody(self) -> int:
+        """Users without an id: 1 if any row has none, else 0.
+
+        All of these rows may be one user's. If each counted as a user, that user would change a
+        count by the number of their rows, under noise for one.
+        """
+        return min(self.dropped[DROP_REASONS.index("null_user_id")], 1)
 
     def emit(self) -> None:
         """Logs the counts as a raw event, for the operator alone."""
         dropped = {reason: number for reason, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
         READ_COUNTS.emit(rows=self.rows, dropped=dropped, clamped=self.clamped)
 
-    def check_ids(self) -> None:
-        """Raises DataError if user ids have two types in the files' schemas: one user could count as two."""
-        if 0 < self.text_ids < self.rows:
-            raise DataError("user ids are integers in some files and text in others, and a user would count twice")
-
     def check(self, max_bad_fraction: float) -> None:
-        """Raises DataError if too many rows were dropped, or user ids have two types.
+        """Raises DataError if too many rows were dropped.
 
         For evaluations of public data only: the decision depends on exact numbers.
         """
         if self.rows == 0:
             raise DataError("the input files hold no rows")
-        self.check_ids()
         if sum(self.dropped) > max_bad_fraction * self.rows:
             reasons = sorted(zip(self.dropped, DROP_REASONS, strict=True), reverse=True)
             raise DataError(
@@ -153,7 +144,7 @@ class _EncodeSliceFn(beam.DoFn):
                     batch = self._asked.only(batch, self._columns)
                 encoded = encode_locations(batch, self._columns, self._locator, user_key)
                 groups.add(encoded)
-            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped)
+            counts += RowCounts(encoded.rows, encoded.dropped)
             if groups.is_full:
                 yield from groups.chunks()
         yield from groups.chunks()

@@ -48,7 +48,7 @@ class _EncodeSliceFn(beam.DoFn):
                     yield 0, pack(block, self._spill)
             else:
                 yield from split_by_user(encoded, self._spill)
-            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
+            counts += RowCounts(encoded.rows, encoded.dropped, encoded.clamped)
         counts.report(parts, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
@@ -116,8 +116,8 @@ def read_user_values(
             >> beam.ParDo(_OneRecordPerUserFn(values, key, spill)).with_outputs(_USERS, main="blocks")
         )
         blocks = bounded.blocks
-        without_id = rows | "WithoutId" >> beam.Map(lambda counts: UserCounts(unusable=counts.without_id))
-        users = (bounded[_USERS], without_id) | beam.Flatten() | "Users" >> beam.CombineGlobally(sum_user_counts)
+        nobody = rows | "Nobody" >> beam.Map(lambda counts: UserCounts(unusable=counts.nobody))
+        users = (bounded[_USERS], nobody) | beam.Flatten() | "Users" >> beam.CombineGlobally(sum_user_counts)
     admitted = (
         paths.pipeline
         | "Begin" >> beam.Create([None])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import DROP_REASONS, holds_text
+from sfumato.schemas.locations import DROP_REASONS
 from sfumato.schemas.moments import FixedPoint, ValueColumns
 from sfumato.transforms.locations.record_values import nulls, without_views
 from sfumato.transforms.locations.records import keyed_below
@@ -40,7 +40,6 @@ class EncodedValues:
         rows: all rows of the batch.
         dropped: dropped rows by reason, in the order of DROP_REASONS.
         clamped: values outside the range, which count at its end.
-        text_ids: whether ids are strings or bytes.
         unusable: uint64[k], users of dropped rows with an id. They may have usable rows too.
     """
 
@@ -50,7 +49,6 @@ class EncodedValues:
     rows: int
     dropped: tuple[int, ...]
     clamped: int
-    text_ids: bool
     unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
 
@@ -108,7 +106,6 @@ class Values:
             len(bad),
             tuple(dropped.tolist()),
             clamped,
-            ids is not None and holds_text(ids.type),
             np.unique(unusable),
         )
 

@@ -30,7 +30,7 @@ class UserCounts:
 
     Attributes:
         usable: users with a usable record.
-        unusable: users without one. Each row without a user id counts as one more such user.
+        unusable: users without one. All rows without a user id count as one such user.
     """
 
     usable: int = 0

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from sfumato.schemas.ledger import dataset_name
 from sfumato.schemas.locations import holds_text
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.privacy.keys import RunKey, Secret
-from sfumato.transforms.privacy.user_hashes import hash_users
+from sfumato.transforms.privacy.keys import RunKey, Secret, keyed_hash
+from sfumato.transforms.privacy.user_hashes import as_bytes, hash_users
 
 _PARTITION_DIGITS = 32
-_INTEGER = r"^(0|[1-9][0-9]{0,19}|-[1-9][0-9]{0,18})$"
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -58,30 +57,26 @@ def cohort_of(ids: pa.Array, key: RunKey, cohorts: int) -> NDArray[np.int64]:
 
 
 def _hashes(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
-    """Keyed hashes, uint64[n], in which text that is an integer of 64 bits has the integer's hash."""
+    """Keyed hashes, uint64[n], in which text that is an integer of 64 bits, signed or not, has the integer's hash.
+
+    Unlike `hash_users`, an unsigned integer beyond 63 bits has the hash of the signed one with the same bits. A cohort
+    is for years: whoever changes this asks users of running divisions twice.
+    """
     if pt.is_dictionary(ids.type):
         return np.asarray(_hashes(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
-    hashes = hash_users(ids, user_key)
     if not holds_text(ids.type):
-        return hashes
-    text = ids.cast(pa.large_binary())
-    digits = pc.match_substring_regex(text, _INTEGER)
-    signed = pc.starts_with(text, b"-")
-    hashes = hashes.copy()
-    for limit, kind, of_kind in (
-        (b"18446744073709551615", pa.uint64(), pc.invert(signed)),
-        (b"-9223372036854775808", pa.int64(), signed),
-    ):
-        # Of two integers with equally many digits, the text of the smaller is the smaller one.
-        numbers = pc.and_not(pc.and_(digits, of_kind), _above(text, limit))
-        integers = text.filter(numbers).cast(pa.large_string()).cast(kind)
-        hashes[numbers.to_numpy(zero_copy_only=False)] = hash_users(integers, user_key)
+        return keyed_hash(user_key, ids.to_numpy(zero_copy_only=False))
+    hashes, text = hash_users(ids, user_key), as_bytes(ids)
+    # Of two integers with equally many digits, the text of the smaller is the smaller one.
+    digits = pc.match_substring_regex(text, r"^[1-9][0-9]{18,19}$")
+    low, high = (pa.scalar(limit, text.type) for limit in (b"9223372036854775807", b"18446744073709551615"))
+    in_19 = pc.and_(pc.equal(pc.binary_length(text), 19), pc.greater(text, low))
+    in_20 = pc.and_(pc.equal(pc.binary_length(text), 20), pc.less_equal(text, high))
+    beyond = pc.and_(digits, pc.or_(in_19, in_20))
+    if pc.any(beyond).as_py():
+        numbers = text.filter(beyond).cast(pa.large_string()).cast(pa.uint64())
+        hashes[beyond.to_numpy(zero_copy_only=False)] = keyed_hash(user_key, numbers.to_numpy())
     return hashes
-
-
-def _above(text: pa.Array, limit: bytes) -> pa.Array:
-    """Whether bytes are as many as those of a limit, and above it."""
-    return pc.and_(pc.equal(pc.binary_length(text), len(limit)), pc.greater(text, pa.scalar(limit, text.type)))
 
 
 def with_partition(rotation: Rotation, key: RunKey) -> Rotation:

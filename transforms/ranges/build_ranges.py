@@ -130,9 +130,8 @@ class SumExactCounts(beam.CombineFn):
 def _collect(
     exact: ExactCounts, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
 ) -> Collected:
-    rows.check_ids()
     rows.emit()
-    admission = admit(counts + UserCounts(unusable=rows.without_id), key)
+    admission = admit(counts + UserCounts(unusable=rows.nobody), key)
     cost = {plan.counting.count_noise.UNIT: admission.epsilon}
     COUNTED_USERS.emit(users=admission.users, noise_stddev=admission.noise_stddev, **cost)
     return collect(exact, admission, plan, key)

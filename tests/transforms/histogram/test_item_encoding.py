@@ -49,7 +49,6 @@ def test_texts_booleans_and_dates(values: pa.Array, names: list[str]) -> None:
     assert np.array_equal(encoded.sample.items, codes)
     assert encoded.rows == len(values)
     assert dropped(encoded) == {"null_value": 1}
-    assert not encoded.text_ids
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint32()])
@@ -77,13 +76,12 @@ def test_only_drawn_users_leave_anything_behind() -> None:
     assert sorted(encoded.sample.texts.values()) == ["a", "b", "c"]  # 'rare' is not even in the vocabulary
 
 
-def test_null_users_are_dropped_and_text_ids_noticed() -> None:
+def test_null_users_are_dropped() -> None:
     encoded = ColumnItems(ItemColumns("x")).encode(
         batch(pa.array([1, None, 3]), pa.array(["u", None, None])), KEY, everybody
     )
     assert encoded.sample.items.tolist() == [1]
     assert dropped(encoded) == {"null_user_id": 2}
-    assert encoded.text_ids
 
 
 def test_numbers_fall_into_bins_and_what_is_outside_is_clamped() -> None:
@@ -154,7 +152,7 @@ def test_columns_that_are_not_there_are_refused() -> None:
         ItemColumns("x", "id").check(schema, "f")
     with pytest.raises(RequestError, match="would name users"):
         ItemColumns("id", "id")
-    assert ItemColumns("x").check(schema, "f") == {"user_id": "integers", "x": "text"}
+    assert ItemColumns("x").check(schema, "f") == {"x": "text"}
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1), (0, float("inf")), (-1e308, 1e308)])

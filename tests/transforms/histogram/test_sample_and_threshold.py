@@ -13,7 +13,6 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from sfumato.pipelines.local_runner import LocalRunner
-from sfumato.schemas.errors import DataError
 from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
@@ -187,15 +186,19 @@ def test_nobody_or_nobody_drawn_is_an_empty_histogram(rows: int) -> None:
         assert [len(one) for one in combine.apply([])] == [0, 0]
 
 
-def test_ids_or_items_of_two_kinds_are_refused_whoever_is_drawn() -> None:
+def test_integers_and_text_in_one_input() -> None:
+    """The ids 7 and "7" are one user, and no table of another type ends a run."""
     numbers = pa.table({"user_id": range(50), "category": ["a"] * 50})
     texts = pa.table({"user_id": [str(i) for i in range(50)], "category": ["a"] * 50})
-    codes = pa.table({"user_id": range(50), "category": range(50)})
-    combine = SampleAndThreshold(ColumnItems(ItemColumns("category")), Sampling(1, 8), KEY)
-    with pytest.raises(DataError, match="integer ids and text ids in one input"):
-        combined([numbers, texts], combine)
-    with pytest.raises(DataError, match="integer items and text items in one input"):
-        combined([numbers, codes], combine)
+    codes = pa.table({"user_id": range(50, 90), "category": [-7] * 40})
+    combine = SampleAndThreshold(ColumnItems(ItemColumns("category")), Sampling.from_rate(0.95, 2), KEY)
+    inputs = ([numbers], [numbers, texts], [numbers, codes])
+    (alone,), (both,), (mixed,) = (combined(tables, combine) for tables in inputs)
+    assert both.texts == alone.texts == ("a",)
+    assert both.counts.tolist() == alone.counts.tolist()
+    found = dict(zip(mixed.texts, mixed.counts.tolist(), strict=True))
+    assert found["a"] == alone.counts[0]
+    assert 20 < found["-7"] <= 40
 
 
 def test_rare_items_are_left_out_of_sums_and_their_users_are_not() -> None:
@@ -269,7 +272,7 @@ def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int, bounded
     admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))
     counting = CountSamples if isinstance(bounded, Sampling) else CountItems
     found = run(pattern, counting(ColumnItems(ItemColumns("category")), bounded, KEY, admit=admit))
-    assert (found.admission.users, found.admission.unusable) == (960, 47)
+    assert (found.admission.users, found.admission.unusable) == (960, 41)
 
 
 def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
@@ -281,10 +284,10 @@ def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
     assert abs(drawn.sum() - 25_000) < 6 * (100_000 * 0.25 * 0.75) ** 0.5
     both = (drawn & sampler.drawn_in_any_round(users)).sum()
     assert abs(both - 12_500) < 6 * (100_000 * 0.125 * 0.875) ** 0.5
-    assert abs(admission.drawn_rows(100_000) - 25_000) < 6 * (100_000 * 0.25 * 0.75) ** 0.5
-    assert [admission.drawn_rows(rows) for rows in range(60)] == sorted(
-        admission.drawn_rows(rows) for rows in range(60)
-    )
+    keys = [RunKey.derive(FixedSecret(b"x" * 32), {"number": number}) for number in range(400)]
+    nobody = [AdmissionSampler(key, 0.25).drawn_nobody(1) for key in keys]
+    assert abs(sum(nobody) - 100) < 6 * (400 * 0.25 * 0.75) ** 0.5
+    assert admission.drawn_nobody(0) == 0
 
 
 def test_too_many_bad_users_are_refused_by_their_noisy_number(tmp_path: Path) -> None:

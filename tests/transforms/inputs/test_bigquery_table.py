@@ -190,7 +190,7 @@ def test_services_that_fail_are_asked_again(warehouse: Warehouse, monkeypatch: p
         rows += sum(batch.num_rows for batch in read_batches(part, LocationColumns()))
     assert rows == warehouse.table.num_rows
     warehouse.failures = 2
-    assert inspect_log(replace(file.log, version=None), LocationColumns()).column_types
+    assert inspect_log(replace(file.log, version=None), LocationColumns()).rows == rows
 
 
 def test_what_is_no_table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:

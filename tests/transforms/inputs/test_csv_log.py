@@ -10,6 +10,7 @@ import pytest
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
+from sfumato.transforms.inputs import text_lines
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
 
@@ -57,13 +58,9 @@ def test_gzip_of_several_members_is_read_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (HEADER + "secret,1,2\nsecret,1\n", "a line has more or fewer values than the header"),
-        (HEADER + 'a,1,2\n"sec\nret",1,2\n', "a line has an odd number of quotes; a value may not hold a line break"),
-        (HEADER + 'sec"ret,1,2\n', "odd number of quotes"),
-        (HEADER.encode() + b"\xe9secret,1,2\n", "it is not UTF-8 text"),
+        (HEADER.encode("latin-1").replace(b"user", b"us\xe9r"), "is not UTF-8 text"),
         (HEADER.encode("utf-16"), "is UTF-16 text"),
         ((HEADER + "secret,1,2\n").replace("\n", "\r"), "its lines end in CR"),
-        ("", "its first line is empty"),
         ("\n" + HEADER, "its first line is empty"),
         ("7,52.5,13.5\n", "must be a header that names every column"),
         ("user_id,user_id,latitude,longitude\n1,2,3,4\n", "2 columns are named 'user_id'"),
@@ -75,6 +72,65 @@ def test_what_is_no_csv_is_refused_without_a_value_of_it(content: Any, message: 
         rows(tmp_path / "log.csv", content)
     assert "log.csv" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+GOOD = 'a,1.5,2\n"b, ""q""","2",3\n\nc\u00e9, 3 ,4\r\n'
+NOTHING = (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("g,1\n", [NOTHING]),
+        ("g,1,2,3\n", [NOTHING]),
+        ("g\rv,5,6\rv,5,6\n", [NOTHING]),
+        ("g\rv,5,6\n", [("g\rv", 5, 6)]),
+        ('"g\nv,5,6\n",5,6\n', [("g\nv,5,6\n", 5, 6)]),
+        ('"g\r\nv",5,6\r\n', [("g\r\nv", 5, 6)]),
+        ('"g,5,6\n', [NOTHING]),
+        ('g,5,"6\n', [NOTHING]),
+        ("g's 6\",5,6\n", [("g's 6\"", 5, 6)]),
+        ('{"a": "b"},5,6\n', [('{"a": "b"}', 5, 6)]),
+        ('g"h,"5,6\n', [NOTHING]),
+        ('"g"h,5,6\n', [("gh", 5, 6)]),
+        ("g\0h,5,6\n", [("g\0h", 5, 6)]),
+        ('"",5,6\n', [(None, 5, 6)]),
+        ("g,+5,6e0\n", [("g", 5, 6)]),
+        (" \n", [NOTHING]),
+    ],
+)
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+@pytest.mark.parametrize("chunk", [None, 40])
+def test_a_line_is_read_by_itself(
+    line: str, found: list[Any], place: str, chunk: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it holds, the rows around it stay, and no line of it counts as another user's."""
+    if chunk is not None:
+        monkeypatch.setattr(text_lines, "CHUNK_BYTES", chunk)
+    content = {"first": line + GOOD, "middle": GOOD + line + GOOD, "last": GOOD + line}[place]
+    good = [("a", 1.5, 2), ('b, "q"', 2, 3), ("c\u00e9", 3, 4)] * (2 if place == "middle" else 1)
+    read = [tuple(row.values()) for row in rows(tmp_path / "log.csv", HEADER + content)]
+    assert sorted(read, key=str) == sorted([*good, *found], key=str)
+
+
+def test_a_value_that_is_not_utf8_is_a_value(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(HEADER.encode() + b"\xe9,1,2\nb,3\xff,4\n")
+    batches = [batch for part in slice_file(str(path)) for batch in read_batches(part, LocationColumns())]
+    assert [one for batch in batches for one in batch.column(0).cast("binary").to_pylist()] == [b"\xe9", b"b"]
+    assert [one for batch in batches for one in batch.column(1).to_pylist()] == [1, None]
+
+
+def test_a_file_of_nothing_has_no_rows(tmp_path: Path) -> None:
+    assert rows(tmp_path / "log.csv", "") == []
+    assert rows(tmp_path / "log.csv", HEADER) == []
+
+
+def test_a_line_that_is_too_long_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CHUNK_BYTES", 64), ("MAX_RECORD_BYTES", 300)):
+        monkeypatch.setattr(text_lines, name, value)
+    read = rows(tmp_path / "log.csv", HEADER + "a,1,2\n" + "x" * 2_000 + ",1,2\nb,3,4\n")
+    assert sorted(str(row["user_id"]) for row in read) == ["None", "a", "b"]
 
 
 @pytest.mark.parametrize("cut", [3, 9, 40])

@@ -51,16 +51,14 @@ def test_other_rows_do_not_decide_who_is_asked() -> None:
     assert part == [one for one in whole if one >= 500]
 
 
-def test_rows_without_an_id_are_asked_once_too() -> None:
+def test_rows_without_an_id_are_one_user() -> None:
+    """All of them may be one person's, who is asked as rarely as any other."""
     ids = pa.array([None if number % 2 else number for number in range(4_000)])
     batch = logs(ids)
     batch = batch.set_column(1, "latitude", pa.array([None if n % 8 == 1 else 50.5 for n in range(4_000)]))
     parts = [asked(cohort).only(batch, COLUMNS) for cohort in range(1, COHORTS + 1)]
     assert sum(part.num_rows for part in parts) == batch.num_rows
-    without = np.array([part.column("user_id").null_count for part in parts])
-    assert without.sum() == 2_000
-    # Binomial numbers with the mean 286 and the deviation 15.7: within 5.5 of it but with probability 3e-7.
-    assert abs(without - 2_000 / COHORTS).max() < 5.5 * 15.7
+    assert sorted(part.column("user_id").null_count for part in parts) == [0] * (COHORTS - 1) + [2_000]
 
 
 def test_nothing_is_asked_of_an_empty_batch() -> None:

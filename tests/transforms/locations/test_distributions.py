@@ -85,7 +85,7 @@ def groups_of(records: Records, cohort: Cohort, depth: int, gamma: int, parts: i
     for batch in np.array_split(np.arange(len(records)), parts):
         users = np.array([records[i][0] for i in batch], np.uint64)
         codes = np.array([records[i][1] for i in batch], Places(depth).dtype)
-        for number, chunk in split_by_user_group(EncodedLocations(users, codes, len(users), (), False), Spill()):
+        for number, chunk in split_by_user_group(EncodedLocations(users, codes, len(users), ()), Spill()):
             by_user_group.setdefault(number, []).append(chunk)
     chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, weighted=True)}
     for mine in by_user_group.values():
@@ -313,7 +313,7 @@ def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> No
     cohort = Cohort(200, 120, 0.6, 5, 1)
     chunks = []
     for batch in np.array_split(np.array(records, dtype=np.uint64), 4):
-        encoded = EncodedLocations(batch[:, 0].copy(), batch[:, 1].astype(np.uint32), len(batch), (), False)
+        encoded = EncodedLocations(batch[:, 0].copy(), batch[:, 1].astype(np.uint32), len(batch), ())
         chunks += list(split_by_user_group(encoded, Spill()))
     if gamma is None:
         words = bound_users([pack(records, depth)], Places(depth))

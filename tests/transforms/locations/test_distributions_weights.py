@@ -201,9 +201,7 @@ def test_one_user_more_changes_nobody_elses_rows(kind: str, max_dwell: float | N
         """What everybody's rows are: weights by (upper bits of the hash, place)."""
         groups: dict[int, list[bytes]] = {}
         users, codes, values = zip(*those, strict=True)
-        batch = EncodedLocations(
-            np.array(users, np.uint64), np.array(codes, places.dtype), 0, (), False, np.array(values)
-        )
+        batch = EncodedLocations(np.array(users, np.uint64), np.array(codes, places.dtype), 0, (), np.array(values))
         for number, chunk in split_by_user_group(batch, Spill()):
             groups.setdefault(number, []).append(chunk)
         found: Counter[tuple[int, int]] = Counter()

@@ -81,7 +81,7 @@ def test_splitting_keeps_every_record_in_its_group() -> None:
     users = rng.integers(0, 2**64, 5000, dtype=np.uint64)
     codes = rng.integers(0, 4**10, 5000).astype(np.uint32)
     seen = []
-    for group, chunk in split_by_user_group(EncodedLocations(users, codes, 5000, (0,) * 5, False), Spill()):
+    for group, chunk in split_by_user_group(EncodedLocations(users, codes, 5000, (0,) * 5), Spill()):
         hashes, cells = load(chunk)
         mine = np.frombuffer(hashes, np.uint64)
         assert (mine >> np.uint64(58) == group).all()
@@ -101,7 +101,7 @@ def batches_of(seed: int, values: bool) -> list[EncodedLocations]:
     cuts = [0, 1000, 1001, len(users)]
     return [
         EncodedLocations(
-            users[first:end], codes[first:end], end - first, (), False, numbers[first:end] if values else None, part
+            users[first:end], codes[first:end], end - first, (), numbers[first:end] if values else None, part
         )
         for (first, end), part in zip(itertools.pairwise(cuts), np.array_split(unusable, 3), strict=True)
     ]

@@ -213,7 +213,7 @@ def test_distributions_of_users_go_through_shards_and_noise() -> None:
     hashes = rng.choice(2**62, users, replace=False).astype(np.uint64) << np.uint64(2)
     places = np.array([100, 100, 100, 900])
     spill = Spill()
-    batch = EncodedLocations(np.repeat(hashes, 4), np.tile(places, users).astype(np.uint32), 4 * users, (), False)
+    batch = EncodedLocations(np.repeat(hashes, 4), np.tile(places, users).astype(np.uint32), 4 * users, ())
     chunks = [chunk for _, chunk in split_by_user_group(batch, spill)]
     parameters = parameters_of(depth, 8, epsilon=10.0, population=users, shard_size=1000)
     state = start(users, parameters, KEY)
