@@ -1,0 +1,160 @@
+"""One user decides for nobody else: whatever they write, other users' records are read as without them.
+
+A value of one user must neither change the type, parser or records of others, nor end a run. Every hostile value
+goes through every reader, column and place in the file. Then the same log without that user is read, and the other
+users' hashes, cells, items, numbers and groups must be equal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato.pipelines.inputs import inspect, layout_of, match_files
+from sfumato.pipelines.run import request_of
+from sfumato.schemas.items import NUMBERS, ItemColumns
+from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.moments import FixedPoint, ValueColumns
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.histogram.item_encoding import ColumnItems, NumberItems
+from sfumato.transforms.inputs import text_lines
+from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.locations.encode import encode_locations
+from sfumato.transforms.moments.groups import ColumnGroups
+from sfumato.transforms.moments.value_encoding import Values
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.attacks import hostile
+from tests.attacks.hostile import VALUES, Raw, Row, of_guest, of_others
+
+KEY = RunKey.derive(FixedSecret(b"hostile!" * 4), {"job": "hostile"})
+GRID = Grid(Region(-1, 50, 1, 51), 10)
+LOCATIONS = LocationColumns(time="t", auxiliary=Auxiliary("kind", ("k0", "k1", "k2")))
+ITEMS = ColumnItems(ItemColumns("kind"))
+NUMBER_ITEMS = NumberItems(ItemColumns("value", kinds=NUMBERS), 0, 100, 12)
+CLIENTS = Values(ValueColumns("value", group="kind"), FixedPoint(8, 4), ColumnGroups("kind", ("k0", "k1")))
+
+
+@dataclass(frozen=True)
+class EveryColumn:
+    """The columns of all jobs at once, with the types of their roles."""
+
+    def names(self) -> list[str]:
+        return ["user_id", "latitude", "longitude", "t", "kind", "value"]
+
+    def text_types(self) -> dict[str, pa.DataType]:
+        return {**ITEMS.columns.text_types(), **NUMBER_ITEMS.columns.text_types(), **LOCATIONS.text_types()}
+
+    def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
+        LOCATIONS.check(schema, path)
+        CLIENTS.columns.check(schema, path)
+        return ITEMS.columns.check(schema, path)
+
+
+def everybody(users: Any) -> Any:
+    return np.ones(len(users), dtype=bool)
+
+
+def records_of(where: Path, **options: Any) -> Counter[tuple[Any, ...]]:
+    """What all jobs keep of a log: the records of each user, and the users of dropped rows, by their hashes."""
+    columns = EveryColumn()
+    request = request_of("heatmap", {"input": str(where), "output": "out", "region": "-1,50,1,51", **options})
+    files = match_files(request.input, layout_of(request))
+    inspect(files, columns)
+    found: Counter[tuple[Any, ...]] = Counter()
+    for file in files:
+        for part in slice_file(file.log):
+            for batch in read_batches(part, columns):
+                found.update(records_of_batch(batch))
+    return found
+
+
+def records_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    places = encode_locations(batch, LOCATIONS, GRID, KEY.subkey("users"))
+    assert places.values is not None
+    yield from zip(places.users.tolist(), itertools.repeat("cell"), places.codes.tolist(), places.values.tolist())
+    yield from {(user, "no cell") for user in places.unusable.tolist()}
+    for name, items in (("item", ITEMS), ("bin", NUMBER_ITEMS)):
+        sample = items.encode(batch, KEY, everybody).sample
+        yield from zip(sample.users.tolist(), itertools.repeat(name), sample.items.tolist())
+    clients = CLIENTS.encode(batch, KEY)
+    assert clients.users is not None
+    assert clients.groups is not None
+    yield from zip(clients.users.tolist(), itertools.repeat("value"), clients.codes.tolist(), clients.groups.tolist())
+
+
+def check_others(with_guest: Counter[tuple[Any, ...]], others: Counter[tuple[Any, ...]], what: object) -> None:
+    """Other users have the same records, and the guest is one user at most."""
+    known = {record[0] for record in others}
+    kept = Counter(
+        {record: number for record, number in with_guest.items() if record[0] in known and record[1] != "no cell"}
+    )
+    expected = Counter({record: number for record, number in others.items() if record[1] != "no cell"})
+    assert kept == expected, what
+    assert len({record[0] for record in with_guest} - known) <= 1, what
+
+
+def placed(others: list[Row], guest: list[Row], place: str) -> list[Row]:
+    cut = {"first": 0, "middle": len(others) // 2, "last": len(others)}[place]
+    return [*others[:cut], *guest, *others[cut:]]
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of a few lines, so that their borders lie everywhere, in slices of some chunks."""
+    for name, value in (("CHUNK_BYTES", 211), ("SLICE_BYTES", 900)):
+        monkeypatch.setattr(text_lines, name, value)
+
+
+def names_no_user_of_others(value: Any) -> bool:
+    """Whether a value as an id is not one that another user has, by the first field of a raw line."""
+    return not (isinstance(value, Raw) and b"1005" in value.data)
+
+
+def attack(reader: str, column: str, values: list[Any], places: list[str], rows: int, folder: Path) -> None:
+    write, others = hostile.WRITERS[reader], of_others()
+    expected = records_of(write(others, folder))
+    for value, place in itertools.product(values, places):
+        if isinstance(value, Raw) and (reader == "parquet" or not names_no_user_of_others(value)):
+            continue
+        found = records_of(write(placed(others, of_guest(column, value, rows), place), folder))
+        check_others(found, expected, (column, repr(value)[:80], place))
+
+
+CASES = list(itertools.product(hostile.WRITERS, hostile.COLUMNS))
+PLACES = ["first", "middle", "last"]
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize(("reader", "column"), CASES)
+def test_a_hostile_value_changes_no_other_user(reader: str, column: str, tmp_path: Path) -> None:
+    """A sample; `test_every_hostile_value_changes_no_other_user` tries all."""
+    assert len(VALUES) > 300
+    rng = random.Random(f"{reader} {column}")
+    for place in PLACES:
+        attack(reader, column, rng.sample(VALUES, 12), [place], 1, tmp_path)
+    attack(reader, column, rng.sample(VALUES, 1), [rng.choice(PLACES)], 5_000, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize(("reader", "column"), CASES)
+def test_every_hostile_value_changes_no_other_user(reader: str, column: str, tmp_path: Path) -> None:
+    attack(reader, column, VALUES, PLACES, 1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reader", "column"), CASES)
+def test_20000_hostile_rows_change_no_other_user(reader: str, column: str, tmp_path: Path) -> None:
+    rng = random.Random(f"{column} {reader}")
+    short = [value for value in VALUES if len(repr(value)) < 200]
+    for place in PLACES:
+        attack(reader, column, rng.sample(short, 8), [place], 20_000, tmp_path)
