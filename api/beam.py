@@ -8,14 +8,19 @@ both to the earlier releases of the same users. For a ledger, call `sfumato.heat
 
 A key draws the noise. Without one, each use of a transform draws a new key. This is safe in runners that work in this
 process. A remote runner would reveal the key in the job's graph; there, make a key with `run_key`. Use a key for one
-input, once: the difference of two results with the same noise has no noise. So run a pipeline once, and build it again
-for other data.
+input: the difference of two results with the same noise has no noise. A pipeline that is run again over the same files
+gives the same rows. If a file has changed, the run raises DataError in this process, so build the pipeline again. The
+workers of a remote runner do not know of earlier runs.
+
+Paths are bounded and in the global window with Beam's default trigger, because all records of a user must meet.
 
 The dataclasses are not frozen, because Beam assigns a label to a transform.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -23,7 +28,7 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.runner_settings import check_runner, check_running_mode
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, ItemColumns
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
@@ -47,6 +52,8 @@ from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, I
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
+from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import log_version
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.value_encoding import Values
@@ -67,6 +74,8 @@ _LOCAL_RUNNERS = {
     "FnApiRunner",
 }
 _QUANTILE_BITS, _QUANTILE_LEVELS = 12, 3
+# The files that each key reads in this process, both as digests. A key has noise for one input.
+_INPUTS: dict[bytes, bytes] = {}
 
 
 def run_key(key_file: str, name: str) -> RunKey:
@@ -131,10 +140,10 @@ class PrivateHeatmap(beam.PTransform):
         self._grid = Grid(region_of(self.region), self.depth)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key = _key(self.key, paths)
+        key, files = _files_of_key(self.key, paths)
         rounds = HeatmapRounds(self._grid.region, self._parameters, key, self.columns)
         rows = beam.FlatMap(_heatmap_rows, self._parameters, self._grid, self.columns.auxiliary)
-        return paths | "Rounds" >> rounds | "Rows" >> rows
+        return files | "Rounds" >> rounds | "Rows" >> rows
 
 
 def _heatmap_rows(
@@ -197,8 +206,9 @@ class PrivateHistogram(beam.PTransform):
         else:
             counted = CellItems(LocationColumns(self.user_id), self._grid)
         admit = Admit(self._plan.admission_rule)
-        count = TrieHeavyHitters(counted, self._plan.sampling, _key(self.key, paths), admit=admit)
-        return paths | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+        key, files = _files_of_key(self.key, paths)
+        count = TrieHeavyHitters(counted, self._plan.sampling, key, admit=admit)
+        return files | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
 
 
 def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
@@ -256,16 +266,17 @@ class PrivateHotspots(beam.PTransform):
         _ = self._plan.sampling  # raises where no cell could pass
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        key, files = _files_of_key(self.key, paths)
         count = TrieHeavyHitters(
             CellItems(LocationColumns(self.user_id), self._grid),
             self._plan.sampling,
-            _key(self.key, paths),
+            key,
             NumberPrefixes(4, self.depth),
             self._levels,
             self.top,
             admit=Admit(self._plan.admission_rule),
         )
-        return paths | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+        return files | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -314,15 +325,16 @@ class PrivateQuantiles(beam.PTransform):
         _ = self._plan.sampling  # raises RequestError if no value could pass
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        key, files = _files_of_key(self.key, paths)
         count = TrieHeavyHitters(
             self._counted,
             self._plan.sampling,
-            _key(self.key, paths),
+            key,
             NumberPrefixes(2, _QUANTILE_BITS),
             spread_levels(_QUANTILE_BITS, _QUANTILE_LEVELS),
             admit=Admit(self._plan.admission_rule),
         )
-        return paths | "Count" >> count | "Rows" >> beam.FlatMap(_quantile_rows, *self.range, self.quantiles)
+        return files | "Count" >> count | "Rows" >> beam.FlatMap(_quantile_rows, *self.range, self.quantiles)
 
 
 def _quantile_rows(trie: Trie, low: float, high: float, shares: Sequence[float]) -> Iterator[Row]:
@@ -379,9 +391,10 @@ class PrivateMoments(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         plan = self._plan
-        push = PushBits(self._values, plan, _key(self.key, paths))
+        key, files = _files_of_key(self.key, paths)
+        push = PushBits(self._values, plan, key)
         return (
-            paths
+            files
             | "Push" >> push
             | "Rows" >> beam.FlatMap(lambda state: [asdict(estimate) for estimate in state.estimates(plan)])
         )
@@ -427,8 +440,9 @@ class PrivateRanges(beam.PTransform):
         self._plan = RangesPlan(region_of(self.region), Sizes(*self.sizes), self.method, {}, counting)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        build = BuildRanges(self._plan, _key(self.key, paths), self.columns)
-        return paths | "Build" >> build | "Model" >> beam.Map(lambda built: built.model)
+        key, files = _files_of_key(self.key, paths)
+        build = BuildRanges(self._plan, key, self.columns)
+        return files | "Build" >> build | "Model" >> beam.Map(lambda built: built.model)
 
 
 def _runner_name(runner: Any) -> str:
@@ -436,6 +450,55 @@ def _runner_name(runner: Any) -> str:
     while (inner := getattr(runner, "_underlying_runner", None)) is not None:
         runner = inner
     return type(runner).__name__
+
+
+def _files_of_key(given: RunKey | None, paths: beam.PCollection) -> tuple[RunKey, beam.PCollection]:
+    """Returns the key and the LogFiles that it is for. See `_key` and `_bind`.
+
+    Raises RequestError for paths in several windows or firings: each would draw the same noise.
+    """
+    if not (paths.is_bounded and paths.windowing.is_default()):
+        raise RequestError(
+            "input: paths must be a bounded PCollection in the global window with Beam's default trigger; "
+            "apply beam.WindowInto(beam.window.GlobalWindows()) to bounded paths, and start a pipeline "
+            "for each batch of unbounded ones"
+        )
+    key = _key(given, paths)
+    files = (
+        paths
+        | "Version" >> beam.Map(_as_found)  # LogFile
+        | "Gather" >> beam.combiners.ToList()  # all LogFiles, one list
+        | "Bind" >> beam.FlatMap(_bind, key)  # LogFile
+        | "Spread" >> beam.Reshuffle()
+    )
+    return key, files
+
+
+def _as_found(path: str) -> LogFile:
+    """Returns the file in its version, which the reader then requires. Raises DataError."""
+    try:
+        return LogFile(path, log_version(path))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
+
+
+def _bind(files: list[LogFile], key: RunKey) -> list[LogFile]:
+    """Binds the key to the first files that it meets in this process, before anything is drawn.
+
+    A pipeline object may be run twice. Over other data its noise would be the same, and the difference
+    of both results would have none.
+
+    Raises:
+        DataError: the key has met other files, or other versions of these.
+    """
+    found = json.dumps(sorted((file.path, file.version) for file in files))
+    digest = hashlib.sha256(found.encode()).digest()
+    if _INPUTS.setdefault(key.subkey("input files"), digest) != digest:
+        raise DataError(
+            "key: it has drawn noise for other files, or for other versions of these; build the pipeline "
+            "again, with another key if you gave one, or restore the files"
+        )
+    return files
 
 
 def _key(given: RunKey | None, paths: beam.PCollection) -> RunKey:

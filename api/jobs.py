@@ -7,7 +7,6 @@ import io
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
@@ -17,11 +16,12 @@ import pyarrow.parquet as pq
 
 from sfumato.pipelines.cli import worker_error
 from sfumato.pipelines.console import Console, shown_on
-from sfumato.pipelines.run import request_of, run_request
+from sfumato.pipelines.run import columns_of, request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
 from sfumato.schemas.release import CHANGES_FILE
+from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.heatmap.changes_files import compare_releases, finer_grid
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
@@ -54,7 +54,8 @@ def heatmap(
         input: pattern of files with columns user_id, latitude and longitude (degrees), local or gs://: Parquet, CSV or
             NDJSON; or a folder, a table (delta:FOLDER, iceberg:CATALOG.TABLE), or a list of these; or a
             pandas data frame or pyarrow table with these columns. A table lies in a private temporary folder while the
-            job runs, so runners in a cloud cannot read it.
+            job runs, so runners in a cloud cannot read it. Of a data frame each value is read by itself, whatever the
+            type of its column: ids and categories as text, the id 7.0 as "7".
         region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N". With
             axes=("x", "y"), two columns of plain coordinates, the borders of a plane: (x0, y0, x1, y1).
         epsilon: privacy budget of the complete release, 0.0001 or more.
@@ -511,8 +512,9 @@ def _publish(
     """Runs a job that publishes a release, and opens it. Raises SfumatoError."""
     if options.get("dry_run"):
         raise RequestError(f"dry_run: is of the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan")
-    with _files_of(input) as files:
-        return _publish_files(job, {**given, **options, "input": files}, output)
+    values = {**given, **options}
+    with _files_of(job, input, values) as files:
+        return _publish_files(job, {**values, "input": files}, output)
 
 
 def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -> Release:
@@ -535,42 +537,51 @@ def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -
 
 
 @contextlib.contextmanager
-def _files_of(input: Logs) -> Iterator[Any]:
-    """Patterns of files as they are; of a table one file that only this user may read, gone in the end."""
+def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]:
+    """Patterns of files as they are; of a table one file that only this user may read, gone in the end.
+
+    values: the job's other options. They say what the columns of a data frame are.
+    """
     several = input if isinstance(input, list | tuple) and input else [input]
     if input is None or all(isinstance(one, str | os.PathLike) for one in several):
         yield input
         return
-    from sfumato.pipelines.folders import private_folder  # Beam takes seconds to import, and planning needs none
+    # Beam takes seconds to import, and planning needs none.
+    from sfumato.pipelines.folders import private_folder
 
-    table = _table_of(input).replace_schema_metadata(None)  # so that equal tables are one input in the ledger
-    with private_folder() as folder:  # the next run removes it if this process is killed
-        file = os.path.join(folder, "table.parquet")
-        pq.write_table(table, file)
-        yield file
-
-
-def _table_of(input: Any) -> pa.Table:
-    if isinstance(input, pa.Table):
-        return input
-    if not (hasattr(input, "columns") and type(input).__module__.partition(".")[0] in ("pandas", "geopandas")):
+    is_frame = type(input).__module__.partition(".")[0] in ("pandas", "geopandas")
+    if not (isinstance(input, pa.Table) or (is_frame and hasattr(input, "columns"))):
         raise RequestError(
             "input: must be files, a pattern or several, a pandas data frame or a pyarrow table, got "
             f"{type(input).__name__}"
         )
-    try:
-        with warnings.catch_warnings():  # pyarrow uses what newer versions of pandas deprecate
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return pa.Table.from_pandas(input, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError) as error:  # whose text may quote a user's value
-        raise RequestError(
-            f"input: the data frame cannot be a table ({type(error).__name__}); give each column values of one type"
-        ) from None
+    with private_folder() as folder:  # the next run removes it if this process is killed
+        file = os.path.join(folder, "table.parquet")
+        table = input if isinstance(input, pa.Table) else _read_frame(job, input, {**values, "input": file})
+        # Without metadata, so that equal tables are one input in the ledger.
+        pq.write_table(table.replace_schema_metadata(None), file)
+        yield file
+
+
+def _read_frame(job: str, frame: pd.DataFrame, values: Mapping[str, Any]) -> pa.Table:
+    """Returns what a job with these options reads of a data frame. Raises RequestError."""
+    from sfumato.pipelines.inputs import layout_of
+    from sfumato.transforms.inputs.data_frame import table_of
+
+    request = _request(job, {"output": values["input"], **values})
+    columns = columns_of(request)
+    return table_of(frame, columns, layout_of(request, columns))
+
+
+def _request(job: str, values: Mapping[str, Any]) -> Request:
+    """Returns a job's request, of options that may be of NumPy's types. Raises RequestError."""
+    plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in values.items()}
+    return request_of(job, plain)
 
 
 def _run(job: str, values: Mapping[str, Any]) -> None:
     """Runs a job for options by name. Raises SfumatoError."""
-    request = request_of(job, {name: _plain(value) for name, value in values.items()})
+    request = _request(job, values)
     # The command line prints the path of the page; here the release is returned.
     with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):
         try:
@@ -582,8 +593,3 @@ def _run(job: str, values: Mapping[str, Any]) -> None:
             if found is None:
                 raise
             raise found from error
-
-
-def _plain(value: Any) -> Any:
-    """A value without NumPy's types."""
-    return value.tolist() if hasattr(value, "tolist") else value

@@ -13,6 +13,7 @@ from sfumato.schemas.requests.request_base import Request, did_you_mean
 
 if TYPE_CHECKING:  # Beam is imported once a request is known to be good
     from sfumato.pipelines.runner_settings import RunnerSettings
+    from sfumato.schemas.locations import Columns
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Job:
             RunnerSettings (or Beam's options, see beam_arguments). It returns the exit status.
         check: a function of the request, likewise, that raises RequestError if its options contradict each other. It
             does not import Beam.
-        publishes: whether it publishes a release, so that a refresh can run it.
+        release: the ReleaseJob of a job that publishes a release, likewise; None for other jobs.
         beam_arguments: whether `run` makes runners itself, and takes Beam's options.
     """
 
@@ -34,8 +35,13 @@ class Job:
     request: str
     run: str
     check: str | None = None
-    publishes: bool = False
+    release: str | None = None
     beam_arguments: bool = False
+
+    @property
+    def publishes(self) -> bool:
+        """Whether it publishes a release, so that a refresh can run it."""
+        return self.release is not None
 
 
 JOBS = {
@@ -54,13 +60,13 @@ JOBS = {
         "transforms.heatmap.heatmap_request:HeatmapRequest",
         "pipelines.heatmap:run",
         "pipelines.requested_heatmap:requested_start",
-        publishes=True,
+        release="pipelines.heatmap:HeatmapJob",
     ),
     "zones": Job(
         "publish how many users are in each of a list of public zones, such as tracts",
         "schemas.requests.zones_request:ZonesRequest",
         "pipelines.zones:run",
-        publishes=True,
+        release="pipelines.zones:ZonesJob",
     ),
     "zones --release": Job(
         "estimate the users of zones from a published heatmap; nothing is charged",
@@ -77,42 +83,42 @@ JOBS = {
         "schemas.requests.sampled_counts:HistogramRequest",
         "pipelines.histogram:run",
         "pipelines.requested_counts:requested_histogram",
-        publishes=True,
+        release="pipelines.histogram:HistogramJob",
     ),
     "hotspots": Job(
         "publish popular places, words or codes, level by level, by a sample or with noise",
         "schemas.requests.sampled_counts:HotspotsRequest",
         "pipelines.hotspots:run",
         "pipelines.requested_counts:requested_hotspots",
-        publishes=True,
+        release="pipelines.hotspots:HotspotsJob",
     ),
     "quantiles": Job(
         "publish the distribution of a number over users: quantiles and range counts",
         "schemas.requests.sampled_counts:QuantilesRequest",
         "pipelines.quantiles:run",
         "pipelines.requested_counts:requested_quantiles",
-        publishes=True,
+        release="pipelines.quantiles:QuantilesJob",
     ),
     "moments": Job(
         "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
         "schemas.requests.moments_request:MomentsRequest",
         "pipelines.moments:run",
         "pipelines.requested_moments:check_moments",
-        publishes=True,
+        release="pipelines.moments:MomentsJob",
     ),
     "flows": Job(
         "publish origin-destination flows: how many trips lead from one place to another",
         "schemas.requests.flows_request:FlowsRequest",
         "pipelines.flows:run",
         "pipelines.requested_flows:requested_flows",
-        publishes=True,
+        release="pipelines.flows:FlowsJob",
     ),
     "ranges build": Job(
         "publish a private model that answers how many users are in any square",
         "transforms.ranges.ranges_request:RangesRequest",
         "pipelines.ranges_build:run",
         "pipelines.requested_ranges:check_ranges",
-        publishes=True,
+        release="pipelines.ranges_build:RangesJob",
     ),
     "ranges answer": Job(
         "answer the squares of a file by a published model",
@@ -209,6 +215,12 @@ def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
     return getattr(request, "output", "")
 
 
+def columns_of(request: Request) -> Columns:
+    """Returns the columns that a job reads which publishes a release. Raises RequestError."""
+    columns: Columns = _load(JOBS[request.COMMAND].release).of(request).columns()
+    return columns
+
+
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
     """Runs a request and returns its exit status. beam_arguments: Beam's options, if `runner` is None."""
     job = JOBS[request.COMMAND]
@@ -224,7 +236,8 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
     return int(run(request, runner))
 
 
-def _load(path: str) -> Any:
+def _load(path: str | None) -> Any:
     """The object at MODULE:NAME."""
+    assert path is not None
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"sfumato.{module}"), name)

@@ -187,7 +187,7 @@ def test_a_release_without_digests_is_not_copied(tmp_path: Path) -> None:
 def test_a_data_frame_of_a_killed_process_is_removed_by_the_next_run(tmp_path: Path) -> None:
     code = (
         "import os, signal, pandas, sfumato.jobs as jobs\n"
-        "with jobs._files_of(pandas.DataFrame({'user_id': [1]})) as file:\n"
+        "with jobs._files_of('histogram', pandas.DataFrame({'user_id': [1]}), {'column': 'kind'}) as file:\n"
         "    assert os.path.exists(file)\n"
         "    print(os.path.dirname(file), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

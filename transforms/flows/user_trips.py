@@ -125,14 +125,13 @@ def count_trips(sample: Sample, max_trips: int, rule: TripRule | None, key: RunK
     users, pairs, records = (column[order] for column in (trips.users, trips.items, trips.records))
     copies = records.astype(np.int64)
     users, pairs = np.repeat(users, copies), np.repeat(pairs, copies).astype(np.uint64)
-    if len(users):
-        starts = run_starts(users[1:] != users[:-1])
-        sizes = np.diff(starts, append=len(users))
-        if sizes.max() > max_trips:
-            number = np.arange(len(users)) - np.repeat(np.cumsum(copies) - copies, copies)
-            mixed = random_bits(key.subkey("trips"), users, pairs)[:, 0]
-            drawn = random_bits(key.subkey("drawn trips"), mixed, number.astype(np.uint64))[:, 0]
-            chosen = np.lexsort((drawn, users))
-            rank = np.arange(len(users)) - np.repeat(starts, sizes)
-            pairs = pairs[chosen[rank < max_trips]]
+    starts = run_starts(users)
+    sizes = np.diff(starts, append=len(users))
+    if sizes.max(initial=0) > max_trips:
+        number = np.arange(len(users)) - np.repeat(np.cumsum(copies) - copies, copies)
+        mixed = random_bits(key.subkey("trips"), users, pairs)[:, 0]
+        drawn = random_bits(key.subkey("drawn trips"), mixed, number.astype(np.uint64))[:, 0]
+        chosen = np.lexsort((drawn, users))
+        rank = np.arange(len(users)) - np.repeat(starts, sizes)
+        pairs = pairs[chosen[rank < max_trips]]
     return [sum_by_item(pairs)]

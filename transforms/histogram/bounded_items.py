@@ -68,9 +68,9 @@ def choose_items(sample: Sample, max_items: int, key: RunKey) -> Sample:
     if pairs.has_each_user_once:
         return pairs
     users = pairs.users
-    starts = run_starts(users[1:] != users[:-1]) if len(users) else np.zeros(0, np.int64)
+    starts = run_starts(users)
     sizes = np.diff(starts, append=len(users))
-    if not len(users) or sizes.max() <= max_items:
+    if sizes.max(initial=0) <= max_items:
         return pairs
     bits = random_bits(key.subkey("chosen items"), users, pairs.items.astype(np.uint64))[:, 0]
     uniform = ((bits >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53  # in (0, 1]

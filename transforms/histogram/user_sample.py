@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,15 +151,23 @@ def add_pairs(sample: Sample) -> Sample:
         return replace(sample, has_each_user_once=True)
     order = np.lexsort((sample.items, sample.users))
     users, items = sample.users[order], sample.items[order]
-    starts = run_starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
+    starts = run_starts(users, items)
     records = np.add.reduceat(sample.records[order], starts, dtype=np.uint64)
     pairs = Sample.from_arrays(users[starts], items[starts], records, sample.texts)
     return replace(pairs, unusable=sample.unusable)
 
 
-def run_starts(changes: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """First indices of runs of equal values. changes: whether each value but the first differs from the previous."""
-    return np.flatnonzero(np.concatenate(([True], changes)))
+def run_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
+    """Returns the first index of each run of equal rows. Without rows there is no run.
+
+    A group of users may have no usable row. Whether it has one is secret, so no run may end by it.
+
+    Args:
+        columns: one or more, of the same length.
+    """
+    is_first = np.ones(len(columns[0]), dtype=bool)
+    is_first[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return np.flatnonzero(is_first)
 
 
 def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger]]:
@@ -177,7 +185,7 @@ def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.un
         return sample.users, sample.items
     order = np.lexsort((sample.items, sample.users))
     users, items = sample.users[order], sample.items[order]
-    starts = run_starts(users[1:] != users[:-1])
+    starts = run_starts(users)
     ends = np.cumsum(sample.records[order], dtype=np.int64)
     before = np.concatenate(([0], ends))[starts]
     total = np.concatenate((ends[starts[1:] - 1], ends[-1:])) - before
@@ -283,7 +291,7 @@ def sum_by_item(
         return ItemCounts(items.astype(np.uint64), counts.astype(np.int64))
     order = np.argsort(items, kind="stable")
     items = items[order]
-    starts = run_starts(items[1:] != items[:-1])
+    starts = run_starts(items)
     sums = np.add.reduceat(counts[order], starts)
     return ItemCounts(
         items[starts].astype(np.uint64, copy=False), sums, None if texts is None else texts[order][starts]

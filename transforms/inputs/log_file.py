@@ -9,10 +9,23 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from sfumato.schemas.locations import TIME_TYPE, Columns
 from sfumato.schemas.log_layout import LogLayout
 
 Types = Mapping[str, pa.DataType]  # of columns, by name
 TO_THE_END = 1 << 62  # the end of a slice that ends where its file does
+
+
+def types_of(columns: Columns, layout: LogLayout) -> dict[str, pa.DataType]:
+    """Returns the type of each column that a run reads of a log, by its role."""
+    types = dict(columns.text_types())
+    if layout.days is not None:
+        types.setdefault(layout.days.column, TIME_TYPE)
+    if layout.e7:
+        types |= {name: pa.int64() for name in (layout.latitude, layout.longitude) if name in types}
+    if layout.place_column is not None:
+        types[layout.place_column] = pa.string()
+    return types
 
 
 @dataclass(frozen=True)
