@@ -6,14 +6,15 @@ file as it is, as a logger that quotes and escapes nothing would.
 
 from __future__ import annotations
 
-import gzip
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import h3
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -101,7 +102,7 @@ CELLS: list[Any] = [
 ]  # fmt: skip
 
 
-def of_others(count: int = 40) -> list[Row]:
+def of_others(count: int = 24) -> list[Row]:
     """The records of other users, with quotes, blanks and text of several scripts in them."""
     rng = np.random.default_rng(3)
     kinds = ["k0", "k1", "k2"]
@@ -126,6 +127,12 @@ def of_guest(column: str, value: Any, rows: int = 1) -> list[Row]:
     """The records of one user, who writes a value into a column."""
     row = {"user_id": "guest-7", "latitude": 50.5, "longitude": 0.5, "t": "2026-11-20T10:00:00Z", "kind": "k0"}
     return [{**row, "value": 7.5, "note": "", column: value}] * rows
+
+
+def placed(others: list[Row], guest: list[Row], place: str) -> list[Row]:
+    """Puts a guest's rows among those of others: first, middle or last."""
+    cut = {"first": 0, "middle": len(others) // 2, "last": len(others)}[place]
+    return [*others[:cut], *guest, *others[cut:]]
 
 
 def _csv_field(value: Any) -> bytes:
@@ -156,7 +163,7 @@ def _json_value(value: Any) -> bytes:
 
 
 def ndjson_bytes(rows: list[Row], columns: tuple[str, ...] = COLUMNS) -> bytes:
-    """Returns an object a line, with NaN as Python writes it. Fields without a value are left out in every other row."""
+    """Returns an object a line, as Python writes it. Every other row leaves out the fields without a value."""
     lines = []
     for number, row in enumerate(rows):
         names = [name for name in columns if number % 2 or row[name] is not None]
@@ -166,10 +173,6 @@ def ndjson_bytes(rows: list[Row], columns: tuple[str, ...] = COLUMNS) -> bytes:
 
 def write_csv(rows: list[Row], folder: Path) -> Path:
     return _written(folder / "log.csv", csv_bytes(rows))
-
-
-def write_packed_csv(rows: list[Row], folder: Path) -> Path:
-    return _written(folder / "log.csv.gz", gzip.compress(csv_bytes(rows), 1))
 
 
 def write_ndjson(rows: list[Row], folder: Path) -> Path:
@@ -203,28 +206,67 @@ def write_parquet(rows: list[Row], folder: Path) -> Path:
         name: pa.array([_as_number(row[name]) for row in rows], pa.float64())
         for name in ("latitude", "longitude", "value")
     }
-    seconds = [number if isinstance(number := row["t"], int) and abs(number) < 2**63 else 1_795_168_800 for row in rows]
+    seconds = [row["t"] if type(row["t"]) is int and abs(row["t"]) < 2**63 else 1_795_168_800 for row in rows]
     table = pa.table({**arrays, **numbers, "t": pa.array(seconds, pa.int64())})
     pq.write_table(table, folder / "log.parquet", row_group_size=17)
     return folder / "log.parquet"
 
 
 def write_hive(rows: list[Row], folder: Path, column: str) -> Path:
-    """A folder for each value of a column."""
+    """Writes a folder for each value of a column."""
+    place = folder / "logs"
+    shutil.rmtree(place, ignore_errors=True)
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(str(row[column]), []).append(row)
+        groups.setdefault(
+            quote(row[column] if isinstance(row[column], bytes) else str(row[column]), safe=""), []
+        ).append(row)
     for value, own in groups.items():
-        place = folder / "logs" / f"{column}={quote(value, safe='')}"
-        place.mkdir(parents=True, exist_ok=True)
-        columns = tuple(name for name in COLUMNS if name != column)
-        (place / "log.csv").write_bytes(csv_bytes(own, columns))
-    return folder / "logs"
+        (place / f"{column}={value}").mkdir(parents=True)
+        content = csv_bytes(own, tuple(name for name in COLUMNS if name != column))
+        (place / f"{column}={value}" / "log.csv").write_bytes(content)
+    return place
+
+
+def with_geometry(rows: list[Row], others: Callable[[float, float], Any]) -> list[Row]:
+    """Replaces the coordinates of rows without a geometry by one."""
+    return [
+        {**row, "geometry": row["geometry"] if "geometry" in row else others(row["longitude"], row["latitude"])}
+        for row in rows
+    ]
+
+
+def write_geoparquet(rows: list[Row], folder: Path) -> Path:
+    """Writes well-known binary as GeoParquet 1.1 has it."""
+    rows = with_geometry(rows, lambda x, y: shapely.to_wkb(shapely.Point(x, y)))
+    path = write_parquet(rows, folder)
+    geo = {"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": {"encoding": "WKB"}}}
+    table = pq.read_table(path).drop_columns(["latitude", "longitude"])
+    table = table.append_column("geometry", pa.array([row["geometry"] for row in rows], pa.binary()))
+    pq.write_table(table.replace_schema_metadata({"geo": json.dumps(geo)}), path, row_group_size=17)
+    return path
+
+
+_WITH_PLACE = ("user_id", "geometry", "t", "kind", "value", "note")
+
+
+def write_wkt_csv(rows: list[Row], folder: Path) -> Path:
+    rows = with_geometry(rows, lambda x, y: f"POINT ({x} {y})")
+    return _written(folder / "log.csv", csv_bytes(rows, _WITH_PLACE))
+
+
+def write_wkt_ndjson(rows: list[Row], folder: Path) -> Path:
+    rows = with_geometry(rows, lambda x, y: f"POINT ({x} {y})")
+    return _written(folder / "log.ndjson", ndjson_bytes(rows, _WITH_PLACE))
+
+
+def write_cells(rows: list[Row], folder: Path) -> Path:
+    rows = with_geometry(rows, lambda x, y: h3.latlng_to_cell(y, x, 8))
+    return _written(folder / "log.csv", csv_bytes(rows, _WITH_PLACE))
 
 
 WRITERS: dict[str, Callable[[list[Row], Path], Path]] = {
     "csv": write_csv,
-    "csv.gz": write_packed_csv,
     "ndjson": write_ndjson,
     "parquet": write_parquet,
 }

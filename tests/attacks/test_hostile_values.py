@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -23,17 +24,19 @@ from sfumato.pipelines.inputs import inspect, layout_of, match_files
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.moments import FixedPoint, ValueColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import ColumnItems, NumberItems
 from sfumato.transforms.inputs import text_lines
+from sfumato.transforms.inputs.data_frame import table_of
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.moments.groups import ColumnGroups
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.attacks import hostile
-from tests.attacks.hostile import VALUES, Raw, Row, of_guest, of_others
+from tests.attacks.hostile import VALUES, Raw, Row, of_guest, of_others, placed
 
 KEY = RunKey.derive(FixedSecret(b"hostile!" * 4), {"job": "hostile"})
 GRID = Grid(Region(-1, 50, 1, 51), 10)
@@ -59,22 +62,24 @@ class EveryColumn:
         return ITEMS.columns.check(schema, path)
 
 
+COLUMNS = EveryColumn()
+
+
 def everybody(users: Any) -> Any:
     return np.ones(len(users), dtype=bool)
 
 
 def records_of(where: Path, **options: Any) -> Counter[tuple[Any, ...]]:
     """What all jobs keep of a log: the records of each user, and the users of dropped rows, by their hashes."""
-    columns = EveryColumn()
     request = request_of("heatmap", {"input": str(where), "output": "out", "region": "-1,50,1,51", **options})
     files = match_files(request.input, layout_of(request))
-    inspect(files, columns)
-    found: Counter[tuple[Any, ...]] = Counter()
-    for file in files:
-        for part in slice_file(file.log):
-            for batch in read_batches(part, columns):
-                found.update(records_of_batch(batch))
-    return found
+    inspect(files, COLUMNS)
+    batches = [batch for file in files for part in slice_file(file.log) for batch in read_batches(part, COLUMNS)]
+    return kept_of(pa.Table.from_batches(batches))
+
+
+def kept_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
+    return Counter(record for batch in table.combine_chunks().to_batches() for record in records_of_batch(batch))
 
 
 def records_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -102,59 +107,105 @@ def check_others(with_guest: Counter[tuple[Any, ...]], others: Counter[tuple[Any
     assert len({record[0] for record in with_guest} - known) <= 1, what
 
 
-def placed(others: list[Row], guest: list[Row], place: str) -> list[Row]:
-    cut = {"first": 0, "middle": len(others) // 2, "last": len(others)}[place]
-    return [*others[:cut], *guest, *others[cut:]]
-
-
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of a few lines, so that their borders lie everywhere, in slices of some chunks."""
-    for name, value in (("CHUNK_BYTES", 211), ("SLICE_BYTES", 900)):
+    for name, value in (("CHUNK_BYTES", 500), ("SLICE_BYTES", 1_800)):
         monkeypatch.setattr(text_lines, name, value)
-
-
-def names_no_user_of_others(value: Any) -> bool:
-    """Whether a value as an id is not one that another user has, by the first field of a raw line."""
-    return not (isinstance(value, Raw) and b"1005" in value.data)
 
 
 def attack(reader: str, column: str, values: list[Any], places: list[str], rows: int, folder: Path) -> None:
     write, others = hostile.WRITERS[reader], of_others()
     expected = records_of(write(others, folder))
     for value, place in itertools.product(values, places):
-        if isinstance(value, Raw) and (reader == "parquet" or not names_no_user_of_others(value)):
-            continue
+        if isinstance(value, Raw) and (reader == "parquet" or b"1005" in value.data):
+            continue  # a logger that lets users write whole records is beyond help
         found = records_of(write(placed(others, of_guest(column, value, rows), place), folder))
         check_others(found, expected, (column, repr(value)[:80], place))
 
 
-CASES = list(itertools.product(hostile.WRITERS, hostile.COLUMNS))
+READERS = list(itertools.product(hostile.WRITERS, hostile.COLUMNS))
 PLACES = ["first", "middle", "last"]
 
 
 @pytest.mark.usefixtures("short_chunks")
-@pytest.mark.parametrize(("reader", "column"), CASES)
+@pytest.mark.parametrize(("reader", "column"), READERS)
 def test_a_hostile_value_changes_no_other_user(reader: str, column: str, tmp_path: Path) -> None:
     """A sample; `test_every_hostile_value_changes_no_other_user` tries all."""
     assert len(VALUES) > 300
     rng = random.Random(f"{reader} {column}")
     for place in PLACES:
-        attack(reader, column, rng.sample(VALUES, 12), [place], 1, tmp_path)
-    attack(reader, column, rng.sample(VALUES, 1), [rng.choice(PLACES)], 5_000, tmp_path)
+        attack(reader, column, rng.sample(VALUES, 8), [place], 1, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_chunks")
-@pytest.mark.parametrize(("reader", "column"), CASES)
+@pytest.mark.parametrize(("reader", "column"), READERS)
 def test_every_hostile_value_changes_no_other_user(reader: str, column: str, tmp_path: Path) -> None:
-    attack(reader, column, VALUES, PLACES, 1, tmp_path)
+    for number, place in enumerate(PLACES):
+        attack(reader, column, VALUES[number::3], [place], 1, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reader", "column"), CASES)
+@pytest.mark.parametrize(("reader", "column"), READERS)
 def test_20000_hostile_rows_change_no_other_user(reader: str, column: str, tmp_path: Path) -> None:
     rng = random.Random(f"{column} {reader}")
     short = [value for value in VALUES if len(repr(value)) < 200]
     for place in PLACES:
-        attack(reader, column, rng.sample(short, 8), [place], 20_000, tmp_path)
+        attack(reader, column, rng.sample(short, 2), [place], 20_000, tmp_path)
+
+
+POINT = {"geometry_column": "geometry"}
+PLACE_FORMS: dict[str, tuple[Callable[[list[Row], Path], Path], list[Any], dict[str, Any]]] = {
+    "GeoParquet": (hostile.write_geoparquet, hostile.WKB, POINT),
+    "WKT in CSV": (hostile.write_wkt_csv, hostile.WKT, POINT),
+    "WKT in NDJSON": (hostile.write_wkt_ndjson, [*hostile.WKT, 7, True, [0.5, 50.5]], POINT),
+    "H3 in CSV": (hostile.write_cells, hostile.CELLS, {"cell_column": "geometry", "cell_index": "h3:8"}),
+}
+
+
+@pytest.mark.parametrize("form", PLACE_FORMS)
+def test_a_hostile_place_changes_no_other_user(form: str, tmp_path: Path) -> None:
+    write, values, options = PLACE_FORMS[form]
+    others = of_others()
+    expected = records_of(write(others, tmp_path), **options)
+    assert sum(record[1] == "cell" for record in expected) == len(others)
+    for number, value in enumerate(values):
+        guest = [{**row, "geometry": value} for row in of_guest("note", "")]
+        found = records_of(write(placed(others, guest, PLACES[number % 3]), tmp_path), **options)
+        check_others(found, expected, (form, repr(value)[:80]))
+
+
+@pytest.mark.parametrize("column", ["user_id", "latitude", "t", "kind", "value"])
+def test_a_hostile_partition_changes_no_other_user(column: str, tmp_path: Path) -> None:
+    others = of_others(12)
+    expected = records_of(hostile.write_hive(others, tmp_path, column))
+    texts = [value for value in VALUES if isinstance(value, str | bytes | float) and str(value) not in ("", ".", "..")]
+    texts = [text for text in texts if len(repr(text)) < 60 and not (isinstance(text, str) and text.isspace())]
+    for value in random.Random(column).sample(texts, 25):
+        found = records_of(hostile.write_hive([*others, *of_guest(column, value)], tmp_path, column))
+        check_others(found, expected, (column, repr(value)))
+
+
+def frame_of(rows: list[Row]) -> pd.DataFrame:
+    columns = {}
+    for name in hostile.COLUMNS:
+        values = [row[name] for row in rows]
+        try:
+            columns[name] = pd.Series(values)
+        except (UnicodeEncodeError, OverflowError):  # of pandas, which makes text or numbers of them
+            columns[name] = pd.Series(values, dtype=object)
+    return pd.DataFrame(columns)
+
+
+@pytest.mark.parametrize("column", hostile.COLUMNS)
+def test_a_hostile_value_in_a_frame_changes_no_other_user(column: str) -> None:
+    layout = LogLayout(columns=tuple(COLUMNS.names()))
+    others = of_others()
+    for ids in ("text", "integers"):
+        if ids == "integers":  # and pandas has other types for all of them once a guest is there
+            others = [{**row, "user_id": 1000 + number, "t": 1_795_168_800} for number, row in enumerate(others)]
+        expected = kept_of(table_of(frame_of(others), COLUMNS, layout))
+        for number, value in enumerate(value for value in VALUES if not isinstance(value, Raw)):
+            rows = placed(others, of_guest(column, value), PLACES[number % 3])
+            check_others(kept_of(table_of(frame_of(rows), COLUMNS, layout)), expected, (column, repr(value)[:80]))

@@ -1,26 +1,25 @@
-"""Logs of text and tables: a fault is found before the charge and quoted nowhere, and a file is known again.
-
-A reader that skips bad lines, or that reads what another row's quotes hide, would publish other numbers. One that fails
-after the charge would lose the day.
-"""
+"""Logs of text and tables: a damaged file is found before the charge, one user ends no run, a file is known again."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.inputs import text_lines
+from sfumato.transforms.privacy import admission
+from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, UserCounts, count_users
+from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from tests.attacks.hostile import VALUES, WRITERS, Raw, Row, of_guest, placed
 from tests.conftest import make_logs
 from tests.keys import write_key
-from tests.log_forms import delta, records, write_csv, write_ndjson
+from tests.log_forms import delta, records, write_csv
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -33,7 +32,7 @@ JOBS = {
     "moments": ["moments", "--column=latitude", "--bits=6"],
     "ranges": ["ranges", "build", REGION, "--method=ug", "--sizes=500,900"],
 }
-SECRET = "secret-user"
+SAMPLED = {"histogram", "hotspots", "quantiles"}  # whose admission counts a sample of the users
 
 
 def city(users: int = 900) -> pa.Table:
@@ -51,77 +50,114 @@ def charged(folder: Path) -> int:
     return len(open_ledger(str(folder / "ledger.db")).history().charges) if (folder / "ledger.db").exists() else 0
 
 
-# --- faults in the last row ---
+# --- damaged files ---
 
 
-def short_line(path: Path) -> None:
-    path.write_text(path.read_text() + f"{SECRET},50.5\n")
+def packed_and_cut_off(path: Path) -> Path:
+    cut = path.with_suffix(".csv.gz")
+    cut.write_bytes(gzip.compress(path.read_bytes())[:-9])
+    return cut
 
 
-def open_quote(path: Path) -> None:
-    path.write_text(path.read_text() + f'"{SECRET},50.5,0.5,k1\n')
+def without_header(path: Path) -> Path:
+    path.write_text(path.read_text().split("\n", 1)[1])
+    return path
 
 
-def line_break_in_quotes(path: Path) -> None:
-    path.write_text(path.read_text() + f'{SECRET},50.5,0.5,"k\n1"\n')
+def with_other_line_ends(path: Path) -> Path:
+    path.write_text(path.read_text().replace("\n", "\r"))
+    return path
 
 
-def no_text(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + SECRET.encode() + b"\xff,50.5,0.5,k1\n")
+def as_utf_16(path: Path) -> Path:
+    path.write_bytes(path.read_text().encode("utf-16"))
+    return path
 
 
-FAULTS: list[Callable[[Path], None]] = [short_line, open_quote, line_break_in_quotes, no_text]
+def as_json_array(path: Path) -> Path:
+    array = path.with_suffix(".ndjson")
+    array.write_text(json.dumps(city().to_pylist()))
+    return array
+
+
+DAMAGES = [packed_and_cut_off, without_header, with_other_line_ends, as_utf_16, as_json_array]
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_broken_last_row_is_found_before_the_charge(
-    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Then the file is mended, and the day is published under its name. No message quotes the row."""
-    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 9_000)  # the last row is in the last of several chunks
+def test_a_damaged_file_is_found_before_the_charge(job: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Then the file is mended, and the day is published under its name. No message quotes a record."""
     write_key(tmp_path / "key")
-    faults = FAULTS if job == "heatmap" else FAULTS[:1]
-    for fault in faults:
-        fault(write_csv(city(), tmp_path / "log.csv"))
-        assert run(job, tmp_path, tmp_path / "log.csv", "day", "--period=2026-11-20") in (1, 2), fault.__name__
-        assert charged(tmp_path) == 0, fault.__name__
+    for damage in DAMAGES if job == "heatmap" else DAMAGES[:1]:
+        (tmp_path / "logs").mkdir(exist_ok=True)
+        where = damage(write_csv(city(), tmp_path / "logs" / "log.csv"))
+        assert run(job, tmp_path, where, "day", "--period=2026-11-20") in (1, 2), damage.__name__
+        assert charged(tmp_path) == 0, damage.__name__
         said = capfd.readouterr()
-        assert "log.csv" in said.err
-        assert SECRET not in said.err + said.out, fault.__name__
+        assert where.name in said.err
+        assert "user-" not in said.err + said.out, damage.__name__
     write_csv(city(), tmp_path / "log.csv")
     assert run(job, tmp_path, tmp_path / "log.csv", "day", "--period=2026-11-20") == 0
     assert charged(tmp_path) == 1
 
 
-def test_a_cut_off_json_or_gzip_is_found_before_the_charge(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_key(tmp_path / "key")
-    written = write_ndjson(city(), tmp_path / "log.ndjson")
-    written.write_text(written.read_text() + f'{{"user_id": "{SECRET}", "latitude": 50')
-    packed = tmp_path / "log.csv.gz"
-    packed.write_bytes(gzip.compress(write_csv(city(), tmp_path / "all.csv").read_bytes())[:-9])
-    for path in (written, packed):
-        assert run("heatmap", tmp_path, path, "day", "--period=2026-11-20") == 1
-        assert charged(tmp_path) == 0
-        assert SECRET not in capfd.readouterr().err
+# --- what one user writes ---
+
+
+def rows_of_city() -> list[Row]:
+    """The records of others, with the columns that hostile values go to."""
+    return [
+        {**row, "t": "2026-11-20T10:00:00Z", "value": 1.5 + number % 40, "note": ""}
+        for number, row in enumerate(city().to_pylist())
+    ]
+
+
+def rows_of_guest() -> list[Row]:
+    """Every hostile value in every column, and rows without an id: usable, unusable and no records at all."""
+    raw = [value for value in VALUES if not isinstance(value, Raw) or b"1005" not in value.data]
+    columns = ("latitude", "longitude", "t", "kind", "value", "note")
+    rows = [row for column in columns for value in raw for row in of_guest(column, value)]
+    return rows + of_guest("user_id", None, 500)
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])
-@pytest.mark.parametrize("job", ["heatmap", "quantiles", "moments"])
-def test_a_value_of_one_user_ends_no_run(
-    job: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("job", JOBS)
+def test_one_user_ends_no_run(job: str, form: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The exit status and the messages are those of the run without that user, but for noisy numbers and digests."""
+    said = []
+    for name, guest in (("others", []), ("with_guest", rows_of_guest())):
+        (tmp_path / name).mkdir()
+        where = WRITERS[form](placed(rows_of_city(), guest, "middle"), tmp_path / name)
+        write_key(tmp_path / name / "key")
+        assert run(job, tmp_path / name, where, "day", "--period=2026-11-20") == 0
+        captured = capfd.readouterr()
+        text = (captured.err + captured.out).replace(name, "NAME")
+        said.append([re.sub(r"[0-9a-f]{8,}|-?\d[\d,.]*(e[+-]\d+)?", "N", line) for line in text.splitlines()])
+    assert said[0] == said[1]
+    assert "guest" not in str(said)
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson", "parquet"])
+@pytest.mark.parametrize("job", JOBS)
+def test_rows_without_an_id_count_as_one_user(
+    job: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit status is public. It says nothing of a user whose record holds text for a number, in the last chunk."""
-    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 9_000)
-    write_key(tmp_path / "key")
-    path = (write_csv if form == "csv" else write_ndjson)(city(), tmp_path / f"log.{form}")
-    lines = {
-        "csv": f"{SECRET},{SECRET},0.5,k1\n",
-        "ndjson": json.dumps({"user_id": SECRET, "latitude": SECRET, "longitude": 0.5, "kind": 7}) + "\n",
-    }
-    path.write_text(path.read_text() + lines[form])
-    assert run(job, tmp_path, path, "day", "--period=2026-11-20") == 0
-    said = capfd.readouterr()
-    assert SECRET not in said.err + said.out
+    """They may all be one person's. The admission's noise hides one user, and not 3,000."""
+    counted = list[UserCounts]()
+
+    def count(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> NoisyUserCounts:
+        counted.append(counts)
+        return count_users(counts, rule, key)
+
+    monkeypatch.setattr(admission, "count_users", count)
+    for rows in (0, 3_000):
+        (tmp_path / f"{rows}").mkdir()
+        write_key(tmp_path / f"{rows}" / "key")
+        guest = of_guest("user_id", None, rows)
+        where = WRITERS[form](placed(rows_of_city(), guest, "middle"), tmp_path / f"{rows}")
+        assert run(job, tmp_path / f"{rows}", where) == 0
+    without, with_rows = counted
+    assert with_rows.usable - without.usable == 0
+    assert with_rows.unusable - without.unusable in ({0, 1} if job in SAMPLED else {1})
 
 
 # --- what the ledger knows again ---

@@ -21,14 +21,14 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import TIME_TYPE, Columns, check_time, field_type
+from sfumato.schemas.locations import Columns, check_time, field_type
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.transforms.files import file_version, is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
 from sfumato.transforms.inputs.json_log import open_json_log
 from sfumato.transforms.inputs.local_time import of_days
-from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog
+from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog, types_of
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
 from sfumato.transforms.inputs.text_values import parsed
@@ -227,14 +227,7 @@ def _format_of(log: LogFile) -> str:
 @contextmanager
 def open_log(log: LogFile, columns: Columns) -> Iterator[tuple[OpenLog, Reading]]:
     """Opens a file and checks its columns. Raises RequestError, or DataError if it cannot be read."""
-    types = dict(columns.text_types())
-    layout = log.layout
-    if layout.days is not None:
-        types.setdefault(layout.days.column, TIME_TYPE)
-    if layout.e7:
-        types |= {name: pa.int64() for name in (layout.latitude, layout.longitude) if name in types}
-    if layout.place_column is not None:
-        types[layout.place_column] = pa.string()
+    types = types_of(columns, log.layout)
     with _opened(log, types) as file:
         yield file, _reading(log, columns, file.schema, types)
 
