@@ -154,7 +154,7 @@ def test_rows_without_an_id_count_as_one_user(
         write_key(tmp_path / f"{rows}" / "key")
         guest = of_guest("user_id", None, rows)
         where = WRITERS[form](placed(rows_of_city(), guest, "middle"), tmp_path / f"{rows}")
-        assert run(job, tmp_path / f"{rows}", where) == 0
+        assert run(job, tmp_path / f"{rows}", where, "day", "--period=2026-11-20") == 0
     without, with_rows = counted
     assert with_rows.usable - without.usable == 0
     assert with_rows.unusable - without.unusable in ({0, 1} if job in SAMPLED else {1})
