@@ -156,8 +156,9 @@ def test_rows_without_an_id_count_as_one_user(
         where = WRITERS[form](placed(rows_of_city(), guest, "middle"), tmp_path / f"{rows}")
         assert run(job, tmp_path / f"{rows}", where, "day", "--period=2026-11-20") == 0
     without, with_rows = counted
-    assert with_rows.usable - without.usable == 0
-    assert with_rows.unusable - without.unusable in ({0, 1} if job in SAMPLED else {1})
+    assert without.unusable == 0
+    assert with_rows.unusable in ({0, 1} if job in SAMPLED else {1})
+    assert job in SAMPLED or with_rows.usable == without.usable
 
 
 # --- what the ledger knows again ---
