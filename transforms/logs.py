@@ -59,6 +59,11 @@ COUNTED_COHORT = Event(
     "read and grouped the logs: {users:,.0f} users of the cohort that is asked, one of {cohorts} (noisy user count, "
     "±{noise_stddev:~})",
 )
+FEW_USERS = Event(
+    "few_users",
+    "the logs seem to hold hardly any user: about {users:,.0f} (noisy user count, ±{noise_stddev:~}); check "
+    "--user_id_column and the other columns' names before you spend more",
+)
 SAMPLED_USERS = Event("read_logs", "read the logs")
 _SUB_QUERY = (
     "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ±{noise_stddev:~} users"
@@ -74,7 +79,7 @@ READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamp
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not report metrics: {error}", raw=True)
 STAGE_EVENTS = frozenset(
-    {"read_file", "read_logs", "sub_query", "round", "trained", "no_checkpoint", "compared", "late_rows"}
+    {"read_file", "read_logs", "sub_query", "round", "trained", "no_checkpoint", "compared", "late_rows", "few_users"}
 )
 
 

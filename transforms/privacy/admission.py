@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError, TooFewUsersError
+from sfumato.transforms.logs import FEW_USERS
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
@@ -149,6 +150,8 @@ class Admit:
             raise
         if refused is not None:  # the ledger holds the cost of the refusal alone
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
+        if counted.users < 2 * counted.noise_stddev:  # a format without a schema cannot refuse a wrong name
+            FEW_USERS.emit(users=max(counted.users, 0), noise_stddev=counted.noise_stddev)
         return counted
 
 

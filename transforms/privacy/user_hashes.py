@@ -38,11 +38,12 @@ def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
     if not holds_text(ids.type):
         return _hash_integers(ids, user_key)
     text = as_bytes(ids)
-    hashes = hash_text(text, user_key)
     integers = _are_integers(text)
-    if pc.any(integers).as_py():
-        numbers = text.filter(integers).cast(pa.large_string()).cast(pa.int64())
-        hashes[integers.to_numpy(zero_copy_only=False)] = keyed_hash(user_key, numbers.to_numpy())
+    are_integers = np.asarray(integers.to_numpy(zero_copy_only=False), dtype=bool)
+    hashes = np.empty(len(text), dtype=np.uint64)
+    numbers = text.filter(integers).cast(pa.large_string()).cast(pa.int64())
+    hashes[are_integers] = keyed_hash(user_key, numbers.to_numpy())
+    hashes[~are_integers] = hash_text(text.filter(pc.invert(integers)), user_key)
     return hashes
 
 
