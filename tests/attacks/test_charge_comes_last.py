@@ -95,21 +95,12 @@ def text_coordinates(table: pa.Table, path: Path, rng: _RNG) -> None:
     _write(table.set_column(table.schema.get_field_index(column), column, table[column].cast(pa.string())), path)
 
 
-def other_ids(table: pa.Table, path: Path, rng: _RNG) -> None:
-    _write(table.set_column(0, "user_id", table["user_id"].cast(pa.string())), path)
-
-
 def not_a_number(table: pa.Table, path: Path, rng: _RNG) -> None:
     _write(_nan(table, str(rng.choice(["latitude", "longitude"])), float(rng.uniform(0.6, 1)), rng), path)
 
 
 def swapped(table: pa.Table, path: Path, rng: _RNG) -> None:
     _write(table.rename_columns(["user_id", "longitude", "latitude", *table.column_names[3:]]), path)
-
-
-def no_ids(table: pa.Table, path: Path, rng: _RNG) -> None:
-    keep = pa.array(rng.random(len(table)) > rng.uniform(0.6, 1))
-    _write(table.set_column(0, "user_id", pc.if_else(keep, table["user_id"], None)), path)
 
 
 def other_units(table: pa.Table, path: Path, rng: _RNG) -> None:
@@ -121,8 +112,8 @@ def replaced_while_running(table: pa.Table, path: Path, rng: _RNG) -> None:
 
 
 FAULTS: tuple[Callable[[pa.Table, Path, _RNG], None], ...] = (
-    flipped_byte, cut_off, no_parquet, zeroed_block, missing_column, text_coordinates, other_ids, not_a_number,
-    swapped, no_ids, other_units, replaced_while_running,
+    flipped_byte, cut_off, no_parquet, zeroed_block, missing_column, text_coordinates, not_a_number, swapped,
+    other_units, replaced_while_running,
 )  # fmt: skip
 SILENT = (zeroed_block,)  # where the zeros happen to lie in a page that no column of ours is in, nothing is wrong
 
@@ -196,7 +187,7 @@ def _check_fault(folder: Path, number: int, job_name: str = "heatmap") -> None:
     half = len(table) // 2
     _write(table.slice(0, half), folder / "a.parquet")
     fault(table.slice(half), folder / "b.parquet", rng)
-    if fault in (not_a_number, swapped, no_ids, other_units):  # a share of everybody: the noise must not hide it
+    if fault in (not_a_number, swapped, other_units):  # a share of everybody: the noise must not hide it
         fault(table.slice(0, half), folder / "a.parquet", rng)
     status = _run(folder, "day", fault, job_name=job_name)
     history = open_ledger(str(folder / "ledger.db")).history() if (folder / "ledger.db").exists() else None
