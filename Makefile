@@ -14,7 +14,7 @@ ENGINES = SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-ser
   SFUMATO_PRISM="$${SFUMATO_PRISM:-$(abspath build/prism/prism)}"
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs web tuner test test-slow test-times test-airflow lock flink-jar spark-jar prism test-engines check bench clean
+.PHONY: demo docs web tuner test test-slow test-exhaustive test-times test-airflow lock flink-jar spark-jar prism test-engines check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -95,6 +95,10 @@ test: check
 
 test-slow: $(VENV)/.developed
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+# More seeds of what other tests try with a few: kills, planted faults, schedules.
+test-exhaustive: $(VENV)/.developed
+	$(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive
 
 # Processor seconds by test file.
 test-times: $(VENV)/.developed

@@ -96,9 +96,14 @@ def test_intervals_of_two_rounds_hold_the_mean(kind: str, epsilon: float | None)
     assert stats.binomtest(hits, 200, 0.95, "less").pvalue > FLAKE_RATE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(DATA))
-@pytest.mark.parametrize("epsilon", [None, 0.5, 2.0])
+@pytest.mark.parametrize(
+    "epsilon",
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (None, 0.5)),
+        pytest.param(2.0, marks=pytest.mark.exhaustive),  # between these
+    ],
+)
 @pytest.mark.parametrize("reports", [1, 3])
 def test_intervals_of_one_round_over_many_runs(kind: str, epsilon: float | None, reports: int) -> None:
     """With several bits a client, values whose bits go together are another matter: their reports do as well."""
