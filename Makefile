@@ -14,7 +14,7 @@ ENGINES = SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-ser
   SFUMATO_PRISM="$${SFUMATO_PRISM:-$(abspath build/prism/prism)}"
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs web tuner test test-slow test-times test-airflow lock flink-jar spark-jar prism test-engines check bench clean
+.PHONY: demo docs web tuner test test-all test-slow test-exhaustive test-times test-airflow lock flink-jar spark-jar prism test-engines check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -96,6 +96,14 @@ test: check
 test-slow: $(VENV)/.developed
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
+# All that CI tries without other engines: the tests of `make test` and those of `make test-slow`, collected once.
+test-all: $(VENV)/.developed
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not engines and not exhaustive'
+
+# More seeds of what other tests try with a few: kills, planted faults, schedules.
+test-exhaustive: $(VENV)/.developed
+	$(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive
+
 # Processor seconds by test file.
 test-times: $(VENV)/.developed
 	$(BIN)/python -m pytest -p tests.cpu_times
@@ -103,7 +111,7 @@ test-times: $(VENV)/.developed
 # Every job on Flink, Spark and Prism. The tests of an engine skip, and say why, where its file could not be made.
 test-engines: $(VENV)/.developed
 	for file in flink-jar spark-jar prism; do $(MAKE) $$file || true; done
-	$(ENGINES) $(BIN)/python -m pytest -n auto --dist loadgroup -m engines -rs
+	$(ENGINES) $(BIN)/python -m pytest -n auto --dist loadgroup -m engines -rs $$(grep -rl --include='test_*.py' mark.engines tests)
 
 # The versions and hashes of all that Dataflow's workers install. Run it after a change of pyproject.toml's dependencies.
 lock: $(VENV)/.developed

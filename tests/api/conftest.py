@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import sfumato
+from tests.once import made_once
 
 REGION = (3.00, 1.00, 3.13, 1.13)
 SAMPLED = {"epsilon": 1.0, "delta": 1e-6}
@@ -15,9 +16,7 @@ SAMPLED = {"epsilon": 1.0, "delta": 1e-6}
 @pytest.fixture(scope="session")
 def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which `logs/*.parquet` has 5,000 users."""
-    folder = tmp_path_factory.mktemp("city")
-    sfumato.synth(folder / "logs", users=5_000, seed=1)
-    return folder
+    return made_once(tmp_path_factory, "city", lambda folder: sfumato.synth(folder / "logs", users=5_000, seed=1))
 
 
 @pytest.fixture(scope="session")

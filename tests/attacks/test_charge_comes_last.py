@@ -264,8 +264,9 @@ def test_a_damaged_file_of_zones_is_found_before_the_charge(damage: Callable[[Pa
     assert _run(folder, "day", job_name="zones") == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(one, marks=pytest.mark.exhaustive if one else pytest.mark.slow) for one in range(10)]
+)
 def test_more_planted_faults(chunk: int, tmp_path: Path) -> None:
     for number in range(len(FAULTS) * (1 + 2 * chunk), len(FAULTS) * (3 + 2 * chunk)):
         _check_fault(tmp_path / str(number), number)

@@ -159,7 +159,7 @@ def check_accounts(rng: Generator, everybody: EveryUser, charges: list[Charge], 
         assert (worst[1] if worst else 0) == Decimal(int(spent.max())) * UNIT
 
 
-@pytest.mark.parametrize("part", range(9))
+@pytest.mark.parametrize("part", [pytest.param(one, marks=[pytest.mark.exhaustive] * (one >= 3)) for one in range(9)])
 def test_nine_thousand_schedules_keep_every_user_to_the_budget_and_use_all_of_it(part: int) -> None:
     rng = default_rng([20, part])
     rejected = sum(schedule_of_epsilons(rng) for _ in range(1000))

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 DAYS = ["2026-11-19", "2026-11-20"]
 SCENARIOS = 200
 CHUNKS = 20
+EXHAUSTIVE = pytest.mark.exhaustive
 Make = Callable[[str], Scene]  # of a job
 
 
@@ -95,8 +96,9 @@ def test_killed_runs(tmp_path: Path, logs: Path, steps: dict[str, list[str]], se
     assert one.problems == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(one, marks=EXHAUSTIVE if one else pytest.mark.slow) for one in range(CHUNKS)]
+)
 def test_two_hundred_scenarios(tmp_path: Path, logs: Path, steps: dict[str, list[str]], chunk: int) -> None:
     deaths: list[str] = []
     each = SCENARIOS // CHUNKS
@@ -172,7 +174,9 @@ def bucket_steps(in_bucket: Make) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 1)) for seed in range(20)])
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.slow), *(pytest.param(one, marks=EXHAUSTIVE) for one in range(2, 20))]
+)
 def test_killed_runs_in_a_bucket(in_bucket: Make, bucket_steps: dict[str, list[str]], seed: int) -> None:
     one, _ = play(in_bucket, bucket_steps, 1000 + seed)
     assert one.problems == []

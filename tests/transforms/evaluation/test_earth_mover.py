@@ -198,8 +198,9 @@ def test_without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
         earth_mover(dense(4, 1), dense(4, 2))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["dense", "noisy"])
+@pytest.mark.parametrize(
+    "case", [pytest.param("dense", marks=pytest.mark.exhaustive), pytest.param("noisy", marks=pytest.mark.slow)]
+)
 def test_equals_a_general_flow_solver_on_the_largest_grid(case: str) -> None:
     side = 256
     truth = dense(side, 2) if case == "dense" else clustered(side, 2)

@@ -19,6 +19,7 @@ from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
 from tests.attacks.city import make_city
+from tests.once import made_once
 from tests.transforms.release.city import REGION, city_release
 
 CITY_REGION = ["--region", "-122.51,37.70,-122.35,37.82"]
@@ -32,7 +33,12 @@ LICENCE = "CC-BY-4.0"
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Releases by kind: a posterior heatmap with totals, one without, and one of each other job."""
-    folder = tmp_path_factory.mktemp("exported")
+    folder = made_once(tmp_path_factory, "exported", publish_all)
+    return {kind: folder / kind for kind in KINDS}
+
+
+def publish_all(folder: Path) -> None:
+    """Makes these releases."""
     publish(str(folder / "heatmap"), city_release("adaptive", depth=7, users=20_000).files, "made-up", False)
     publish(str(folder / "flat"), city_release("flat", depth=4).files, "made-up", False)
     make_city(folder, 1500)
@@ -65,7 +71,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             name for name in ("cells", "zones", "flows", "changes", "model") if list((folder / kind).glob(f"{name}.*"))
         )
         assert table == "model" or pq.read_metadata(folder / kind / f"{table}.parquet").num_rows > 1, kind
-    return {kind: folder / kind for kind in KINDS}
 
 
 @pytest.fixture(scope="session")

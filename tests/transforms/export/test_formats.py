@@ -26,6 +26,7 @@ from sfumato.schemas.requests.export_request import ExportRequest
 from sfumato.transforms.export.export_file import export_release
 from sfumato.transforms.export.export_source import PARTS, ExportSource
 from sfumato.transforms.export.formats import FORMATS, exported_files, find_format
+from tests.once import made_once
 from tests.transforms.export.conftest import KINDS, LICENCE, MAPS
 
 ROOT = Path(__file__).parents[3]
@@ -67,17 +68,18 @@ HAS = {
 @pytest.fixture(scope="session")
 def exported(sources: dict[str, ExportSource], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folder of each release's files, one a format that fits it."""
-    folders = {}
-    for kind, source in sources.items():
-        folders[kind] = tmp_path_factory.mktemp(kind)
-        for name, one in FORMATS.items():
-            if one.needs in source.parts and not one.resolution and (kind, name) != ("empty", "pmtiles"):
-                export_release(source.release, str(folders[kind] / f"map{one.suffixes[0]}"), name, licence=LICENCE)
-    h3_table = FORMATS["h3"].suffixes[0]
-    export_release(
-        sources["heatmap"].release, str(folders["heatmap"] / f"map{h3_table}"), "h3", licence=LICENCE, resolution=7
-    )
-    return folders
+
+    def export_all(folder: Path) -> None:
+        for kind, source in sources.items():
+            (folder / kind).mkdir()
+            for name, one in FORMATS.items():
+                if one.needs in source.parts and not one.resolution and (kind, name) != ("empty", "pmtiles"):
+                    export_release(source.release, str(folder / kind / f"map{one.suffixes[0]}"), name, licence=LICENCE)
+        table = str(folder / "heatmap" / f"map{FORMATS['h3'].suffixes[0]}")
+        export_release(sources["heatmap"].release, table, "h3", licence=LICENCE, resolution=7)
+
+    folder = made_once(tmp_path_factory, "formats", export_all)
+    return {kind: folder / kind for kind in sources}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -32,6 +32,7 @@ from sfumato.transforms.release.release_folder import with_digests
 from sfumato.transforms.report.report import render_page
 from tests.conftest import REGION
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
 SAFE = ReleaseMetadata("histogram", "monday", "2026-11-21T00:00:00+00:00", "key file", True, {})
 CELLS = CellItems(LocationColumns("user_id", "latitude", "longitude"), Grid(REGION, 6))
 TEXTS = ColumnItems(ItemColumns("code"))

@@ -226,9 +226,15 @@ def test_no_two_questions_share_noise() -> None:
 SHARDS, USERS, REQUIRED = 3, 60, 50
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("noise", ["shard", "client"])
-@pytest.mark.parametrize("epsilon", [0.2, 1.0])
+@pytest.mark.parametrize(
+    ("noise", "epsilon"),
+    [
+        pytest.param("shard", 0.2, marks=pytest.mark.slow),
+        pytest.param("client", 1.0, marks=pytest.mark.slow),
+        pytest.param("shard", 1.0, marks=pytest.mark.exhaustive),
+        pytest.param("client", 0.2, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_an_answers_noise_is_that_of_all_survivors_of_all_shards(noise: NoiseSource, epsilon: float) -> None:
     """Three shards of 60 users where 50 are required: Polya(3 x 1.2) differences, over 4,000 keys and 64 entries."""
     rng = np.random.default_rng(0)
