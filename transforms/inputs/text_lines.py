@@ -95,7 +95,7 @@ class LineFile:
         return (chunk for chunk, _ in self._whole_chunks(first, end))
 
     def _whole_chunks(self, first: int, end: int) -> Iterator[tuple[memoryview, int]]:
-        """Yields chunks as `chunks` does, and the place in the file where each ends."""
+        """Yields chunks as `chunks` does, and where a slice may end after each: a place in the file, or 0 for none."""
         rest, is_skipping = b"", False
         with self._opened(first) as stream:
             while data := bytes(stream.read(min(CHUNK_BYTES, end - first))):
@@ -111,7 +111,7 @@ class LineFile:
                     yield memoryview(data)[:cut], first - len(data) + cut
                 rest = data[cut:]
                 if len(rest) > MAX_RECORD_BYTES and b"\n" not in rest:
-                    yield memoryview(NO_RECORD), first
+                    yield memoryview(NO_RECORD), 0  # a slice must not begin inside this line
                     rest, is_skipping = b"", True
         if rest:
             yield memoryview(rest), first
