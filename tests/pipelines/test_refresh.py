@@ -8,8 +8,8 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pystac
@@ -293,12 +293,9 @@ def test_a_bucket_that_cannot_be_listed_now_is_not_an_empty_one(
     def fail(*_: Any) -> Any:
         raise BeamIOError("List operation failed", {"": error})
 
-    def fail_at_google(*_: Any, **__: Any) -> Any:
-        raise error
-
     # Logs are listed by Google's client, what a folder holds by Beam's file system.
     monkeypatch.setattr("apache_beam.io.gcp.gcsfilesystem.GCSFileSystem._list", fail)
-    monkeypatch.setattr("sfumato.transforms.storage._client", lambda: SimpleNamespace(list_blobs=fail_at_google))
+    monkeypatch.setattr("sfumato.transforms.storage._client", lambda: Mock(**{"list_blobs.side_effect": error}))
     monkeypatch.setattr("sfumato.transforms.storage._check_credentials", lambda: None)
     place.write(**{listed: "gs://bucket/folder"})
     assert place.refresh("--date", "2026-11-20") == 75

@@ -59,7 +59,6 @@ def groups_of(
             np.array(codes, places.dtype),
             0,
             (),
-            False,
             np.array(values) if weighted else None,
         )
         for number, chunk in split_by_user_group(batch, Spill()):
