@@ -250,7 +250,9 @@ def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:
     """The columns that folders `name=value` state, as Hive and Spark write them."""
     folders = [part.partition("=") for part in path.replace(os.sep, "/").split("/")[:-1]]
     return tuple(
-        (unquote(name), None if value == _NO_VALUE else unquote(value)) for name, equals, value in folders if equals
+        (unquote(name), None if value == _NO_VALUE else unquote(value, errors="surrogateescape"))
+        for name, equals, value in folders
+        if equals
     )
 
 

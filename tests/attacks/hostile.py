@@ -148,10 +148,10 @@ def _csv_field(value: Any) -> bytes:
     return b'"' + raw.replace(b'"', b'""') + b'"' if set(raw) & set(b'",\r\n') else raw
 
 
-def csv_bytes(rows: list[Row], columns: tuple[str, ...] = COLUMNS) -> bytes:
+def csv_bytes(rows: list[Row], columns: tuple[str, ...] = COLUMNS, line_end: bytes = b"\n") -> bytes:
     """Returns CSV as RFC 4180 has it."""
     lines = [",".join(columns).encode(), *(b",".join(_csv_field(row[name]) for name in columns) for row in rows)]
-    return b"\n".join(lines) + b"\n"
+    return line_end.join(lines) + line_end
 
 
 def _json_value(value: Any) -> bytes:
@@ -173,6 +173,10 @@ def ndjson_bytes(rows: list[Row], columns: tuple[str, ...] = COLUMNS) -> bytes:
 
 def write_csv(rows: list[Row], folder: Path) -> Path:
     return _written(folder / "log.csv", csv_bytes(rows))
+
+
+def write_csv_with_cr_lf(rows: list[Row], folder: Path) -> Path:
+    return _written(folder / "log.csv", csv_bytes(rows, line_end=b"\r\n"))
 
 
 def write_ndjson(rows: list[Row], folder: Path) -> Path:
@@ -267,6 +271,7 @@ def write_cells(rows: list[Row], folder: Path) -> Path:
 
 WRITERS: dict[str, Callable[[list[Row], Path], Path]] = {
     "csv": write_csv,
+    "csv, CR LF": write_csv_with_cr_lf,
     "ndjson": write_ndjson,
     "parquet": write_parquet,
 }

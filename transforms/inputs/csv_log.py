@@ -30,6 +30,7 @@ _DELIMITERS = (",", ";", "\t", "|")  # the one that most often stands in the hea
 _BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 4 << 20
 _QUOTE, _LF, _CR = 34, 10, 13
+_MAX_LINES = 100  # that a quote may run on for, where not all quotes of a chunk are in place
 _RETURN = "\u0100"  # a carriage return inside a value, which Python's csv module would take for a line's end
 _OF_A_VALUE = "conversion error"  # in Arrow's message, where the lines themselves are right
 
@@ -41,7 +42,7 @@ class CsvLog:
         self._log = log
         self._path = log.path
         self._types = types
-        self._lines = LineFile(log, self._whole_records)
+        self._lines = LineFile(log, self._whole_records, b'"')
 
     @cached_property
     def _header(self) -> tuple[list[str], str, int]:
@@ -106,7 +107,10 @@ class CsvLog:
 
         # Columns that nobody reads may share a name, so here they have none.
         columns = [name if name in names else f"\0{place}" for place, name in enumerate(header)]
-        reading = pa_csv.ReadOptions(column_names=columns, block_size=_BLOCK_BYTES)
+        # A block that a line does not fit ends Arrow's reading.
+        line_ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _LF)
+        longest = int(np.diff(line_ends, prepend=-1, append=len(chunk)).max())
+        reading = pa_csv.ReadOptions(column_names=columns, block_size=max(_BLOCK_BYTES, longest + 1))
         parsing = pa_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip)
         for direct in (pt.is_floating, lambda _: False):  # Arrow reads numbers fast, where all of them are numbers
             types = {name: self._types[name] if direct(self._types[name]) else pa.string() for name in names}
@@ -160,6 +164,8 @@ class CsvLog:
 
     def _is_plain(self, chunk: memoryview) -> bool:
         """Whether Arrow reads the lines as this module does: every line end ends a record, and nothing else does."""
+        if chunk[:3] == _BOM:  # Arrow takes it off the first value
+            return False
         raw = np.frombuffer(chunk, np.uint8)
         returns = np.flatnonzero(raw == _CR)
         returns = returns[returns + 1 < len(raw)]
@@ -193,18 +199,19 @@ def _are_in_place(raw: NDArray[np.uint8], quotes: NDArray[np.int64], delimiter: 
 
 
 class _Feed:
-    """Lines for Python's csv module, from a place that can be set back."""
+    """Lines for Python's csv module, from a place that can be set back, and of one record up to a limit."""
 
     def __init__(self, lines: list[str]):
         self.lines = lines
         self.at = 0
+        self.limit = len(lines)
         self.is_exhausted = False
 
     def __iter__(self) -> _Feed:
         return self
 
     def __next__(self) -> str:
-        if self.at == len(self.lines):
+        if self.at == self.limit:
             self.is_exhausted = True
             raise StopIteration
         self.at += 1
@@ -229,14 +236,17 @@ def _records(data: bytes, delimiter: str, columns: int, is_end: bool) -> Iterato
         raw.pop()
     feed = _Feed([line.decode("latin-1").replace("\r", _RETURN) for line in raw])
     reader = csv.reader(feed, delimiter=delimiter)
+    # Else each of many quotes that nobody closes would be followed to the end of the data.
+    most_lines = len(raw) if _is_record(data, delimiter, is_whole=False) else _MAX_LINES
     while feed.at < len(raw):
         first = feed.at
+        feed.limit = min(first + most_lines, len(raw))
         fields = next(reader)
         lines = raw[first : feed.at]
         text = b"\n".join(lines)
-        if feed.is_exhausted and not is_end and len(data) <= MAX_RECORD_BYTES:
+        if feed.is_exhausted and feed.at == len(raw) and not is_end:
             return
-        if len(lines) > 1 and (feed.is_exhausted or len(fields) != columns or not _is_record(text, delimiter)):
+        if len(lines) > 1 and (feed.is_exhausted or len(fields) != columns or not _is_record(text + b"\n", delimiter)):
             feed.at, feed.is_exhausted = first + 1, False
             reader = csv.reader(feed, delimiter=delimiter)
             yield None, len(lines[0]) + 1
@@ -249,10 +259,11 @@ def _records(data: bytes, delimiter: str, columns: int, is_end: bool) -> Iterato
         yield (fields if len(fields) == columns and not feed.is_exhausted else None), len(text) + 1
 
 
-def _is_record(text: bytes, delimiter: str) -> bool:
+def _is_record(text: bytes, delimiter: str, is_whole: bool = True) -> bool:
+    """Whether the quotes of some lines are in place. is_whole: whether the last value in quotes must end."""
     raw = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(raw == _QUOTE)
-    return len(quotes) % 2 == 0 and _are_in_place(raw, quotes, delimiter)
+    return (len(quotes) % 2 == 0 or not is_whole) and _are_in_place(raw, quotes, delimiter)
 
 
 def _is_number(text: str) -> bool:

@@ -31,7 +31,7 @@ from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog, types_of
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
-from sfumato.transforms.inputs.text_values import parsed
+from sfumato.transforms.inputs.text_values import parsed, text_array
 
 FORMATS: Mapping[str, LogFormat] = MappingProxyType({
     "parquet": open_parquet_log,
@@ -313,7 +313,8 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
     for name, value in log.partition:
         if name in wanted and name not in schema.names:
             kind = types.get(name, pa.string())
-            constants[name] = parsed(pa.array([value], pa.string()), kind)[0]
+            raw = None if value is None else value.encode("utf-8", "surrogateescape")  # a name need not be UTF-8
+            constants[name] = parsed(text_array([raw]), kind)[0]
             shown = _with_column(shown, name, kind)
     try:
         kinds = columns.check(shown, log.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -30,7 +31,7 @@ def open_parquet(path: str, version: str | None = None, size: int | None = None)
         # Remote files need Beam's file systems, and few large reads: Arrow then holds the columns of a row group.
         remote = is_remote(path)
         with (
-            open_file(path, version, size) if remote else pa.OSFile(path) as source,
+            open_file(path, version, size) if remote else pa.OSFile(os.fsencode(path)) as source,
             pq.ParquetFile(
                 source,
                 page_checksum_verification=True,

@@ -19,7 +19,7 @@ Whole = Callable[[bytes], int]  # how many bytes of some data are whole records;
 
 CHUNK_BYTES = 16 << 20
 SLICE_BYTES = 256 << 20
-MAX_RECORD_BYTES = 64 << 20
+MAX_RECORD_BYTES = 16 << 20
 NO_RECORD = b"\0\n"  # a line that no format takes for a record
 HEAD_BYTES = 1 << 20
 _GZIP_RATIO = 4  # a rough guess at how much smaller gzip makes a log; only the number of threads depends on it
@@ -36,17 +36,19 @@ class LineFile:
     Args:
         log: the file.
         whole: finds whole records, where a record may have several lines.
+        quote: around values with line breaks; None where a record is a line.
 
     Attributes:
         path: of the file.
         is_packed: whether it is read through gzip, by its name.
     """
 
-    def __init__(self, log: LogFile, whole: Whole = whole_lines):
+    def __init__(self, log: LogFile, whole: Whole = whole_lines, quote: bytes | None = None):
         self.path = log.path
         self.is_packed = log.path.endswith(".gz")
         self._log = log
         self._whole = whole
+        self._quote = quote
 
     @cached_property
     def head(self) -> bytes:
@@ -90,31 +92,50 @@ class LineFile:
     def chunks(self, first: int, end: int) -> Iterator[memoryview]:
         """Yields chunks of whole records from a byte to before another; the last line may lack its end.
 
-        A line of more than MAX_RECORD_BYTES is replaced by NO_RECORD, so that its size ends no run.
+        A record of more than MAX_RECORD_BYTES is replaced by NO_RECORD, so that its size ends no run.
         """
         return (chunk for chunk, _ in self._whole_chunks(first, end))
 
     def _whole_chunks(self, first: int, end: int) -> Iterator[tuple[memoryview, int]]:
         """Yields chunks as `chunks` does, and where a slice may end after each: a place in the file, or 0 for none."""
-        rest, is_skipping = b"", False
+        rest, long_from, in_quotes = b"", None, False
         with self._opened(first) as stream:
             while data := bytes(stream.read(min(CHUNK_BYTES, end - first))):
                 first += len(data)
-                if is_skipping:  # the rest of a line that is too long
-                    is_skipping = b"\n" not in data
-                    data = b"" if is_skipping else data[data.index(b"\n") + 1 :]
+                if long_from is not None:  # within a record that is too long
+                    cut, in_quotes = self._record_end(data, in_quotes)
+                    if not cut:
+                        continue
+                    yield memoryview(NO_RECORD), 0
+                    data, long_from = data[cut:], None
                 data = rest + data if rest else data
-                cut = self._whole(data)
-                if not cut and len(data) > MAX_RECORD_BYTES:
-                    cut = whole_lines(data)  # a quote that nobody closes
-                if cut:
+                if cut := self._whole(data):
                     yield memoryview(data)[:cut], first - len(data) + cut
                 rest = data[cut:]
-                if len(rest) > MAX_RECORD_BYTES and b"\n" not in rest:
-                    yield memoryview(NO_RECORD), 0  # a slice must not begin inside this line
-                    rest, is_skipping = b"", True
-        if rest:
+                if len(rest) > MAX_RECORD_BYTES:
+                    long_from, (_, in_quotes) = first - len(rest), self._record_end(rest, False)
+                    rest = b""
+        if long_from is not None and in_quotes:  # a quote that nobody closes hides no line after it
+            yield from LineFile(self._log)._whole_chunks(long_from, end)
+        elif long_from is not None:
+            yield memoryview(NO_RECORD), 0
+        elif rest:
             yield memoryview(rest), first
+
+    def _record_end(self, data: bytes, in_quotes: bool) -> tuple[int, bool]:
+        """Where the first record of some data ends, 0 if it does not, and whether the data end within quotes.
+
+        in_quotes: whether they begin so.
+        """
+        if self._quote is None:
+            return whole_lines(data[: data.find(b"\n") + 1]), False
+        place = 0
+        while (line_end := data.find(b"\n", place) + 1) > 0:
+            in_quotes ^= bool(data.count(self._quote, place, line_end) % 2)
+            if not in_quotes:
+                return line_end, False
+            place = line_end
+        return 0, in_quotes ^ bool(data.count(self._quote, place) % 2)
 
     @contextmanager
     def _opened(self, place: int) -> Iterator[Any]:
@@ -122,7 +143,7 @@ class LineFile:
         with ExitStack() as stack:
             log = self._log
             stream: Any = stack.enter_context(
-                open_file(log.path, log.version, log.size) if is_remote(log.path) else pa.OSFile(log.path)
+                open_file(log.path, log.version, log.size) if is_remote(log.path) else pa.OSFile(os.fsencode(log.path))
             )
             if self.is_packed:
                 stream = stack.enter_context(pa.CompressedInputStream(stream, "gzip"))
