@@ -51,7 +51,7 @@ class HotspotsJob(SampledJob):
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         column = self.request.column
-        prefixes = self.prefixes(None if column is None else inputs.column_types[column])
+        prefixes = self.prefixes(None if column is None else inputs.column_types.get(column, "text"))
         levels = spread_levels(prefixes.depth, self.plan.rounds)
         top = self.request.top
         if isinstance(self.plan, CentralCountPlan):

@@ -262,14 +262,15 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
     Raises RequestError if a file lacks a column, or has a column of another type than the first file.
     """
     footers = _each(lambda file: _inspected(file.log, source), files, [file.log for file in files])
-    column_types = footers[0].column_types
+    column_types, first = dict[str, str](), dict[str, str]()
     for file, footer in zip(files, footers, strict=True):
         for column, column_type in footer.column_types.items():
-            if column_type != column_types[column]:
+            if column_types.setdefault(column, column_type) != column_type:
                 raise RequestError(
-                    f"column {column!r} holds {column_types[column]} in {files[0].path} and {column_type} in "
+                    f"column {column!r} holds {column_types[column]} in {first[column]} and {column_type} in "
                     f"{file.path}; what is in both would count twice, so convert one type to the other"
                 )
+            first.setdefault(column, file.path)
     return sum(footer.rows for footer in footers), column_types
 
 

@@ -41,7 +41,7 @@ class QuantilesJob(SampledJob):
         options, items = limits(inputs), self.counted
         assert isinstance(items, NumberItems)
         if isinstance(self.plan, QuantilesPlan):
-            ranges, whole = self.request.ranges or (), inputs.column_types[self.request.column] == "integers"
+            ranges, whole = self.request.ranges or (), inputs.column_types.get(self.request.column) == "integers"
             return CentralQuantiles(items, self.plan, key, ranges, whole, **options)
         sampling = self.sampling
         if self.requested.method == "interactive":

@@ -13,7 +13,7 @@ E7 = "e7"
 MAX_H3, MAX_QUADKEY = 15, 30
 _EARTH_METRES = 40_075_016.686  # the equator, as Web Mercator has it
 _H3_METRES = 1_281_256.011  # the mean edge of a cell of resolution 0; each resolution divides it by the root of 7
-_INTEGER = re.compile(r"-?\d+")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
+from sfumato.transforms.inputs.text_values import without_views
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -193,7 +194,7 @@ class NumberItems:
 
 def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     """The rows with a user and a value, as columns (user, value), and the numbers of dropped rows by reason."""
-    rows = batch.select(columns.names())
+    rows = pa.RecordBatch.from_arrays([without_views(batch.column(name)) for name in columns.names()], columns.names())
     dropped = np.zeros(len(DROP_REASONS), dtype=np.int64)
     null_user, null_value = (pc.is_null(column) for column in rows.columns)
     if rows.column(0).null_count or pc.any(null_value).as_py():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.files import join
 from sfumato.transforms.inputs.log_file import LogFile
 
 
@@ -31,7 +33,6 @@ def delta_files(reference: str) -> list[LogFile]:
         actions = pa.table(table.get_add_actions(flatten=True))
         mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
         deleted = pa.table(table.deletion_vectors()).num_rows
-        uris = {_name(uri): uri for uri in table.file_uris()}
     except (DeltaError, OSError, ValueError) as error:
         raise RequestError(f"delta:{reference} cannot be opened ({str(error).splitlines()[0]})") from None
     if mapping != "none":
@@ -43,12 +44,17 @@ def delta_files(reference: str) -> list[LogFile]:
         )
     prefix = "partition."
     columns = [name for name in actions.column_names if name.startswith(prefix)]
-    logs = []
-    for action in actions.select(["path", *columns]).to_pylist():
-        values = ((name.removeprefix(prefix), action[name]) for name in columns)
-        partition = tuple((name, None if value is None else str(value)) for name, value in values)
-        logs.append(LogFile(uris[_name(action["path"])], partition=partition))
-    return logs
+    paths = [_data_file(path, unquote(file)) for file in actions["path"].to_pylist()]
+    if len(set(paths)) < len(paths):
+        raise RequestError(f"delta:{reference} lists a data file twice")
+    # As text, since Python has no dates after the year 9999, and a user may have one.
+    texts = [actions[name].cast(pa.string()).to_pylist() for name in columns]
+    names = [name.removeprefix(prefix) for name in columns]
+    values = zip(*texts, strict=True) if texts else ((),) * len(paths)
+    return [
+        LogFile(file, partition=tuple(zip(names, partition, strict=True)))
+        for file, partition in zip(paths, values, strict=True)
+    ]
 
 
 def pinned(reference: str) -> tuple[str, int | None]:
@@ -57,6 +63,6 @@ def pinned(reference: str) -> tuple[str, int | None]:
     return (reference, None) if found is None else (found[1], int(found[2]))
 
 
-def _name(path: str) -> str:
-    """The name of a data file, which is unique in its table."""
-    return path.rpartition("/")[2]
+def _data_file(table: str, path: str) -> str:
+    """The place of a data file that a table's log names: below the table, or wherever it says."""
+    return (path if "://" in path else join(table, path)).removeprefix("file://")

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, check_time, field_type
@@ -31,7 +29,7 @@ from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog, types_of
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
-from sfumato.transforms.inputs.text_values import parsed, text_array
+from sfumato.transforms.inputs.text_values import parsed, text_array, without_views
 
 FORMATS: Mapping[str, LogFormat] = MappingProxyType({
     "parquet": open_parquet_log,
@@ -243,6 +241,7 @@ class Reading:
         constants: columns that hold one value: of a partition.
         derives: whether latitude and longitude come from another column.
         column_types: see Columns.check.
+        untyped: columns of the file that have Arrow's type of no values, with the types of their roles.
     """
 
     log: LogFile
@@ -251,9 +250,12 @@ class Reading:
     constants: Mapping[str, pa.Scalar]
     derives: bool
     column_types: dict[str, str]
+    untyped: Mapping[str, pa.DataType]
 
     def of_its_days(self, batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
-        """The rows of a batch of the file that are of the run's days; see `read_batches`."""
+        """The rows of a batch of the file that are of the run's days, without views; see `read_batches`."""
+        columns = [without_views(column) for column in batch.columns]
+        batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
         days = self.log.layout.days
         if days is None:
             return batch
@@ -262,12 +264,18 @@ class Reading:
             left_out(before, after)
         if days.column not in self.wanted:
             batch = batch.select([name for name in batch.schema.names if name != days.column])
-        return batch if kept.all() else _filtered(batch, kept)
+        return batch if kept.all() else batch.filter(pa.array(kept))
 
     def presented(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the file as the job reads it."""
         layout = self.log.layout
-        made: dict[str, pa.Array] = {}
+        made = {
+            name: pa.nulls(batch.num_rows, kind) for name, kind in self.untyped.items() if name in batch.schema.names
+        }
+        if made:
+            columns = [made.get(name, batch.column(name)) for name in batch.schema.names]
+            batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+            made = {}
         if self.derives:
             if layout.cells is not None:
                 places = centres_of(batch.column(layout.cells.column), layout.cells)
@@ -289,6 +297,12 @@ class Reading:
 def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[str, pa.DataType]) -> Reading:
     """Checks a file's columns. Raises RequestError."""
     layout, wanted = log.layout, tuple(columns.names())
+    # A writer gives this type to a column without any value, as of an hour in which nobody was there.
+    untyped = {
+        name: kind for name, kind in types.items() if name in schema.names and pt.is_null(schema.field(name).type)
+    }
+    for name, kind in untyped.items():
+        schema = _with_column(schema, name, kind)
     axes = [name for name in (layout.latitude, layout.longitude) if name in wanted]
     derives = bool(axes) and layout.place_column is not None
     shown, sources = schema, [name for name in wanted if name in schema.names]
@@ -320,14 +334,8 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
         kinds = columns.check(shown, log.path)
     except RequestError as error:
         raise RequestError(f"{error}{_advice(layout, shown, axes)}") from None
-    return Reading(log, wanted, tuple(dict.fromkeys(sources)), constants, derives, kinds)
-
-
-def _filtered(batch: pa.RecordBatch, kept: NDArray[np.bool_]) -> pa.RecordBatch:
-    """Some rows of a batch. Arrow cannot filter views of strings and bytes, so these become strings and bytes."""
-    copied = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    columns = [column.cast(copied.get(column.type, column.type)) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names).filter(pa.array(kept))
+    kinds = {name: kind for name, kind in kinds.items() if name not in untyped}
+    return Reading(log, wanted, tuple(dict.fromkeys(sources)), constants, derives, kinds, untyped)
 
 
 def _check_places(layout: LogLayout, schema: pa.Schema, path: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.files import is_remote, open_file
@@ -71,7 +72,14 @@ class ParquetLog:
     def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         groups = list(range(part.first, min(part.end, self._file.num_row_groups)))
         threads = sum(self._file.metadata.row_group(group).num_rows for group in groups) > _ROWS_OF_A_THREAD
-        yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names), use_threads=threads)
+        columns = [part for name in names for part in self._parts(name)]
+        yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=threads)
+
+    def _parts(self, name: str) -> list[str]:
+        """What is read of a column: of points as structs x and y, as other parts may be of any size."""
+        kind = self.schema.field(name).type
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        return [f"{name}.x", f"{name}.y"] if pt.is_struct(kind) else [name]
 
     def check_ids(self, names: Iterable[str]) -> None:
         """Raises RequestError if a column of a table has another id here: it is another column of the same name."""

@@ -55,12 +55,12 @@ def check_points(schema: pa.Schema, name: str, path: str) -> None:
         raise RequestError(
             f"{path}: column {name!r} must hold points as WKB, as WKT or as structs of numbers x and y; it holds {kind}"
         )
-    stated = _json((schema.metadata or {}).get(b"geo")).get("columns", {}).get(name, {})
+    stated = _dict(_dict(_json((schema.metadata or {}).get(b"geo")).get("columns")).get(name))
     stated = stated or _json((field.metadata or {}).get(b"ARROW:extension:metadata"))
-    others = [one for one in stated.get("geometry_types", ()) if not str(one).startswith("Point")]
+    others = [one for one in stated.get("geometry_types") or () if not str(one).startswith("Point")]
     if others:
         raise RequestError(f"{path}: column {name!r} holds {', '.join(others)}, and must hold points alone")
-    if stated.get("encoding", "WKB").lower() not in ("wkb", "point"):
+    if str(stated.get("encoding", "WKB")).lower() not in ("wkb", "point"):
         raise RequestError(f"{path}: column {name!r} is encoded as {stated['encoding']}, and must be WKB or point")
     if "crs" in stated and not _is_wgs84(stated["crs"]):
         crs = stated["crs"].get("name", "another") if isinstance(stated["crs"], dict) else stated["crs"] or "unknown"
@@ -75,13 +75,17 @@ def _json(text: bytes | None) -> dict[str, Any]:
         found = json.loads(text or b"{}")
     except ValueError:
         return {}
+    return _dict(found)
+
+
+def _dict(found: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
 def _is_wgs84(crs: Any) -> bool:
     if isinstance(crs, str):
         return crs.upper() in {f"{authority}:{code}" for authority, code in _WGS_84}
-    code = crs.get("id", {}) if isinstance(crs, dict) else {}
+    code = _dict(crs.get("id")) if isinstance(crs, dict) else {}
     return (str(code.get("authority")), str(code.get("code"))) in _WGS_84
 
 

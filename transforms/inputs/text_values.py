@@ -109,6 +109,18 @@ def _times(column: pa.Array) -> pa.Array:
     return pc.coalesce(found, moments)
 
 
+def without_views(column: pa.Array) -> pa.Array:
+    """Returns strings and bytes as such where they are views: Arrow filters no views.
+
+    Whether a row is filtered out depends on records, so a type that cannot be filtered would let one
+    user's record end a run.
+    """
+    if pt.is_string_view(column.type):
+        raw = column.cast(pa.binary_view()).cast(pa.large_binary())  # which need not be UTF-8
+        return pc.cast(raw, options=pc.CastOptions(pa.large_string(), allow_invalid_utf8=True))
+    return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
+
+
 def canonical_text(value: Any) -> str | None:
     """Returns the text of a value by which an id or a category is known in every format.
 

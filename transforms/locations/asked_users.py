@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.locations.record_values import nulls, without_views
+from sfumato.transforms.inputs.text_values import without_views
+from sfumato.transforms.locations.record_values import nulls
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.rotation import cohort_of
 

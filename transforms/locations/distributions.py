@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.records import join_records, sorted_records
+from sfumato.transforms.locations.records import UserRecords, join_records, sorted_records
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
 from sfumato.transforms.locations.spill import Spill, take
 
@@ -88,7 +88,15 @@ def bound_distributions(
         DataError: there are too many records.
     """
     check_gamma(gamma)
-    records = sorted_records(*join_records(chunks, places, last), places, max_dwell)
+    blocks = [
+        _distributions_of(records, gamma, places)
+        for records in sorted_records(*join_records(chunks, places, last), places, max_dwell)
+    ]
+    return blocks[0] if len(blocks) == 1 else Distributions(*map(np.concatenate, zip(*blocks, strict=True)))
+
+
+def _distributions_of(records: UserRecords, gamma: int, places: Places) -> Distributions:
+    """See `bound_distributions`."""
     amounts = records.amounts()
     user = amounts.user
     # Let A_j of the user's n be in their first j locations, and U be uniform in [0, 1). These locations together get

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
-from sfumato.transforms.locations.record_values import REASONS, nulls, read_values, without_views
+from sfumato.transforms.inputs.text_values import without_views
+from sfumato.transforms.locations.record_values import REASONS, nulls, read_values
 from sfumato.transforms.privacy.user_hashes import hash_users
 
 NULL_USER = DROP_REASONS.index("null_user_id")

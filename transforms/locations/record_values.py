@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import Auxiliary, LocationColumns, holds_text
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.inputs.local_time import DAY_SECONDS, local_seconds
+from sfumato.transforms.inputs.text_values import without_views
 
 REASONS = ("null_value", "bad_weight", "unknown_category")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -53,13 +54,6 @@ def _note(faults: NDArray[np.int8], reason: str, where: NDArray[np.bool_]) -> No
 def nulls(column: pa.Array) -> NDArray[np.bool_]:
     """Whether each value is missing: bool[n]."""
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
-
-
-def without_views(column: pa.Array) -> pa.Array:
-    """The column. Views of strings or bytes become bytes, because Arrow cannot filter views."""
-    if pt.is_string_view(column.type):
-        column = column.cast(pa.binary_view())
-    return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -6,7 +6,8 @@ for weights as for plain counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,10 +106,7 @@ class UserRecords:
         places: Places,
         weights: NDArray[np.float64] | None = None,
     ) -> UserRecords:
-        """Sorts records: hashes uint64[n], which are sorted in place, and codes unsigned[n].
-
-        Raises DataError for more users than fit beside a code.
-        """
+        """Sorts records of at most `most_users` users: hashes uint64[n], sorted in place, and codes unsigned[n]."""
         order = np.argsort(users)
         codes = codes[order]
         weights = None if weights is None else weights[order]
@@ -119,8 +117,6 @@ class UserRecords:
         starts = np.flatnonzero(new)
         del new
         counts = np.diff(starts, append=len(users))
-        if len(starts) > 1 << (64 - places.bits):
-            raise DataError(f"too many users for depth {places.depth}: use a smaller depth")
         # Sorting (index of the user, code) as one number orders each user's records by code.
         by_code = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
         by_code <<= np.uint64(places.bits)
@@ -172,14 +168,26 @@ def sorted_records(
     values: NDArray[np.float64] | None,
     places: Places,
     max_dwell: float | None,
-) -> UserRecords:
-    """The records of `join_records` in order. `users` is sorted in place.
+) -> Iterator[UserRecords]:
+    """Yields the records of `join_records` in order, by blocks of users. `users` may be sorted in place.
+
+    A block has as many users as fit beside a code in 64 bits. No number of users is an error: one user
+    more would end a run.
 
     max_dwell: seconds, if values are times; None if they are weights.
     """
     if values is not None and max_dwell is not None:
         values = dwell_weights(users, values, max_dwell)
-    return UserRecords.from_columns(users, codes, places, values)
+    most_users = 1 << (64 - places.bits)
+    if len(users) <= most_users:
+        yield UserRecords.from_columns(users, codes, places, values)
+        return
+    order = np.argsort(users)
+    users, codes, values = users[order], codes[order], None if values is None else values[order]
+    starts = np.flatnonzero(np.append(True, users[1:] != users[:-1]))
+    for first, end in itertools.pairwise([*starts[::most_users].tolist(), len(users)]):
+        block = slice(first, end)
+        yield UserRecords.from_columns(users[block], codes[block], places, None if values is None else values[block])
 
 
 @dataclass(frozen=True)

@@ -167,10 +167,11 @@ def bound_users(
     bounded.sort()
     if _may_repeat(users, bounded, places):
         del bounded
-        records = sorted_records(users, codes, values, places, max_dwell)
-        chosen = _most_frequent(records) if top else _drawn(records)
-        bounded = records.users & ~places.mask
-        bounded |= records.codes_of(chosen)
+        blocks = []
+        for records in sorted_records(users, codes, values, places, max_dwell):
+            chosen = _most_frequent(records) if top else _drawn(records)
+            blocks.append(records.users & ~places.mask | records.codes_of(chosen))
+        bounded = np.concatenate(blocks)
         bounded.sort()  # users with equal upper bits are in the order of their codes
     return bounded
 
@@ -201,7 +202,15 @@ def bound_slots(
         last: whether nothing else needs the chunks, see `spill.take`.
     """
     users, codes, _ = join_records(chunks, places, last)
-    records = sorted_records(users, codes, None, places, None)
+    blocks = [
+        _slots_of_users(records, places, records_per_user)
+        for records in sorted_records(users, codes, None, places, None)
+    ]
+    return np.sort(np.concatenate(blocks))
+
+
+def _slots_of_users(records: UserRecords, places: Places, records_per_user: int) -> NDArray[np.uint64]:
+    """See `bound_slots`; in any order."""
     slot_of_row = records.by_code >> np.uint64(2 * places.depth)  # with the index of the user above
     new = np.ones(len(slot_of_row), dtype=bool)
     new[1:] = slot_of_row[1:] != slot_of_row[:-1]
@@ -213,7 +222,7 @@ def bound_slots(
     order = np.lexsort((_mixed(records.users[user], slot, 2), user))
     begins = np.searchsorted(user[order], user[order])  # users ascend in this order too
     chosen = np.sort(order[np.arange(len(order)) - begins < records_per_user])
-    return np.sort((records.users[user[chosen]] & ~places.mask) | records.codes_of(row[chosen]))
+    return (records.users[user[chosen]] & ~places.mask) | records.codes_of(row[chosen])
 
 
 def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) -> NDArray[np.uint64]:

@@ -22,7 +22,7 @@ from sfumato.schemas.locations import holds_text
 from sfumato.schemas.moments import EVERYBODY, OTHER
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
-from sfumato.transforms.locations.record_values import without_views
+from sfumato.transforms.inputs.text_values import without_views
 from sfumato.transforms.zones.zone_file import Zones
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 
