@@ -30,7 +30,7 @@ import apache_beam as beam
 from sfumato.pipelines.runner_settings import check_runner, check_running_mode
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, ItemColumns
-from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.locations import Auxiliary, Columns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
@@ -53,7 +53,7 @@ from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import log_version
+from sfumato.transforms.inputs.log_reader import inspect_log, log_version
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.value_encoding import Values
@@ -140,7 +140,7 @@ class PrivateHeatmap(beam.PTransform):
         self._grid = Grid(region_of(self.region), self.depth)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths)
+        key, files = _files_of_key(self.key, paths, self.columns)
         rounds = HeatmapRounds(self._grid.region, self._parameters, key, self.columns)
         rows = beam.FlatMap(_heatmap_rows, self._parameters, self._grid, self.columns.auxiliary)
         return files | "Rounds" >> rounds | "Rows" >> rows
@@ -206,7 +206,7 @@ class PrivateHistogram(beam.PTransform):
         else:
             counted = CellItems(LocationColumns(self.user_id), self._grid)
         admit = Admit(self._plan.admission_rule)
-        key, files = _files_of_key(self.key, paths)
+        key, files = _files_of_key(self.key, paths, counted.columns)
         count = TrieHeavyHitters(counted, self._plan.sampling, key, admit=admit)
         return files | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
 
@@ -266,7 +266,7 @@ class PrivateHotspots(beam.PTransform):
         _ = self._plan.sampling  # raises where no cell could pass
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths)
+        key, files = _files_of_key(self.key, paths, LocationColumns(self.user_id))
         count = TrieHeavyHitters(
             CellItems(LocationColumns(self.user_id), self._grid),
             self._plan.sampling,
@@ -325,7 +325,7 @@ class PrivateQuantiles(beam.PTransform):
         _ = self._plan.sampling  # raises RequestError if no value could pass
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths)
+        key, files = _files_of_key(self.key, paths, self._counted.columns)
         count = TrieHeavyHitters(
             self._counted,
             self._plan.sampling,
@@ -391,7 +391,7 @@ class PrivateMoments(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         plan = self._plan
-        key, files = _files_of_key(self.key, paths)
+        key, files = _files_of_key(self.key, paths, self._values.columns)
         push = PushBits(self._values, plan, key)
         return (
             files
@@ -440,7 +440,7 @@ class PrivateRanges(beam.PTransform):
         self._plan = RangesPlan(region_of(self.region), Sizes(*self.sizes), self.method, {}, counting)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths)
+        key, files = _files_of_key(self.key, paths, self.columns)
         build = BuildRanges(self._plan, key, self.columns)
         return files | "Build" >> build | "Model" >> beam.Map(lambda built: built.model)
 
@@ -452,8 +452,10 @@ def _runner_name(runner: Any) -> str:
     return type(runner).__name__
 
 
-def _files_of_key(given: RunKey | None, paths: beam.PCollection) -> tuple[RunKey, beam.PCollection]:
+def _files_of_key(given: RunKey | None, paths: beam.PCollection, columns: Columns) -> tuple[RunKey, beam.PCollection]:
     """Returns the key and the LogFiles that it is for. See `_key` and `_bind`.
+
+    columns: that the transform reads.
 
     Raises RequestError for paths in several windows or firings: each would draw the same noise.
     """
@@ -466,33 +468,43 @@ def _files_of_key(given: RunKey | None, paths: beam.PCollection) -> tuple[RunKey
     key = _key(given, paths)
     files = (
         paths
-        | "Version" >> beam.Map(_as_found)  # LogFile
-        | "Gather" >> beam.combiners.ToList()  # all LogFiles, one list
+        | "Inspect" >> beam.Map(_as_found, columns)  # (LogFile, kinds of its columns)
+        | "Gather" >> beam.combiners.ToList()  # of all files, one list
         | "Bind" >> beam.FlatMap(_bind, key)  # LogFile
         | "Spread" >> beam.Reshuffle()
     )
     return key, files
 
 
-def _as_found(path: str) -> LogFile:
-    """Returns the file in its version, which the reader then requires. Raises DataError."""
+def _as_found(path: str, columns: Columns) -> tuple[LogFile, dict[str, str]]:
+    """Returns the file in its version, which the reader then requires, and its kinds. Raises DataError."""
     try:
-        return LogFile(path, log_version(path))
+        file = LogFile(path, log_version(path))
+        return file, inspect_log(file, columns).column_types
+    except RequestError as error:
+        raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
 
 
-def _bind(files: list[LogFile], key: RunKey) -> list[LogFile]:
+def _bind(found: list[tuple[LogFile, dict[str, str]]], key: RunKey) -> list[LogFile]:
     """Binds the key to the first files that it meets in this process, before anything is drawn.
+
+    The files' schemas must agree: else the type of what is published would show who was drawn.
 
     A pipeline object may be run twice. Over other data its noise would be the same, and the difference
     of both results would have none.
 
     Raises:
-        DataError: the key has met other files, or other versions of these.
+        DataError: the key has met other files, or other versions of these, or a column is of several kinds.
     """
-    found = json.dumps(sorted((file.path, file.version) for file in files))
-    digest = hashlib.sha256(found.encode()).digest()
+    files, kinds = [file for file, _ in found], dict[str, str]()
+    for file, of_file in found:
+        for name, kind in of_file.items():
+            if kinds.setdefault(name, kind) != kind:
+                raise DataError(f"{file.path}: column {name!r} holds {kind}, and {kinds[name]} in other files")
+    stated = json.dumps(sorted((file.path, file.version) for file in files))
+    digest = hashlib.sha256(stated.encode()).digest()
     if _INPUTS.setdefault(key.subkey("input files"), digest) != digest:
         raise DataError(
             "key: it has drawn noise for other files, or for other versions of these; build the pipeline "

@@ -253,9 +253,13 @@ class Reading:
     untyped: Mapping[str, pa.DataType]
 
     def of_its_days(self, batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
-        """The rows of a batch of the file that are of the run's days, without views; see `read_batches`."""
-        columns = [without_views(column) for column in batch.columns]
-        batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+        """The rows of a batch of the file that are of the run's days, in types that can be filtered."""
+        names = batch.schema.names
+        columns = [
+            pa.nulls(batch.num_rows, self.untyped[name]) if name in self.untyped else without_views(batch.column(name))
+            for name in names
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, names)
         days = self.log.layout.days
         if days is None:
             return batch
@@ -269,13 +273,7 @@ class Reading:
     def presented(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the file as the job reads it."""
         layout = self.log.layout
-        made = {
-            name: pa.nulls(batch.num_rows, kind) for name, kind in self.untyped.items() if name in batch.schema.names
-        }
-        if made:
-            columns = [made.get(name, batch.column(name)) for name in batch.schema.names]
-            batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
-            made = {}
+        made: dict[str, pa.Array] = {}
         if self.derives:
             if layout.cells is not None:
                 places = centres_of(batch.column(layout.cells.column), layout.cells)
@@ -298,9 +296,8 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
     """Checks a file's columns. Raises RequestError."""
     layout, wanted = log.layout, tuple(columns.names())
     # A writer gives this type to a column without any value, as of an hour in which nobody was there.
-    untyped = {
-        name: kind for name, kind in types.items() if name in schema.names and pt.is_null(schema.field(name).type)
-    }
+    nulls = [field.name for field in schema if pt.is_null(field.type)]
+    untyped = {name: kind for name, kind in types.items() if name in nulls}
     for name, kind in untyped.items():
         schema = _with_column(schema, name, kind)
     axes = [name for name in (layout.latitude, layout.longitude) if name in wanted]

@@ -92,7 +92,10 @@ def bound_distributions(
         _distributions_of(records, gamma, places)
         for records in sorted_records(*join_records(chunks, places, last), places, max_dwell)
     ]
-    return blocks[0] if len(blocks) == 1 else Distributions(*map(np.concatenate, zip(*blocks, strict=True)))
+    if len(blocks) == 1:
+        return blocks[0]
+    columns = ([getattr(block, name) for block in blocks] for name in ("users", "codes", "weights"))
+    return Distributions(*map(np.concatenate, columns))
 
 
 def _distributions_of(records: UserRecords, gamma: int, places: Places) -> Distributions:

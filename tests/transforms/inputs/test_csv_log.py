@@ -163,3 +163,42 @@ def test_a_value_of_another_kind_is_missing(tmp_path: Path) -> None:
 def test_a_log_that_nobody_may_open(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be opened"):
         inspect_log(LogFile(str(tmp_path / "none.csv")), LocationColumns())
+
+
+def test_a_value_of_nine_megabytes_is_a_value(tmp_path: Path) -> None:
+    for note in ("x" * 9_000_000, '"' + "x\n" * 4_500_000 + '"', '"' + "b,5,6,\r\n" * 1_200_000 + '"'):
+        text = HEADER.replace("\n", ",note\n") + "a,1,2,\n" + f"g,1,2,{note}\n" + "b,3,4,\n"
+        read = rows(tmp_path / "log.csv", text)
+        assert sorted(str(row["user_id"]) for row in read) == ["a", "b", "g"]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_record_that_is_too_long_is_one_row(line_end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of its value are nobody's records, and the lines after a quote that nobody closes are."""
+    for name, value in (("CHUNK_BYTES", 64), ("MAX_RECORD_BYTES", 300), ("SLICE_BYTES", 200)):
+        monkeypatch.setattr(text_lines, name, value)
+    others = [f"v{number},5,6,{line_end}" for number in range(60)]
+    for length in range(30, 60, 7):
+        for note in ('"' + "v1,7,8,\n" * length + '"', '"' + '""\n' * 3 * length + '"', '"' + "v1,7,8,\n" * length):
+            lines = [*others[:20], f"g,1,2,{note}{line_end}", *others[20:]]
+            read = rows(tmp_path / "log.csv", HEADER.replace("\n", f",note{line_end}") + "".join(lines))
+            found = sorted((row["user_id"], row["latitude"]) for row in read if row["user_id"] is not None)
+            forged = [("v1", 7.0)] * (length - 1) if not note.endswith('"') else []  # no CSV: a quote is left open
+            assert [one for one in found if one[0] != "g" and one not in forged] == sorted(
+                (f"v{number}", 5.0) for number in range(60)
+            )
+
+
+@pytest.mark.parametrize("chunk", [None, 40])
+def test_a_byte_order_mark_is_of_the_file_only(
+    chunk: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if chunk is not None:
+        monkeypatch.setattr(text_lines, "CHUNK_BYTES", chunk)
+    read = rows(tmp_path / "log.csv", "\ufeff" + HEADER + "\ufeffa,1,2\n" * 9)
+    assert {row["user_id"] for row in read} == {"\ufeffa"}
+
+
+def test_many_open_quotes_take_linear_time(tmp_path: Path) -> None:
+    text = HEADER.replace("\n", ",note\n") + 'g,50.5,b","c\n' * 4_000 + "a,1,2,\n"
+    assert [row["user_id"] for row in rows(tmp_path / "log.csv", text) if row["user_id"]].count("a") == 1
