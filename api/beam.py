@@ -49,6 +49,7 @@ from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import cells_table as counted_cells_table
 from sfumato.transforms.histogram.histogram_tables import items_table
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
@@ -338,7 +339,7 @@ class PrivateQuantiles(beam.PTransform):
 
 
 def _quantile_rows(trie: Trie, low: float, high: float, shares: Sequence[float]) -> Iterator[Row]:
-    hierarchy = build_hierarchy(trie, _QUANTILE_BITS, low, high)
+    hierarchy = build_hierarchy(trie, NumberBins(low, high, _QUANTILE_BITS))
     if hierarchy.users:
         curve = hierarchy.curve()
         yield from (asdict(quantile(curve, share)) for share in shares)

@@ -29,6 +29,7 @@ from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.item_encoding import NumberItems
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.quantile_search import search_quantiles
 from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie, spread_levels
@@ -124,7 +125,7 @@ def sampled(
         else:
             shown = [threshold(one, plan.sampling, level) for one, level in zip(rounds, levels, strict=True)]
             trie = grow_trie(shown, NumberPrefixes(2, bits))
-            curve = build_hierarchy(trie, bits, data.low, data.high).curve()
+            curve = build_hierarchy(trie, NumberBins(data.low, data.high, bits)).curve()
             found = tuple(quantile(curve, share) for share in shares)
         return np.array([one.value for one in found]), found
 

@@ -23,6 +23,7 @@ from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems, NumberItems
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.trie import spread_levels
 from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS
@@ -87,14 +88,20 @@ def requested_quantiles(request: QuantilesRequest) -> RequestedCount:
     columns = ItemColumns(request.column, request.user_id_column, NUMBERS)
     if request.trust == Trust.CENTRAL:
         plan = _central_quantiles(request)
-        items = NumberItems(columns, *request.range, plan.bits)
+        items = _numbers(columns, request, plan.bits)
         return RequestedCount(plan, items, plan.levels, plan.method)
     bits = request.bits or _BITS
-    items = NumberItems(columns, *request.range, bits)
+    items = _numbers(columns, request, bits)
     if request.method == "interactive":  # a round counts the parts between the searches
         return RequestedCount(_plan(request, bits, len(request.quantiles) + 1), items, method="interactive")
     levels = spread_levels(bits, request.levels or 3)
     return RequestedCount(_plan(request, len(levels), 1 << bits), items, levels, "hierarchical")
+
+
+def _numbers(columns: ItemColumns, request: QuantilesRequest, bits: int) -> NumberItems:
+    """The numbers of a request, in bins with borders at the ends of its ranges."""
+    scale = NumberBins.of_ranges(*request.range, bits, request.ranges or ())
+    return NumberItems(columns, scale.low, scale.high, scale.bits, scale.edges)
 
 
 def _central_quantiles(request: QuantilesRequest) -> QuantilesPlan:

@@ -73,23 +73,33 @@ class Quantile:
 
 @dataclass(frozen=True)
 class RangeAnswer:
-    """A queried range of values and the estimated users in it, with their standard deviation.
+    """A queried range of values and the estimated users in it.
 
-    Raises ValueError for an empty range, or for users or a deviation that are not finite numbers >= 0.
+    Attributes:
+        low, high: ends of the range; `high` is not in it.
+        users: estimated number.
+        stddev: of the noise or the sampling in it, in users.
+        users_low, users_high: 95% interval of the number. It also covers users whose place is not known.
+
+    Raises ValueError for an empty range, or for a number of users that is not finite and >= 0 or outside its interval.
     """
 
     low: float
     high: float
     users: float
     stddev: float
+    users_low: float
+    users_high: float
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"low: must be finite and below high, got {self.low}..{self.high}")
-        for name in ("users", "stddev"):
+        for name in ("users", "stddev", "users_low", "users_high"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
+        if not self.users_low <= self.users <= self.users_high:
+            raise ValueError(f"users: must lie in its interval, got {self.users}")
 
 
 def readable(name: str) -> str:

@@ -415,7 +415,9 @@ RANGES_SCHEMA = pa.schema(
         pa.field("low", pa.float64(), False),
         pa.field("high", pa.float64(), False, {"description": "not in the range"}),
         pa.field("users", pa.float64(), False, {"description": "estimated users with a value in the range"}),
-        pa.field("stddev", pa.float64(), False),
+        pa.field("stddev", pa.float64(), False, {"description": "of the noise or the sampling, in users"}),
+        pa.field("users_low", pa.float64(), False, {"description": "95% interval of the users, with what is hidden"}),
+        pa.field("users_high", pa.float64(), False),
     ]
 )
 CURVE_SCHEMA = pa.schema(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import Curve, RangeAnswer
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, unknown_curve
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.sampling_round import hidden_count
 from sfumato.transforms.histogram.trie import Trie
 
@@ -56,22 +57,39 @@ class Hierarchy:
         return banded(self.edges, share, np.minimum(low, share), np.maximum(high, share))
 
     def answer(self, low: float, high: float) -> RangeAnswer:
-        """Estimated users with values in [low, high); parts of a piece count in proportion."""
-        before, after = np.interp([low, high], self.edges, self.below)
-        paths = np.interp([low, high], self.edges, self.path)
+        """Returns the estimated users with values in [low, high); parts of a piece count in proportion.
+
+        The interval holds where the users of a piece may lie in it, and how many users the threshold may hide.
+        """
+        ends = np.array([low, high])
+        before, after = np.interp(ends, self.edges, self.below)
+        paths = np.interp(ends, self.edges, self.path)
         inside = float(after - before)
         # The first level's sample gives the total, with variance excess x users. The divisions on the paths to both
         # ends give the range's share of it.
         variance = self.excess * inside * (inside / self.users) + float(paths.sum())
-        return RangeAnswer(low, high, inside, float(np.sqrt(variance)))
+        stddev = float(np.sqrt(variance))
+        left = np.searchsorted(self.edges, ends, side="right") - 1
+        right = np.searchsorted(self.edges, ends, side="left")
+        too_high = np.array([before, after]) - self.below[left] + np.maximum(self.fewer[left], self.fewer[right])
+        too_low = self.below[right] - np.array([before, after]) + np.maximum(self.more[left], self.more[right])
+        absent = float(self.absent[right[1]] - self.absent[left[0]])
+        return RangeAnswer(
+            low,
+            high,
+            inside,
+            stddev,
+            max(inside - DEVIATIONS * stddev - float(too_high[1] + too_low[0]), 0.0),
+            inside + DEVIATIONS * stddev + float(too_low[1] + too_high[0]) + absent,
+        )
 
 
-def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy:
-    """The distribution of a trie over 2^bits bins of [low, high]. An empty trie has no users.
+def build_hierarchy(trie: Trie, scale: NumberBins) -> Hierarchy:
+    """The distribution of a trie over the bins of a range. An empty trie has no users.
 
     The pieces start as one node, the complete range. Each level divides the pieces that have a published child.
     """
-    sampling = trie.levels[0].sampling
+    sampling, bits = trie.levels[0].sampling, scale.bits
     excess = (1 - sampling.rate) / sampling.rate
     max_hidden = float(hidden_count(sampling))  # users of one unpublished node
     top = trie.levels[0]
@@ -129,7 +147,7 @@ def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy
     width = 1 << (bits - top.level)
     seen = np.searchsorted((top.items.astype(np.int64) + 1) * width, borders, side="right")
     return Hierarchy(
-        edges=low + (high - low) * borders / (1 << bits),
+        edges=scale.at(borders),
         below=np.append(0, np.cumsum(users)),
         path=np.append(path, 0),
         fewer=np.append(fewer, 0),

@@ -99,12 +99,12 @@ def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
 
 def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:
     """Published bins of one level by BINS_SCHEMA."""
-    width = (items.high - items.low) / (1 << histogram.level)
-    low = items.low + histogram.items.astype(np.float64) * width
+    width = 1 << (items.bits - histogram.level)
+    first = histogram.items.astype(np.float64) * width
     table = {
         "level": np.full(len(histogram), histogram.level),
-        "low": low,
-        "high": low + width,
+        "low": items.scale.at(first),
+        "high": items.scale.at(first + width),
         "count": histogram.counts,
         "stddev": histogram.stddev,
         "sampled": histogram.sampled,

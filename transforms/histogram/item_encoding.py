@@ -18,6 +18,7 @@ from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid
 from sfumato.schemas.trips import TripColumns
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
 from sfumato.transforms.inputs.text_values import without_views
@@ -148,22 +149,24 @@ class ListedItems:
 
 @dataclass(frozen=True)
 class NumberItems:
-    """Numbers in [low, high] as the index of one of 2^bits equal bins. Values outside are clamped and counted."""
+    """Numbers in [low, high] as the index of their bin. Values outside are clamped and counted.
+
+    low, high, bits, edges: see NumberBins.
+    """
 
     columns: ItemColumns
     low: float
     high: float
     bits: int
+    edges: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
-            raise RequestError(
-                f"range: LOW,HIGH must be finite numbers with LOW < HIGH, got {self.low:g},{self.high:g}"
-            )
-        if not np.isfinite(self.high - self.low):
-            raise RequestError(f"range: {self.low:g},{self.high:g} is too wide for a floating-point number")
-        if not 1 <= self.bits <= 30:
-            raise RequestError(f"bits: must lie in 1..30, got {self.bits}")
+        _ = self.scale
+
+    @property
+    def scale(self) -> NumberBins:
+        """The bins. Raises RequestError."""
+        return NumberBins(self.low, self.high, self.bits, self.edges)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         """See Items.encode."""
@@ -178,12 +181,9 @@ class NumberItems:
             rows, numbers = rows.filter(pa.array(usable)), numbers[usable]
         clamped = int(np.count_nonzero(numbers < self.low) + np.count_nonzero(numbers > self.high))
         users, kept = _drawn_users(rows, key, drawn)
-        bins = numbers[kept.to_numpy(zero_copy_only=False)]  # a copy
-        np.clip(bins, self.low, self.high, out=bins)
-        bins -= self.low
-        bins /= self.high - self.low
-        bins *= 1 << self.bits
-        items = np.minimum(bins.astype(np.int32), (1 << self.bits) - 1).view(np.uint32)  # HIGH is in the last bin
+        drawn_numbers = numbers[kept.to_numpy(zero_copy_only=False)]  # a copy
+        np.clip(drawn_numbers, self.low, self.high, out=drawn_numbers)
+        items = self.scale.of(drawn_numbers).view(np.uint32)
         return EncodedItems(
             Sample.from_arrays(users, items),
             batch.num_rows,

@@ -200,9 +200,9 @@ def round_level(level: int, counted: Items) -> int:
 
 def border_warnings(curve: Curve, items: NumberItems) -> list[str]:
     """Warnings where much of the distribution lies in the range's first or last bin, so perhaps outside the range."""
-    width = (items.high - items.low) / (1 << items.bits)
-    inner = np.interp([items.low + width, items.high - width], curve.value, curve.share)
-    shares = {f"lowest {width:.3g}": inner[0], f"highest {width:.3g}": 1 - inner[1]}
+    first, last = items.scale.at(np.array([1.0, (1 << items.bits) - 1.0])).tolist()
+    inner = np.interp([first, last], curve.value, curve.share)
+    shares = {f"lowest {first - items.low:.3g}": inner[0], f"highest {items.high - last:.3g}": 1 - inner[1]}
     return [
         f"{share:.1%} of the users have values in the {end} of the range, where values outside it count too. A wider "
         "--range would show their distribution."
@@ -217,7 +217,7 @@ def hierarchy_files(
     """The files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
     items = metadata.counted
     assert isinstance(items, NumberItems)
-    hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
+    hierarchy = build_hierarchy(trie, items.scale)
     curve = hierarchy.curve()
     warnings = [*_empty_level_warnings(trie, "--bits"), *(border_warnings(curve, items) if hierarchy.users else ())]
     manifest = sample_manifest(

@@ -66,7 +66,7 @@ _FILES = {
     ITEMS_FILE: "one row for each published item or prefix: estimated users, standard deviation",
     CELLS_FILE: "one row for each published cell: bounds, estimated users, standard deviation, shape",
     QUANTILES_FILE: "the quantiles, each with its interval",
-    RANGES_FILE: "the ranges: estimated users, standard deviation",
+    RANGES_FILE: "the ranges: estimated users, 95% interval",
     CURVE_FILE: "the distribution function with its band",
     BINS_FILE: "one row for each published interval of values, of every level",
     HISTOGRAM_PICTURE: "the same as a picture",
@@ -360,7 +360,7 @@ class SampledPage:
             low=columns["low"],
             high=columns["high"],
             quantiles=[QuantileRow(**one) for one in quantiles],
-            ranges=[_range_row(one["low"], one["high"], one["users"], one["stddev"]) for one in ranges],
+            ranges=[RangeRow(**{name: one[name] for name in RangeRow.model_fields}) for one in ranges],
             points=inner if at_points else [],
             histogram=self._histogram() if BINS_FILE in self._files else [],
             hidden=float(self.hidden) if BINS_FILE in self._files else None,
@@ -376,11 +376,12 @@ class SampledPage:
         if ranges:
             ends = column_texts([one[name] for one in ranges for name in ("low", "high")])
             rows = [
-                [*ends[2 * i : 2 * i + 2], figures(one["users"], one["stddev"]),
-                 f"± {figures(_Z * one['stddev'], one['stddev'])}", percent(one["users"] / max(self._all, 1.0))]
+                [*ends[2 * i : 2 * i + 2],
+                 *(figures(one[name], one["stddev"]) for name in ("users", "users_low", "users_high")),
+                 percent(one["users"] / max(self._all, 1.0))]
                 for i, one in enumerate(ranges)
             ]  # fmt: skip
-            heads = ["From", "To below", "Users", "At 95%", "Share of all users"]
+            heads = ["From", "To below", "Users", "At 95%, from", "to", "Share of all users"]
             sections.append(table_section("The ranges", heads, rows))
         reading = [
             f"{self.ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are "

@@ -46,7 +46,7 @@ class CentralQuantiles(beam.PTransform):
     ):
         super().__init__()
         binned = whole_numbers(items) if whole and plan.method == "exponential" else items
-        self._values = Values(binned.low, binned.high, items.high, binned is not items)
+        self._values = Values(binned.low, binned.high, items.high, binned is not items, binned.edges)
         self._plan, self._ranges, self._bits = plan, ranges, binned.bits
         self._counts = CountItems(binned, ItemBound(), key, **options)
 

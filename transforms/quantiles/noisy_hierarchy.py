@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import Curve, RangeAnswer
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
@@ -96,19 +97,17 @@ class HierarchyNoise:
 
 @dataclass(frozen=True, eq=False)
 class NoisyHierarchy:
-    """A distribution over [low, high], uniform within each bin.
+    """A distribution over a range, uniform within each bin.
 
     Attributes:
         noise: of its counts.
         below: float64[2^bits + 1], estimated users below each border, ascending from 0.
-        low: lower end of the range.
-        high: upper end of the range.
+        scale: the bins.
     """
 
     noise: HierarchyNoise
     below: NDArray[np.float64]
-    low: float
-    high: float
+    scale: NumberBins
 
     @property
     def users(self) -> float:
@@ -123,16 +122,24 @@ class NoisyHierarchy:
         covariance = self.noise.covariance
         variance = covariance(place, place) - 2 * share * covariance(place, end) + share**2 * covariance(end, end)
         margin = DEVIATIONS * np.sqrt(np.maximum(variance, 0)) / self.users
-        return banded(self.low + (self.high - self.low) * at / last, share, share - margin, share + margin)
+        return banded(self.scale.at(at), share, share - margin, share + margin)
 
     def answer(self, low: float, high: float) -> RangeAnswer:
-        """Estimated users with values in [low, high); parts of a bin count in proportion."""
+        """Returns the estimated users with values in [low, high); parts of a bin count in proportion.
+
+        The interval holds all of the users of a bin that an end cuts, because they may have one value. The bins of a
+        release are not cut: its ranges' ends are edges of the scale.
+        """
         last = 1 << self.noise.bits
-        ends = (np.array([low, high]) - self.low) / (self.high - self.low) * last
+        ends = self.scale.place(np.array([low, high]))
         before, after = np.interp(ends, np.arange(last + 1), self.below)
         covariance = self.noise.covariance(ends[[0, 1, 0]], ends[[0, 1, 1]])
-        variance = covariance[0] + covariance[1] - 2 * covariance[2]
-        return RangeAnswer(low, high, float(after - before), float(np.sqrt(max(variance, 0.0))))
+        stddev = float(np.sqrt(max(covariance[0] + covariance[1] - 2 * covariance[2], 0.0)))
+        users, margin = float(after - before), DEVIATIONS * stddev
+        inner = self.below[np.floor(ends[1]).astype(int)] - self.below[np.ceil(ends[0]).astype(int)]
+        outer = self.below[np.ceil(ends[1]).astype(int)] - self.below[np.floor(ends[0]).astype(int)]
+        least, most = max(float(inner) - margin, 0.0), float(outer) + margin
+        return RangeAnswer(low, high, users, stddev, least, most)
 
 
 def measure_hierarchy(users: SpreadUsers, noise: HierarchyNoise, key: RunKey) -> list[NDArray[np.int64]]:
@@ -147,7 +154,7 @@ def measure_hierarchy(users: SpreadUsers, noise: HierarchyNoise, key: RunKey) ->
     return noisy
 
 
-def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, low: float, high: float) -> NoisyHierarchy:
+def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, scale: NumberBins) -> NoisyHierarchy:
     """The least squares estimate from the noisy counts of `measure_hierarchy`, made to ascend from 0."""
     own, variances = discrete_laplace_stddev(noise.level_epsilon) ** 2, noise.variances
     upward = [noisy[-1].astype(np.float64)]
@@ -162,4 +169,4 @@ def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, low
     cumulative = np.append(0.0, np.cumsum(nodes))
     ascending = scipy.optimize.isotonic_regression(cumulative).x
     total = max(float(cumulative[-1]), 0.0)
-    return NoisyHierarchy(noise, np.append(np.append(0.0, np.clip(ascending[1:-1], 0, total)), total), low, high)
+    return NoisyHierarchy(noise, np.append(np.append(0.0, np.clip(ascending[1:-1], 0, total)), total), scale)

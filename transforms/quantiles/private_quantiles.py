@@ -13,6 +13,7 @@ from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.curve import banded, check_shares, quantile, unknown_curve
 from sfumato.transforms.histogram.item_encoding import NumberItems
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts
 from sfumato.transforms.privacy.budget import check_epsilon
@@ -115,12 +116,14 @@ class Values:
         high: upper end of the bins.
         end: the largest value to publish, at most `high`.
         whole: whether each bin is one whole number.
+        edges: of the bins of the hierarchical method, see NumberBins.
     """
 
     low: float
     high: float
     end: float
     whole: bool = False
+    edges: tuple[float, ...] = ()
 
     def at(self, share: float) -> float:
         """The value at a share of the range."""
@@ -227,7 +230,8 @@ def _hierarchical(
 ) -> PrivateDistribution:
     """Quantiles and ranges from a hierarchy of noisy counts."""
     noisy = measure_hierarchy(users, plan.hierarchy, key)
-    hierarchy = fit_hierarchy(noisy, plan.hierarchy, values.low, values.high)
+    scale = NumberBins(values.low, values.high, plan.bits, values.edges)
+    hierarchy = fit_hierarchy(noisy, plan.hierarchy, scale)
     if not hierarchy.users:
         return PrivateDistribution(0.0, unknown_curve(values.low, values.high), ())
     finest = hierarchy.curve(plan.bits)

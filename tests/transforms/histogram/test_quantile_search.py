@@ -9,6 +9,7 @@ from scipy import stats
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.curve import banded, check_shares, quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.quantile_search import search_quantiles
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie
@@ -44,7 +45,7 @@ def values() -> np.ndarray:
 
 
 def test_a_hierarchy_without_sampling_is_the_empirical_distribution(values: np.ndarray) -> None:
-    hierarchy = build_hierarchy(trie_of(values, NEARLY_ALL, (3, 5, 8)), BITS, 0.0, 256.0)
+    hierarchy = build_hierarchy(trie_of(values, NEARLY_ALL, (3, 5, 8)), NumberBins(0.0, 256.0, BITS))
     assert hierarchy.users == pytest.approx(len(values))
     edges, below = hierarchy.edges, hierarchy.below
     assert below == pytest.approx([(values < edge).sum() for edge in edges], abs=1e-3)
@@ -67,7 +68,7 @@ def test_errors_are_as_large_as_they_claim(values: np.ndarray, levels: tuple[int
     truth = np.array([((values >= low) & (values < high)).sum() for low, high in ranges])
     errors = []
     for seed in range(60):
-        hierarchy = build_hierarchy(trie_of(values, sampling, levels, seed), BITS, 0.0, 256.0)
+        hierarchy = build_hierarchy(trie_of(values, sampling, levels, seed), NumberBins(0.0, 256.0, BITS))
         answers = [hierarchy.answer(low, high) for low, high in ranges]
         errors.append([(a.users - t) / a.stddev for a, t in zip(answers, truth, strict=True)])
     mean_square = np.square(errors).mean(axis=0)
@@ -81,7 +82,7 @@ def test_missing_bins_get_what_their_parent_has_left() -> None:
     top = Histogram(1, sampling, np.array([0, 1], np.uint64), np.array([100, 50]))
     low = Histogram(2, sampling, np.array([0], np.uint64), np.array([60]))
     trie = grow_trie([top, low], NumberPrefixes(2, 2))
-    hierarchy = build_hierarchy(trie, 2, 0.0, 4.0)
+    hierarchy = build_hierarchy(trie, NumberBins(0.0, 4.0, 2))
     assert hierarchy.edges.tolist() == [0, 1, 2, 4]  # node 1 was not divided
     assert hierarchy.below == pytest.approx([0, 60, 100, 150], rel=1e-6)
     assert hierarchy.answer(0.5, 1.0).users == pytest.approx(30, rel=1e-6)
@@ -96,7 +97,7 @@ def test_rounding_leaves_no_negative_variance() -> None:
             drawn = generator.binomial(30_000, sampling.rate, len(leaves))
             counts = add_counts([ItemCounts(leaves >> np.uint64(BITS - level), drawn)])
             shown.append(threshold(counts, sampling, level))
-        hierarchy = build_hierarchy(grow_trie(shown, NumberPrefixes(2, BITS)), BITS, 0.0, 1.0)
+        hierarchy = build_hierarchy(grow_trie(shown, NumberPrefixes(2, BITS)), NumberBins(0.0, 1.0, BITS))
         assert hierarchy.path.min() >= 0
         assert np.isfinite(hierarchy.curve().low).all()
 
@@ -154,7 +155,7 @@ def test_a_search_ends_where_a_round_publishes_nothing() -> None:
 def test_an_empty_trie_is_a_distribution_of_which_nothing_is_known() -> None:
     empty = Histogram(3, Sampling(2**31, 10), np.empty(0, np.uint64), np.empty(0, np.int64))
     finer = Histogram(8, Sampling(2**31, 10), np.array([5], np.uint64), np.array([20]))
-    hierarchy = build_hierarchy(grow_trie([empty, finer], NumberPrefixes(2, BITS)), BITS, 0.0, 256.0)
+    hierarchy = build_hierarchy(grow_trie([empty, finer], NumberPrefixes(2, BITS)), NumberBins(0.0, 256.0, BITS))
     assert hierarchy.users == 0
     curve = hierarchy.curve()
     assert (curve.value.tolist(), curve.low.tolist(), curve.high.tolist()) == ([0, 256], [0, 0], [1, 1])
@@ -186,7 +187,7 @@ def test_the_band_holds_the_truth_where_much_is_hidden(users: int) -> None:
     truth = np.array([(values < edge).mean() for edge in edges])
     missed = 0.0
     for seed in range(20):
-        hierarchy = build_hierarchy(trie_of(values, sampling, (4, 6, 8), seed), BITS, 0.0, 256.0)
+        hierarchy = build_hierarchy(trie_of(values, sampling, (4, 6, 8), seed), NumberBins(0.0, 256.0, BITS))
         search = search_quantiles([draw(values, sampling, rng) for _ in range(BITS)], sampling, (0.1, 0.5), 0.0, 256.0)
         for curve in (hierarchy.curve(), search.curve):
             # The band at a value: the widest of the two points there.

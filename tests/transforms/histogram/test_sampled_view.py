@@ -19,6 +19,7 @@ from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import item_names
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.quantile_search import search_quantiles
 from sfumato.transforms.histogram.sampled_release import SampleMetadata, hierarchy_files, search_files, trie_files
 from sfumato.transforms.histogram.sampled_view import sampled_view
@@ -217,7 +218,7 @@ def test_a_distribution_is_that_of_its_hierarchy() -> None:
     trie = trie_of(codes, NumberPrefixes(2, 8), (4, 8), made)
     files = hierarchy_files(trie, made, (0.5, 0.9), ((0.0, 4.0),))
     view = sampled_view(files)
-    body, hierarchy = view.body, build_hierarchy(trie, 8, -4.0, 28.0)
+    body, hierarchy = view.body, build_hierarchy(trie, NumberBins(-4.0, 28.0, 8))
     assert isinstance(body, CurveBody)
     curve = hierarchy.curve()
     for name in ("value", "share", "low", "high"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.noisy_hierarchy import HierarchyNoise, fit_hierarchy, measure_hierarchy
@@ -38,7 +39,7 @@ def test_estimates_are_those_of_least_squares(bits: int, levels: tuple[int, ...]
     counts = np.random.default_rng(bits).integers(300, 900, 1 << bits)
     noisy = measure_hierarchy(spread(counts.tolist(), bits), noise, KEY)
     exact = np.linalg.lstsq(matrix, np.concatenate(noisy).astype(float), rcond=None)[0]
-    hierarchy = fit_hierarchy(noisy, noise, -3.0, 5.0)
+    hierarchy = fit_hierarchy(noisy, noise, NumberBins(-3.0, 5.0, bits))
     assert np.diff(hierarchy.below) == pytest.approx(exact, rel=1e-9)
     answer = hierarchy.answer(-3 + 8 / (1 << bits), 1.0)
     assert answer.users == pytest.approx(exact[1 : 1 << (bits - 1)].sum(), rel=1e-9)
@@ -63,7 +64,7 @@ def test_a_tree_of_nobody_has_a_curve_or_says_so() -> None:
     for number in range(20):
         noise = HierarchyNoise(3, (3,), 0.1)
         key = KEY.narrowed({"number": number})
-        hierarchy = fit_hierarchy(measure_hierarchy(spread([0] * 8, 3), noise, key), noise, 0.0, 1.0)
+        hierarchy = fit_hierarchy(measure_hierarchy(spread([0] * 8, 3), noise, key), noise, NumberBins(0.0, 1.0, 3))
         assert hierarchy.users >= 0
         assert (np.diff(hierarchy.below) >= 0).all()
         if hierarchy.users:

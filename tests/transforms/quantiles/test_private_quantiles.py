@@ -11,6 +11,7 @@ from scipy import stats
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.transforms.histogram.item_encoding import NumberItems
+from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, SpreadUsers
@@ -159,3 +160,26 @@ def test_the_same_key_draws_the_same_and_another_plan_does_not() -> None:
 def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         QuantilesPlan(**{"epsilon": 0.5, "shares": (0.5,), "bits": 12, "method": "exponential", **changes})
+
+
+def test_ranges_hold_on_whole_dollars_with_a_heap_at_an_end() -> None:
+    """A tenth of the users at 10, an end of two ranges. The interval misses with 5%: 1e-9 for this many misses."""
+    rng, ranges = np.random.default_rng(7), ((0.0, 10.0), (10.0, 20.0), (20.0, 100.0))
+    values = np.where(rng.random(20_000) < 0.1, 10, np.floor(np.clip(rng.lognormal(2.7, 0.7, 20_000), 0, 99)))
+    truth = np.array([((values >= low) & (values < high)).sum() for low, high in ranges])
+    plan = QuantilesPlan(1.0, (0.5,), 12, "hierarchical", (4, 8, 12), population=20_000)
+    held = {}
+    for edges in ((10.0, 20.0), ()):
+        scale = NumberBins(0.0, 100.0, 12, edges)
+        bins, counts = np.unique(scale.of(values), return_counts=True)
+        users = SpreadUsers(bins.astype(np.int64), counts, 12)
+        found = []
+        for number in range(20):
+            key = RunKey.derive(FixedSecret(b"heaps" * 8), {"number": number})
+            answers = private_distribution(users, plan, key, Values(0.0, 100.0, 100.0, edges=edges), ranges).ranges
+            found += [one.users_low <= true <= one.users_high for one, true in zip(answers, truth, strict=True)]
+            if edges:
+                assert all(one.users_high - one.users_low < 2.1 * 1.96 * one.stddev for one in answers)
+        held[edges] = sum(found)
+    # Where an end cuts a bin, the interval holds all of the bin's users.
+    assert min(held.values()) >= stats.binom.ppf(1e-9, 60, 0.95)
