@@ -79,7 +79,7 @@ class NumberBins:
         part = np.clip(np.searchsorted(knots, values, side="right") - 1, 0, len(self.edges))
         share = (values - knots[part]) / (knots[part + 1] - knots[part])
         inside = (share * (below[part + 1] - below[part])).astype(np.int64)
-        return np.minimum(below[part] + inside, below[part + 1] - 1).astype(np.int32)
+        return np.asarray(np.minimum(below[part] + inside, below[part + 1] - 1), dtype=np.int32)
 
     def at(self, places: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the value at each place, float64[n]. places: in bins from the low end, 0..2^bits."""
