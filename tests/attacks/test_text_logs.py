@@ -28,7 +28,7 @@ JOBS = {
     "heatmap": ["heatmap", REGION, "--depth=4"],
     "histogram": ["histogram", REGION, "--cells=3", "--population=900"],
     "hotspots": ["hotspots", "--column=kind", "--population=900", "--levels=2", "--depth=2"],
-    "quantiles": ["quantiles", "--column=latitude", "--range=50,51", "--bits=4", "--population=900"],
+    "quantiles": ["quantiles", "--column=latitude", "--range=49,52", "--bits=4", "--population=900"],
     "moments": ["moments", "--column=latitude", "--bits=6"],
     "ranges": ["ranges", "build", REGION, "--method=ug", "--sizes=500,900"],
 }
@@ -130,8 +130,11 @@ def test_one_user_ends_no_run(job: str, form: str, tmp_path: Path, capfd: pytest
         write_key(tmp_path / name / "key")
         assert run(job, tmp_path / name, where, "day", "--period=2026-11-20") == 0
         captured = capfd.readouterr()
-        text = (captured.err + captured.out).replace(name, "NAME")
-        said.append([re.sub(r"[0-9a-f]{8,}|-?\d[\d,.]*(e[+-]\d+)?", "N", line) for line in text.splitlines()])
+        # Warnings follow from what is published, which other noise or another sample has made.
+        lines = [line for line in (captured.err + captured.out).splitlines() if "warning:" not in line]
+        said.append([
+            re.sub(r"[0-9a-f]{8,}|-?\d[\d,.]*(e[+-]\d+)?", "N", line.replace(name, "NAME")) for line in lines
+        ])  # fmt: skip
     assert said[0] == said[1]
     assert "guest" not in str(said)
 

@@ -37,10 +37,14 @@ def test_quantiles_without_sense_are_refused(values: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [(1, 1, 5, 1), (2, 1, 5, 1), (0, math.inf, 5, 1), (0, 1, -5, 1), (0, 1, 5, math.nan)]
-)
+    "values",
+    [
+        (1, 1, 5, 1, 3, 7), (2, 1, 5, 1, 3, 7), (0, math.inf, 5, 1, 3, 7), (0, 1, -5, 1, 0, 7), (0, 1, 5, math.nan, 3, 7),
+        (0, 1, 5, 1, 6, 7), (0, 1, 5, 1, 3, 4), (0, 1, 5, 1, -1, 7), (0, 1, 5, 1, 3, math.inf),
+    ],
+)  # fmt: skip
 def test_ranges_without_sense_are_refused(values: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^(low|users|stddev): must"):
+    with pytest.raises(ValueError, match=r"^(low|users|stddev|users_low|users_high): must"):
         RangeAnswer(*values)
 
 
