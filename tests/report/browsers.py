@@ -35,6 +35,7 @@ _PREFERENCES = {
     "browser.download.alwaysOpenPanel": False,
 }
 _PATIENCE = 20.0
+_running: list[Any] = []
 KEYS = {
     "Tab": "\ue004",
     "Enter": "\ue007",
@@ -352,10 +353,13 @@ class FirefoxTab(Tab):
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A running Chromium, for `ChromiumTab`."""
+    """A running Chromium, for `ChromiumTab`: the one of this process, because Playwright starts once in it."""
     from playwright.sync_api import sync_playwright
 
+    if _running:
+        yield _running[0]
+        return
     with sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
-        yield browser
-        browser.close()
+        _running.append(running.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS))
+        yield _running[0]
+        _running.pop().close()

@@ -39,7 +39,8 @@ def test_quantiles_without_sense_are_refused(values: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        (1, 1, 5, 1, 3, 7), (2, 1, 5, 1, 3, 7), (0, math.inf, 5, 1, 3, 7), (0, 1, -5, 1, 0, 7), (0, 1, 5, math.nan, 3, 7),
+        (1, 1, 5, 1, 3, 7), (2, 1, 5, 1, 3, 7), (0, math.inf, 5, 1, 3, 7), (0, 1, -5, 1, 0, 7),
+        (0, 1, 5, math.nan, 3, 7),
         (0, 1, 5, 1, 6, 7), (0, 1, 5, 1, 3, 4), (0, 1, 5, 1, -1, 7), (0, 1, 5, 1, 3, math.inf),
     ],
 )  # fmt: skip
