@@ -166,6 +166,10 @@ class CsvLog:
         """Whether Arrow reads the lines as this module does: every line end ends a record, and nothing else does."""
         if chunk[:3] == _BOM:  # Arrow takes it off the first value
             return False
+        try:  # a line with other numbers of values that is not UTF-8 would end Arrow's reading
+            str(chunk, "utf-8")
+        except UnicodeDecodeError:
+            return False
         raw = np.frombuffer(chunk, np.uint8)
         returns = np.flatnonzero(raw == _CR)
         returns = returns[returns + 1 < len(raw)]

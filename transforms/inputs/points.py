@@ -50,16 +50,14 @@ def check_points(schema: pa.Schema, name: str, path: str) -> None:
     field = schema.field(name)
     kind = _storage_type(field.type)
     held = {part.name: part.type for part in kind} if pt.is_struct(kind) else {}
-    is_struct = all(axis in held and (pt.is_floating(held[axis]) or pt.is_integer(held[axis])) for axis in "xy")
+    numbers = (pt.is_floating, pt.is_integer, pt.is_null)  # nulls where no row has a place
+    is_struct = all(axis in held and any(is_kind(held[axis]) for is_kind in numbers) for axis in "xy")
     if not (is_struct or holds_text(kind)):
         raise RequestError(
             f"{path}: column {name!r} must hold points as WKB, as WKT or as structs of numbers x and y; it holds {kind}"
         )
     stated = _dict(_dict(_json((schema.metadata or {}).get(b"geo")).get("columns")).get(name))
     stated = stated or _json((field.metadata or {}).get(b"ARROW:extension:metadata"))
-    others = [one for one in stated.get("geometry_types") or () if not str(one).startswith("Point")]
-    if others:
-        raise RequestError(f"{path}: column {name!r} holds {', '.join(others)}, and must hold points alone")
     if str(stated.get("encoding", "WKB")).lower() not in ("wkb", "point"):
         raise RequestError(f"{path}: column {name!r} is encoded as {stated['encoding']}, and must be WKB or point")
     if "crs" in stated and not _is_wgs84(stated["crs"]):

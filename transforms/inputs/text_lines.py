@@ -108,7 +108,11 @@ class LineFile:
                         continue
                     yield memoryview(NO_RECORD), 0
                     data, long_from = data[cut:], None
-                data = rest + data if rest else data
+                if rest:
+                    data = rest + data
+                    if self._is_too_long(data):
+                        yield memoryview(NO_RECORD), 0
+                        data = data[self._record_end(data, False)[0] :]
                 if cut := self._whole(data):
                     yield memoryview(data)[:cut], first - len(data) + cut
                 rest = data[cut:]
@@ -121,6 +125,10 @@ class LineFile:
             yield memoryview(NO_RECORD), 0
         elif rest:
             yield memoryview(rest), first
+
+    def _is_too_long(self, data: bytes) -> bool:
+        """Whether the first record of some data ends, and is too long: as a whole, wherever a chunk ends in it."""
+        return self._record_end(data, False)[0] > MAX_RECORD_BYTES + 1 and not self._whole(data[: MAX_RECORD_BYTES + 1])
 
     def _record_end(self, data: bytes, in_quotes: bool) -> tuple[int, bool]:
         """Where the first record of some data ends, 0 if it does not, and whether the data end within quotes.

@@ -121,6 +121,35 @@ def test_a_value_that_is_not_utf8_is_a_value(tmp_path: Path) -> None:
     assert [one for batch in batches for one in batch.column(1).to_pylist()] == [1, None]
 
 
+@pytest.mark.parametrize("line", [b"g,caf\xc3\n", b"\xff\n", b"g,5,6,a\xff,b\n", b'g,5,6,"a\xff"\n'])
+def test_a_torn_line_that_is_not_utf8_is_one_row(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(HEADER.encode() + b"a,1,2\n" + line + b"b,3,4\n")
+    batches = [
+        batch for part in slice_file(str(tmp_path / "log.csv")) for batch in read_batches(part, LocationColumns())
+    ]
+    assert sorted(str(one) for batch in batches for one in batch.column(0).to_pylist()) == ["None", "a", "b"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "ndjson"])
+def test_a_long_record_is_measured_whole(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is too long does not depend on the bytes before it."""
+    for name in ("CHUNK_BYTES", "MAX_RECORD_BYTES"):
+        monkeypatch.setattr(text_lines, name, 1_000)
+    record = (
+        '{{"user_id": "{}", "latitude": 1, "longitude": 2, "note": "{}"}}' if suffix == "ndjson" else "{},1,2,{}"
+    ) + "\n"
+    for long in (700, 1_100, 1_900):
+        found = set()
+        for shift in range(0, 900, 37):
+            text = "" if suffix == "ndjson" else HEADER.replace("\n", ",note\n")
+            text += record.format("g", "x" * shift) + record.format("u", "y" * long) + record.format("v", "")
+            log = LogFile(str(tmp_path / f"log.{suffix}"))
+            Path(log.path).write_text(text)
+            batches = [batch for part in slice_file(log) for batch in read_batches(part, LocationColumns())]
+            found.add(tuple(sorted(str(one) for batch in batches for one in batch.column(0).to_pylist())))
+        assert found == {("None", "g", "v") if long > 1_000 else ("g", "u", "v")}
+
+
 def test_a_file_of_nothing_has_no_rows(tmp_path: Path) -> None:
     assert rows(tmp_path / "log.csv", "") == []
     assert rows(tmp_path / "log.csv", HEADER) == []
