@@ -54,7 +54,7 @@ from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import inspect_log, log_version
+from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.value_encoding import Values
@@ -499,11 +499,11 @@ def _bind(found: list[tuple[LogFile, dict[str, str]]], key: RunKey) -> list[LogF
     Raises:
         DataError: the key has met other files, or other versions of these, or a column is of several kinds.
     """
-    files, kinds = [file for file, _ in found], dict[str, str]()
-    for file, of_file in found:
-        for name, kind in of_file.items():
-            if kinds.setdefault(name, kind) != kind:
-                raise DataError(f"{file.path}: column {name!r} holds {kind}, and {kinds[name]} in other files")
+    files = [file for file, _ in found]
+    try:
+        kinds_of((file.path, kinds) for file, kinds in found)
+    except RequestError as error:
+        raise DataError(str(error)) from error
     stated = json.dumps(sorted((file.path, file.version) for file in files))
     digest = hashlib.sha256(stated.encode()).digest()
     if _INPUTS.setdefault(key.subkey("input files"), digest) != digest:

@@ -22,7 +22,7 @@ from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, tab
 from sfumato.transforms.inputs.delta_table import delta_files
 from sfumato.transforms.inputs.iceberg_table import iceberg_files
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log
+from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log, kinds_of
 from sfumato.transforms.storage import CONNECTIONS, StoredFile, listed
 
 ICEBERG = "iceberg:"
@@ -262,16 +262,8 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
     Raises RequestError if a file lacks a column, or has a column of another type than the first file.
     """
     footers = _each(lambda file: _inspected(file.log, source), files, [file.log for file in files])
-    column_types, first = dict[str, str](), dict[str, str]()
-    for file, footer in zip(files, footers, strict=True):
-        for column, column_type in footer.column_types.items():
-            if column_types.setdefault(column, column_type) != column_type:
-                raise RequestError(
-                    f"column {column!r} holds {column_types[column]} in {first[column]} and {column_type} in "
-                    f"{file.path}; what is in both would count twice, so convert one type to the other"
-                )
-            first.setdefault(column, file.path)
-    return sum(footer.rows for footer in footers), column_types
+    kinds = kinds_of((file.path, footer.column_types) for file, footer in zip(files, footers, strict=True))
+    return sum(footer.rows for footer in footers), kinds
 
 
 def with_rows(files: Sequence[InputFile], columns: Columns | None = None) -> list[InputFile]:

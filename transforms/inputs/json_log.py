@@ -57,7 +57,7 @@ class JsonLog:
                 values = [record.get(name) for record in records]
                 if not pt.is_floating(self._types[name]):
                     values = [
-                        _exact(line, name) if type(value) is float and abs(value) >= _MAX_INTEGER else value
+                        _lenient(line).get(name) if type(value) is float and abs(value) >= _MAX_INTEGER else value
                         for line, value in zip(lines, values, strict=True)
                     ]
                 columns.append(values_of(values, self._types[name]))
@@ -69,22 +69,17 @@ def _record(line: bytes) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
-        record = _lenient(line)
+        return _lenient(line)
     return record if isinstance(record, dict) else {}
 
 
-def _lenient(line: bytes) -> Any:
-    """What Python's parser makes of a line: it knows NaN, half surrogate pairs and integers of any size."""
+def _lenient(line: bytes) -> dict[str, Any]:
+    """The fields of a line by Python's parser: it knows NaN, half surrogate pairs and integers of any size."""
     try:
-        return json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-
-
-def _exact(line: bytes, name: str) -> Any:
-    """A number as it was written, if Python's parser reads the line."""
-    record = _lenient(line)
-    return record.get(name) if isinstance(record, dict) else None
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 @contextmanager

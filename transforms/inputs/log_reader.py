@@ -7,7 +7,7 @@ the job's own check sees the result. So a job reads every format alike.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,6 +74,23 @@ def inspect_log(log: LogFile, columns: Columns) -> LogMetadata:
     """Reads a file's footer or first rows. Raises RequestError if a column is missing or has a wrong type."""
     with open_log(log, columns) as (file, reading):
         return LogMetadata(file.rows, reading.column_types, _format_of(log) in _WITH_ROWS)
+
+
+def kinds_of(inspected: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+    """Returns the kind of each column's values in all files. Raises RequestError if two files differ.
+
+    inspected: the path of each file and the kinds of its columns.
+    """
+    kinds, first = dict[str, str](), dict[str, str]()
+    for path, of_file in inspected:
+        for column, kind in of_file.items():
+            if kinds.setdefault(column, kind) != kind:
+                raise RequestError(
+                    f"column {column!r} holds {kinds[column]} in {first[column]} and {kind} in "
+                    f"{path}; what is in both would count twice, so convert one type to the other"
+                )
+            first.setdefault(column, path)
+    return kinds
 
 
 def count_rows(log: LogFile) -> int:

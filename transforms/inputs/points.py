@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import holds_text
 from sfumato.schemas.log_layout import CellColumn
-from sfumato.transforms.inputs.text_values import is_text
+from sfumato.transforms.inputs.text_values import as_bytes, is_text
 
 Degrees = tuple[pa.Array, pa.Array]  # latitudes and longitudes, float64[n], missing where there is no place
 _WGS_84 = {("EPSG", "4326"), ("OGC", "CRS84")}
@@ -101,7 +101,7 @@ def points_of(column: pa.Array) -> Degrees:
         x, y = (pc.struct_field(column, axis).cast(pa.float64(), safe=False) for axis in ("x", "y"))
         return y, x
     texts = is_text(column.type)
-    binary = column.cast(pa.large_binary()) if not texts else _bytes_of(column)
+    binary = as_bytes(column)
     places = np.full((2, len(column)), np.nan)  # longitudes and latitudes
     lengths = np.asarray(pc.binary_length(binary).fill_null(0))
     for size in _WKB_SIZES:
@@ -112,13 +112,6 @@ def points_of(column: pa.Array) -> Degrees:
         places = np.where(np.isnan(places[0]), _from_wkt(binary), places)
     missing = ~np.isfinite(places).all(axis=0)
     return pa.array(places[1], mask=missing), pa.array(places[0], mask=missing)
-
-
-def _bytes_of(column: pa.Array) -> pa.Array:
-    """Strings as their bytes, which need not be UTF-8."""
-    if pt.is_string_view(column.type):
-        return column.cast(pa.binary_view()).cast(pa.large_binary())
-    return column.cast(pa.binary() if pt.is_string(column.type) else pa.large_binary()).cast(pa.large_binary())
 
 
 def _rectangle(binary: pa.Array, texts: bool) -> NDArray[np.uint8]:

@@ -136,7 +136,7 @@ class LineFile:
         in_quotes: whether they begin so.
         """
         if self._quote is None:
-            return whole_lines(data[: data.find(b"\n") + 1]), False
+            return data.find(b"\n") + 1, False
         place = 0
         while (line_end := data.find(b"\n", place) + 1) > 0:
             in_quotes ^= bool(data.count(self._quote, place, line_end) % 2)

@@ -23,6 +23,11 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _WHOLE = r"^[+-]?[0-9]{1,18}$"
 _MAX_SECONDS = 9e12  # since 1970, either way: what microseconds in 63 bits hold
 _MAX_EXACT = 2.0**53  # integers below this are exact as floating-point numbers
+_BYTES_OF = (
+    (pt.is_string, pa.binary()),
+    (pt.is_large_string, pa.large_binary()),
+    (pt.is_string_view, pa.binary_view()),
+)
 
 # Dates that exist, so that Arrow's parser, which sees nothing else, cannot fail on one of them.
 _DATE = (
@@ -109,6 +114,14 @@ def _times(column: pa.Array) -> pa.Array:
     return pc.coalesce(found, moments)
 
 
+def as_bytes(column: pa.Array) -> pa.Array:
+    """Returns text or bytes as bytes, which need not be UTF-8."""
+    for is_kind, raw in _BYTES_OF:
+        if is_kind(column.type):
+            column = column.cast(raw)
+    return column.cast(pa.large_binary())
+
+
 def without_views(column: pa.Array) -> pa.Array:
     """Returns strings and bytes as such where they are views: Arrow filters no views.
 
@@ -116,8 +129,7 @@ def without_views(column: pa.Array) -> pa.Array:
     user's record end a run.
     """
     if pt.is_string_view(column.type):
-        raw = column.cast(pa.binary_view()).cast(pa.large_binary())  # which need not be UTF-8
-        return pc.cast(raw, options=pc.CastOptions(pa.large_string(), allow_invalid_utf8=True))
+        return pc.cast(as_bytes(column), options=pc.CastOptions(pa.large_string(), allow_invalid_utf8=True))
     return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
 
 

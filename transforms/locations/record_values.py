@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import Auxiliary, LocationColumns, holds_text
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.inputs.local_time import DAY_SECONDS, local_seconds
-from sfumato.transforms.inputs.text_values import without_views
+from sfumato.transforms.inputs.text_values import as_bytes
 
 REASONS = ("null_value", "bad_weight", "unknown_category")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -93,15 +93,9 @@ def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint
     column = _plain(column)
     if holds_text(column.type):
         texts = pa.array([name.encode() for name in auxiliary.categories], pa.large_binary())
-        found = pc.index_in(_bytes(column), value_set=texts).fill_null(-1).to_numpy()
+        found = pc.index_in(as_bytes(column), value_set=texts).fill_null(-1).to_numpy()
         return np.maximum(found, 0).astype(np.uint64), found >= 0
     values = column.fill_null(False if pt.is_boolean(column.type) else 0).to_numpy(zero_copy_only=False)
     known = [("false", "true").index(name) if auxiliary.is_boolean else int(name) for name in auxiliary.categories]
     matches = np.array([values == value for value in known], dtype=bool)
     return np.argmax(matches, axis=0).astype(np.uint64), np.asarray(np.any(matches, axis=0))
-
-
-def _bytes(column: pa.Array) -> pa.Array:
-    """Texts as their bytes, which need not be UTF-8."""
-    column = without_views(column)
-    return (column.cast(pa.binary()) if pt.is_string(column.type) else column).cast(pa.large_binary())

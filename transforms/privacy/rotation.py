@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from sfumato.schemas.ledger import dataset_name
 from sfumato.schemas.locations import holds_text
 from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.inputs.text_values import as_bytes
 from sfumato.transforms.privacy.keys import RunKey, Secret, keyed_hash
-from sfumato.transforms.privacy.user_hashes import as_bytes, hash_users
+from sfumato.transforms.privacy.user_hashes import hash_users
 
 _PARTITION_DIGITS = 32
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)

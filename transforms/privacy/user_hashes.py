@@ -9,13 +9,9 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import holds_text
+from sfumato.transforms.inputs.text_values import as_bytes
 from sfumato.transforms.privacy.keys import keyed_hash
 
-_BYTES_OF = (
-    (pt.is_string, pa.binary()),
-    (pt.is_large_string, pa.large_binary()),
-    (pt.is_string_view, pa.binary_view()),
-)
 _INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _LARGEST, _SMALLEST = b"9223372036854775807", b"-9223372036854775808"
 
@@ -45,14 +41,6 @@ def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
     hashes[are_integers] = keyed_hash(user_key, numbers.to_numpy())
     hashes[~are_integers] = hash_text(text.filter(pc.invert(integers)), user_key)
     return hashes
-
-
-def as_bytes(ids: pa.Array) -> pa.Array:
-    """Returns text as its bytes, which need not be UTF-8."""
-    for is_kind, raw in _BYTES_OF:
-        if is_kind(ids.type):
-            ids = ids.cast(raw)
-    return ids.cast(pa.large_binary())
 
 
 def hash_text(text: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
