@@ -1,9 +1,9 @@
-"""Cells of the indexes that analysts join tables by: H3, quadkeys (Bing tiles) and S2 tokens. Pure.
+"""Cells of the indexes that analysts join tables by: H3 and quadkeys (Bing tiles). Pure.
 
-A name is the index's own text: an H3 index in hexadecimal, a quadkey of one digit 0..3 a level, an S2 token. Points and
-polygons are in degrees (WGS 84), longitude first.
+A name is the index's own text: an H3 index in hexadecimal, a quadkey of one digit 0..3 a level. Points and polygons
+ are in degrees (WGS 84), longitude first.
 
-Sources: h3geo.org; Bing Maps Tile System (learn.microsoft.com); S2 cells, s2geometry.io (quadratic projection).
+Sources: h3geo.org; Bing Maps Tile System (learn.microsoft.com).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 MAX_INDEX_CELLS = 1_000_000  # of a region's cells: more would make a table of a GB
 _GLOBE_KM2 = 4 * math.pi * EARTH_RADIUS_KM**2
 _QUADKEY_NORTH = 85.05112877980659  # degrees, where the square map of Web Mercator ends
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _MAX_EDGE = 0.25  # degrees between two vertices: beside a longer straight line the great circle would be seen
 _DIGITS = 9  # decimals of a degree, 0.1 mm, to which vertices are rounded so that neighbours share them
 
@@ -67,7 +68,6 @@ INDEXES = {
     for index in (
         CellIndex("h3", "H3 index", 0, 15, lambda level, _: _GLOBE_KM2 / (2 + 120 * 7**level)),
         CellIndex("quadkey", "quadkey of a Bing tile", 1, 23, _quadkey_area),
-        CellIndex("s2_token", "S2 cell token", 0, 30, lambda level, _: _GLOBE_KM2 / (6 * 4**level)),
     )
 }
 
@@ -108,9 +108,7 @@ def index_names(kind: str, resolution: int | NDArray[np.int64], longitude: Float
         cells = map(latlng_to_cell, latitude.tolist(), longitude.tolist(), levels.tolist())
         ids = np.fromiter(cells, dtype=np.uint64, count=len(levels))
         return np.ascontiguousarray(_hexadecimal(ids)[:, 1:]).view("S15").ravel().astype(str)  # the first is 0
-    if kind == "quadkey":
-        return _quadkeys(longitude, latitude, levels)
-    return _tokens(_s2_ids(longitude, latitude), levels)
+    return _quadkeys(longitude, latitude, levels)
 
 
 def index_columns(
@@ -138,7 +136,7 @@ def index_columns(
 def index_polygons(kind: str, names: Sequence[str] | NDArray[Any]) -> NDArray[np.object_]:
     """The shapes of index cells: object[n] of shapely polygons, multipolygons across the antimeridian.
 
-    The edges of H3 and S2 cells are great circles. They are drawn as straight lines of at most a quarter of a degree,
+    The edges of H3 cells are great circles. They are drawn as straight lines of at most a quarter of a degree,
     which are within 100 m of the circle below 80 degrees of latitude, and within a metre for edges of 2 km.
 
     Raises:
@@ -149,18 +147,15 @@ def index_polygons(kind: str, names: Sequence[str] | NDArray[Any]) -> NDArray[np
     texts = [str(name) for name in names]
     if kind == "quadkey":
         return _quadkey_boxes(texts)
-    if kind == "h3":
-        import h3
+    import h3
 
-        for text in texts:
-            if not h3.is_valid_cell(text):
-                raise RequestError(f"h3: {text!r} is no H3 cell")
-        rings = [h3.cell_to_boundary(text) for text in texts]
-        sizes = np.array([len(ring) for ring in rings], dtype=np.int64)
-        flat = np.array([point for ring in rings for point in ring], dtype=np.float64).reshape(-1, 2)
-        return _shapes(flat[:, 1], flat[:, 0], sizes)
-    longitude, latitude = _s2_corners(texts)
-    return _shapes(longitude.ravel(), latitude.ravel(), np.full(len(texts), 4))
+    for text in texts:
+        if not h3.is_valid_cell(text):
+            raise RequestError(f"h3: {text!r} is no H3 cell")
+    rings = [h3.cell_to_boundary(text) for text in texts]
+    sizes = np.array([len(ring) for ring in rings], dtype=np.int64)
+    flat = np.array([point for ring in rings for point in ring], dtype=np.float64).reshape(-1, 2)
+    return _shapes(flat[:, 1], flat[:, 0], sizes)
 
 
 def index_cells(kind: str, resolution: int, region: Region) -> tuple[NDArray[Any], NDArray[np.object_]]:
@@ -186,13 +181,7 @@ def index_cells(kind: str, resolution: int, region: Region) -> tuple[NDArray[Any
             f"{kind}: the region has about {cells:,.0f} cells of resolution {resolution}, more than "
             f"{MAX_INDEX_CELLS:,}; choose a lower resolution or a smaller region"
         )
-    if kind == "quadkey":
-        names = _quadkeys_of(region, resolution)
-    elif kind == "h3":
-        names = _h3_cells_of(region, resolution)
-    else:
-        names = _s2_cells_of(region, resolution)
-    names = np.unique(names)
+    names = np.unique((_h3_cells_of if kind == "h3" else _quadkeys_of)(region, resolution))
     shapes = index_polygons(kind, names)
     box = shapely.box(region.west, region.south, region.east, region.north)
     shared = shapely.intersects(shapes, box) & ~shapely.touches(shapes, box)
@@ -271,111 +260,10 @@ def _h3_corners(ring: list[tuple[float, float]], level: int) -> set[str]:
     return {h3.latlng_to_cell(*corner, level) for corner in ring}
 
 
-# --- S2 ---
-
-# Position on the Hilbert curve of quadrant 2 i + j, and the change of orientation there, for each orientation: bit 0
-# swaps i and j, bit 1 inverts both (kIJtoPos and kPosToOrientation in s2coords.h).
-_POSITION = np.array([[0, 1, 3, 2], [0, 3, 1, 2], [2, 3, 1, 0], [2, 1, 3, 0]], dtype=np.uint64)
-_QUADRANT = np.argsort(_POSITION, axis=1).astype(np.uint64)
-_TURN = np.array([1, 0, 0, 3], dtype=np.uint64)
-_S2_FINEST = 30
-_ONE = np.uint64(1)
-_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
-
-
-def _s2_ids(longitude: Floats, latitude: Floats) -> NDArray[np.uint64]:
-    """Ids of the finest S2 cells of points: uint64[n]."""
-    theta, phi = np.radians(longitude), np.radians(latitude)
-    point = np.stack([np.cos(theta) * np.cos(phi), np.sin(theta) * np.cos(phi), np.sin(phi)])
-    axis = np.argmax(np.abs(point), axis=0)
-    x, y, z = point
-    largest = np.take_along_axis(point, axis[None], axis=0)[0]
-    face = np.where(largest < 0, axis + 3, axis)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        u = np.choose(face, [y / x, -x / y, -x / z, z / x, z / y, -y / z])
-        v = np.choose(face, [z / x, z / y, -y / z, y / x, -x / y, -x / z])
-    side = 1 << _S2_FINEST
-    i, j = (np.clip(np.floor(side * _s2_share(one)), 0, side - 1).astype(np.uint64) for one in (u, v))
-    orientation = face.astype(np.uint64) & _ONE
-    ids = face.astype(np.uint64)
-    for bit in range(_S2_FINEST - 1, -1, -1):
-        shift = np.uint64(bit)
-        quadrant = (((i >> shift) & _ONE) << _ONE) | ((j >> shift) & _ONE)
-        position = _POSITION[orientation, quadrant]
-        ids = (ids << np.uint64(2)) | position
-        orientation ^= _TURN[position]
-    return np.asarray((ids << _ONE) | _ONE)
-
-
-def _s2_share(projected: Floats) -> Floats:
-    """The quadratic transform of a face's coordinates from -1..1 to 0..1 (kS2_QUADRATIC_PROJECTION)."""
-    root = 0.5 * np.sqrt(1 + 3 * np.abs(projected))
-    return np.asarray(np.where(projected >= 0, root, 1 - root))
-
-
-def _s2_projected(share: Floats) -> Floats:
-    """The inverse of `_s2_share`."""
-    return np.asarray(np.where(share >= 0.5, (4 * share**2 - 1) / 3, (1 - 4 * (1 - share) ** 2) / 3))
-
-
-def _tokens(finest: NDArray[np.uint64], levels: NDArray[np.int64]) -> NDArray[Any]:
-    """Tokens of the ancestors of cells: the id in hexadecimal, without zeros at its end."""
-    last = _ONE << (2 * (_S2_FINEST - levels)).astype(np.uint64)
-    ids = (finest & (~last + _ONE)) | last
-    digits = _hexadecimal(ids)
-    length = (2 * levels + 4 + 3) // 4  # three bits of the face, two a level, and the closing 1
-    digits[np.arange(16) >= length[:, None]] = 0
-    return np.ascontiguousarray(digits).view("S16").ravel().astype(str)
-
-
 def _hexadecimal(ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """The sixteen hexadecimal digits of integers, as characters: uint8[n, 16]."""
+    """Returns the sixteen hexadecimal digits of integers, as characters: uint8[n, 16]."""
     octets = ids.astype(">u8").view(np.uint8).reshape(-1, 8)
     return np.stack([_HEX[octets >> 4], _HEX[octets & 15]], axis=2).reshape(-1, 16)
-
-
-def _s2_corners(texts: list[str]) -> tuple[Floats, Floats]:
-    """Longitudes and latitudes of the corners of cells by token, counter-clockwise: float64[n, 4] each."""
-    ids = np.zeros(len(texts), dtype=np.uint64)
-    for row, text in enumerate(texts):
-        code = int(text.ljust(16, "0"), 16) if 1 <= len(text) <= 16 and set(text) <= set("0123456789abcdef") else 0
-        closing = (code & -code).bit_length()  # an odd place
-        if not (code and code >> 61 < 6 and closing % 2 and text == f"{code:016x}".rstrip("0")):
-            raise RequestError(f"s2_token: {text!r} is no token of an S2 cell")
-        ids[row] = code
-    face = (ids >> np.uint64(61)).astype(np.int64)
-    last = ids & (~ids + _ONE)
-    levels = _S2_FINEST - (np.frexp(last.astype(np.float64))[1] - 1) // 2
-    orientation = face.astype(np.uint64) & _ONE
-    i, j = np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=np.int64)
-    for level in range(1, int(levels.max(initial=0)) + 1):
-        here = level <= levels
-        position = (ids >> np.uint64(61 - 2 * level)) & np.uint64(3)
-        quadrant = _QUADRANT[orientation, position].astype(np.int64)
-        i, j = np.where(here, 2 * i + (quadrant >> 1), i), np.where(here, 2 * j + (quadrant & 1), j)
-        orientation ^= _TURN[position]
-    side = (np.int64(1) << levels)[:, None].astype(np.float64)
-    u, v = (_s2_projected((at[:, None] + np.array(step)) / side) for at, step in ((i, [0, 1, 1, 0]), (j, [0, 0, 1, 1])))
-    one, at = np.ones_like(u), face[:, None]
-    x = np.choose(at, [one, -u, -u, -one, v, v])
-    y = np.choose(at, [u, one, -v, -v, -one, u])
-    z = np.choose(at, [v, v, one, -u, -u, -one])
-    return np.degrees(np.arctan2(y, x)), np.degrees(np.arctan2(z, np.hypot(x, y)))
-
-
-def _s2_cells_of(region: Region, level: int) -> NDArray[Any]:
-    """Tokens of a level's cells near a region, found from the faces down."""
-    box = shapely.box(region.west, region.south, region.east, region.north)
-    tokens = np.array(["1", "3", "5", "7", "9", "b"])
-    for at in range(1, level + 1):
-        ids = np.array([int(token.ljust(16, "0"), 16) for token in tokens.tolist()], dtype=np.uint64)
-        # A child's position is two bits after the parent's; a cell's closing 1 does not matter here.
-        cleared = ids & (ids - _ONE)
-        shift = np.uint64(61 - 2 * at)
-        children = (cleared[:, None] | (np.arange(4, dtype=np.uint64) << shift)[None]).ravel() | _ONE
-        tokens = _tokens(children, np.full(len(children), at))
-        tokens = tokens[shapely.intersects(index_polygons("s2_token", tokens), box)]
-    return tokens
 
 
 # --- shapes ---

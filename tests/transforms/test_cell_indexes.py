@@ -2,7 +2,6 @@ import h3
 import mercantile
 import numpy as np
 import pytest
-import s2geometry
 import shapely
 
 from sfumato.schemas.errors import RequestError
@@ -20,12 +19,6 @@ REGIONS = [
 ]
 
 
-def s2_token(longitude: float, latitude: float, level: int) -> str:
-    """By Google's library."""
-    found = s2geometry.S2CellId(s2geometry.S2LatLng.FromDegrees(latitude, longitude)).parent(level)
-    return str(found.ToToken())
-
-
 def quadkey(longitude: float, latitude: float, level: int) -> str:
     """By mercantile."""
     return str(mercantile.quadkey(mercantile.tile(longitude, np.clip(latitude, -85.0511287, 85.0511287), level)))
@@ -36,7 +29,6 @@ def quadkey(longitude: float, latitude: float, level: int) -> str:
     [
         ("h3", lambda longitude, latitude, level: h3.latlng_to_cell(latitude, longitude, level), range(16)),
         ("quadkey", quadkey, range(1, 24)),
-        ("s2_token", s2_token, range(31)),
     ],
 )
 def test_names_are_those_of_the_index_own_library(kind, by_library, levels):
@@ -61,18 +53,6 @@ def test_a_point_lies_in_the_polygon_of_its_cell(kind):
         assert shapely.distance(shapes, points)[~near & (np.abs(LATITUDE) < 90)].max() < 0.05
 
 
-def test_corners_are_those_of_the_s2_library():
-    for level in (0, 1, 2, 7, 13, 24, 30):
-        tokens = index_names("s2_token", level, LONGITUDE[:60], LATITUDE[:60])
-        for token, shape in zip(tokens.tolist(), index_polygons("s2_token", tokens), strict=True):
-            cell = s2geometry.S2Cell(s2geometry.S2CellId.FromToken(token))
-            for corner in range(4):
-                at = s2geometry.S2LatLng(cell.GetVertex(corner))
-                longitude, latitude = at.lng().degrees(), at.lat().degrees()
-                if abs(latitude) < 89.9 and abs(longitude) < 180:
-                    assert shapely.distance(shape, shapely.Point(longitude, latitude)) < 1e-8
-
-
 @pytest.mark.parametrize("region", REGIONS)
 @pytest.mark.parametrize("kind", INDEXES)
 def test_cells_of_a_region_cover_it_once(kind, region):
@@ -89,7 +69,7 @@ def test_cells_of_a_region_cover_it_once(kind, region):
 
 @pytest.mark.parametrize("kind", INDEXES)
 def test_the_cells_of_the_globe_are_as_many_as_the_index_has(kind):
-    count = {"h3": 2 + 120 * 7, "quadkey": 4, "s2_token": 24}[kind]
+    count = {"h3": 2 + 120 * 7, "quadkey": 4}[kind]
     assert len(index_cells(kind, 1, Region(-180, -90, 180, 90))[0]) == count
 
 
@@ -117,8 +97,7 @@ def test_mean_areas_are_those_of_the_libraries():
     [
         ("h3", 16, "h3: the resolution must be a whole number in 0..15"),
         ("quadkey", 0, "quadkey: the resolution must be a whole number in 1..23"),
-        ("s2_token", 31, "s2_token: the resolution must be a whole number in 0..30"),
-        ("geohash", 5, "index: must be one of h3, quadkey, s2_token"),
+        ("geohash", 5, "index: must be one of h3, quadkey"),
     ],
 )
 def test_a_resolution_that_an_index_lacks_is_refused(kind, level, text):
@@ -140,11 +119,6 @@ def test_too_many_cells_are_refused_before_they_are_made():
         ("h3", [""]),
         ("quadkey", ["0124"]),
         ("quadkey", [""]),
-        ("s2_token", ["X"]),
-        ("s2_token", ["0"]),
-        ("s2_token", ["2"]),
-        ("s2_token", ["d"]),
-        ("s2_token", ["3b49ef640"]),
     ],
 )
 def test_a_name_of_no_cell_is_refused(kind, names):

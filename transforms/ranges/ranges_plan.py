@@ -24,7 +24,6 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.ag import AdaptiveGrid
 from sfumato.transforms.ranges.methods.automatic import Automatic
 from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid
 from sfumato.transforms.ranges.methods.neural import MAX_SIDE, SpatialNeural
@@ -36,7 +35,7 @@ _ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
 SECAGG_METHODS = (Automatic.NAME, "grid", "ug", "snh", ADAPTIVE)  # one count of cells that are known beforehand
 _WIDTH = "cell_width"
 _GRID_BYTES = 88  # of memory for one cell of a grid, with all tables
-_TABLE_BYTES, _PART_BYTES = 36, 100  # for one base cell of the tables of rectangles, and for one rectangle
+_PARTITION_BYTES = 136  # for one rectangle of a base cell, with all tables
 _HELP = {
     _WIDTH: "width of the cells of the grid, in metres; default: auto, by the number of users and epsilon",
     "workload": "Parquet file of squares like those to be queried, with columns x, y (degrees) and size (metres): "
@@ -214,8 +213,8 @@ class RangesPlan:
     def model_bytes(self, rows: int) -> int:
         """Expected bytes of memory of a model and its tables, from public figures alone.
 
-        A model of rectangles has tables of up to all base cells. Their number is that of an adaptive grid, which of
-        all methods makes most. The bytes are measured (`python -m benchmarks.speed`).
+        A method that is not the package's own may make a rectangle of each base cell. The bytes are measured (`python
+        -m benchmarks.speed`).
 
         Args:
             rows: of the logs, at least as many as users.
@@ -226,9 +225,7 @@ class RangesPlan:
             return 0 if self.uses_tree else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
         if issubclass(METHODS[self.method], PlainGrid | UniformGrid | SpatialNeural | Automatic):
             return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
-        grid = AdaptiveGrid(**self.options) if self.method == AdaptiveGrid.NAME else AdaptiveGrid()
-        parts = users * epsilon * ((1 - grid.ag_share) / grid.ag_fine + 1 / (16 * grid.ag_coarse))
-        return _TABLE_BYTES * min(most, users**2) + _PART_BYTES * min(most, math.ceil(parts))
+        return _PARTITION_BYTES * min(most, users**2)
 
     @property
     def _population(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import Z, about
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
@@ -34,7 +35,7 @@ from sfumato.transforms.ranges.networks.features import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, PartIndex, clumping, strip_edges
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.report.numbers import about, length
+from sfumato.transforms.report.numbers import length
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import (
     alarm,
@@ -45,6 +46,7 @@ from sfumato.transforms.report.sections import (
     number,
     problems,
 )
+from sfumato.transforms.text_tables import counted, significant
 
 MAX_NUMBERS = 1_000_000  # that a page holds of a model
 MAX_STRIPS = 512  # along a side, of the raster of a model that a page cannot hold itself
@@ -53,7 +55,6 @@ _ERROR_PLACES, _ERROR_SIZES = 16, 8  # a raster's errors: squares at so many pla
 _START_PLACES = 24  # places a side among which the first square's is chosen
 _AT_ONCE = 1 << 17  # boxes
 _ALIKE = 0.06  # four cells whose densities differ by at most this share of the largest are drawn as one
-_Z = 1.96
 _FILES = [
     FileLink(name=MODEL_FILE, description="the model, which answers any square without data or network"),
     FileLink(name=RANGES_PICTURE, description="the released density as a picture"),
@@ -62,9 +63,6 @@ _FILES = [
 _METHODS = {
     "grid": "the noisy counts of a uniform grid",
     "ug": "a uniform grid whose cells are as wide as the number of users and the budget suggest",
-    "ag": "a grid whose crowded cells were cut again",
-    "privtree": "a tree of squares, cut again wherever a noisy count said that people are (PrivTree)",
-    "dawa": "neighbouring cells joined where they looked alike (DAWA)",
     "adaptive": "the cells of a private heatmap",
 }
 _NETWORKS = {
@@ -143,8 +141,8 @@ def _noise_facts(manifest: Mapping[str, Any]) -> list[Fact]:
     error = number(manifest, "privacy.population.noise_stddev") or 0.0
     return facts(
         ("Where noise is added", _TRUST.get(str(get(manifest, "privacy.trust")))),
-        ("Noise of a count", None if noise is None else f"{noise:.3g} users (standard deviation)"),
-        ("Number of users", None if users is None else f"{users:,.0f}" + (f" ± {_Z * error:,.0f}" if error else "")),
+        ("Noise of a count", None if noise is None else f"± {significant(Z * noise, 2)} users (95%)"),
+        ("Number of users", None if users is None else counted(users, error)),
     )
 
 
@@ -292,7 +290,7 @@ def background(model: RangeModel) -> MapBody:
     shown = Boxes(x * width, y * width, (x + 1) * width, (y + 1) * width)
     users, stddev, uncertain = _cell_users(own, shown), _answers(own, shown).stddev, _is_uncertain(own, shown)
     km2 = shown.areas * field.cell_metres[0] * field.cell_metres[1] / 1e6
-    margin = _Z * stddev
+    margin = Z * stddev
     measure = Measure(
         name="Users",
         kind="count",
@@ -373,7 +371,7 @@ def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
     else:
         found = _answers(model, cells)
         users, stddev, part = found.users, found.stddev, np.arange(len(cells))
-    return np.asarray(users <= _Z * stddev)[part]
+    return np.asarray(users <= Z * stddev)[part]
 
 
 def _numbers(values: NDArray[np.floating[Any]], digits: int = 7) -> list[float]:

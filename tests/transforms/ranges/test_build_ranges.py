@@ -105,7 +105,7 @@ def test_people_add_up_however_they_are_bundled(elements: list[list[int]], where
 
 
 @pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
-@pytest.mark.parametrize("method", ["grid", "privtree"])
+@pytest.mark.parametrize("method", ["grid", "ug"])
 def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tuple[str, ...]) -> None:
     own: dict[str, Any] = {"cell_width": 4000.0} if method == "grid" else {}
     asked, columns = plan(method, epsilon=0.5, **own), LocationColumns()
@@ -121,7 +121,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
 
 
 def test_files_and_their_order_show_in_nothing(table: pa.Table, tmp_path: Path) -> None:
-    asked, models = plan("ag", epsilon=0.5), set()
+    asked, models = plan("ug", epsilon=0.5), set()
     shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
     for number, (rows, files) in enumerate(((table, 1), (table, 4), (shuffled, 7))):
         pattern = write_files(rows, tmp_path / f"logs-{number}", files, row_group_size=300)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.baselines.range_methods import BASELINES
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Sizes
 from sfumato.transforms.heatmap.methods.flat import Flat
@@ -56,7 +57,8 @@ def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", 
     ],
     ids=str,
 )
-def test_what_is_refused(given: dict[str, Any], message: str) -> None:
+def test_what_is_refused(given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "ag", BASELINES["ag"])
     with pytest.raises(RequestError, match=message):
         plan(**given)
 

@@ -10,6 +10,7 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 
+from benchmarks.baselines.range_methods import BASELINES
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
@@ -22,6 +23,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.build_steps import Collected, build, collect, collected_from_heatmap
 from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
@@ -99,7 +101,8 @@ def test_a_trusted_servers_release() -> None:
     assert manifest["warnings"] == []
 
 
-def test_methods_whose_cells_differ_tell_no_width() -> None:
+def test_methods_whose_cells_differ_tell_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "privtree", BASELINES["privtree"])
     _, manifest, _ = released(plan("privtree", epsilon=1.0, population=USERS))
     assert (manifest["cell_metres"], manifest["privacy"]["noise_stddev"]) == (None, None)
     assert (manifest["results"]["kind"], manifest["results"]["stated_error"]) == ("partition", "lower bound")

@@ -71,6 +71,17 @@ def test_features_are_the_papers_and_the_sizes() -> None:
     assert np.isfinite(features(spec_of(-3.0), 7.5)).all()
 
 
+def test_forests_are_the_papers() -> None:
+    """150 trees of at most 7 levels (Section 6.1.2)."""
+    forest = learned().widths["grid"]
+    assert len(forest.roots) == 150
+    levels, reached = 0, forest.roots
+    while (forest.children[reached] != reached[:, None]).any():
+        reached = np.unique(forest.children[reached])
+        levels += 1
+    assert levels <= 7
+
+
 def test_what_was_learned_is_told_again_by_entropy() -> None:
     one = spec_of(1e5, 0.1)
     assert tuner().width(one, 10.0) == pytest.approx(2 * one.default_width)

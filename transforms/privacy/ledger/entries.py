@@ -88,6 +88,11 @@ def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
                 raise ValueError("not the one that followed the entry before it")
             if stated != _hash(body):
                 raise ValueError("not what was written")
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise LedgerError(
+                f"ledger: entry {index} is no text of an entry; the ledger is damaged or has been tampered with, "
+                "nothing is charged"
+            ) from None
         except FormatError as error:
             raise FormatError(f"ledger: {error}. A new ledger would forget what was spent") from None
         except (ValueError, RecursionError) as error:

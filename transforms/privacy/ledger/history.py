@@ -8,7 +8,6 @@ from typing import Any
 
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, parse_amount
-from sfumato.transforms.privacy.ledger.approvals import is_approved, is_looser, is_public_key
 from sfumato.transforms.privacy.ledger.entries import (
     APPROVER,
     COMMIT,
@@ -32,17 +31,13 @@ from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, i
 
 @dataclass(frozen=True)
 class LimitChange:
-    """A dataset's limits before and after entry `index`. `before` is empty for the first limits.
-
-    is_approved: whether the ledger's approver signed the change.
-    """
+    """A dataset's limits before and after entry `index`. `before` is empty for the first limits."""
 
     index: int
     time: str
     dataset: str
     before: tuple[Limit, ...]
     after: tuple[Limit, ...]
-    is_approved: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class History:
         limits: in force, by dataset.
         changes: of limits, oldest first.
         refusals: settled reservations whose release id was charged again, for corrected input.
-        approver: public key of the person without whose signature no limit is loosened; None if there is none.
+        approver: index of the newest entry by which an earlier version named an approver of limits, or None.
         disclosures: bits that users sent without differential privacy, by release id.
     """
 
@@ -66,7 +61,7 @@ class History:
     limits: dict[str, tuple[Limit, ...]]
     changes: tuple[LimitChange, ...] = ()
     refusals: tuple[Reservation, ...] = ()
-    approver: str | None = None
+    approver: int | None = None
     disclosures: dict[str, Disclosure] = field(default_factory=dict)
 
     @property
@@ -89,8 +84,8 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
 
     Raises:
         FormatError: another version of sfumato wrote an entry.
-        LedgerError: the chain is broken, entries contradict each other, limits were loosened without approval, or a
-            charge exceeded its limits.
+        LedgerError: the chain is broken, entries contradict each other, or a charge exceeded its
+            limits.
     """
     reservations: dict[str, Reservation] = {}
     limits: dict[str, tuple[Limit, ...]] = {}
@@ -100,19 +95,13 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
     cohorts: dict[str, int] = {}  # their number, by partition
     head, approver = FIRST, None
     for entry in read_entries(entries):
-        index, kind, content, previous = entry["index"], entry["kind"], entry["content"], head
+        index, kind, content = entry["index"], entry["kind"], entry["content"]
         head = entry["hash"]
         if kind == LIMITS:
             dataset, found = limits_of(content)
-            before, approved = (
-                limits.get(dataset, ()),
-                approver is not None and is_approved(approver, previous, content),
-            )
-            if approver is not None and is_looser(before, found) and not approved:
-                raise LedgerError(f"ledger: entry {index} loosens limits of {dataset} without the approver's signature")
             if any(one.dataset == dataset for one in disclosures.values()):
                 raise LedgerError(f"ledger: entry {index} limits {dataset}, whose users sent bits as they are")
-            changes.append(LimitChange(index, entry["time"], dataset, before, found, approved))
+            changes.append(LimitChange(index, entry["time"], dataset, limits.get(dataset, ()), found))
             limits[dataset] = found
         elif kind == DISCLOSE:
             disclosure = disclosure_of(content, index, entry["time"])
@@ -120,18 +109,12 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
                 raise LedgerError(f"ledger: entry {index} is of a dataset with limits, or of a release that is there")
             disclosures[disclosure.release_id] = disclosure
         elif kind == APPROVER:
-            if not is_public_key(content.get("public_key")):
-                raise LedgerError(f"ledger: entry {index} names an approver without a public key")
-            if approver is not None and not is_approved(approver, previous, content):
-                raise LedgerError(f"ledger: entry {index} replaces the approver without their signature")
-            approver = str(content["public_key"])
+            approver = index  # no signature is checked any longer: `ledger verify` says so
         elif kind == RECOVER:
             charge, lost, manifest, refusal = recovered_of(content)
             if charge.release_id in (reservations.keys() | disclosures.keys()) or charge.dataset not in limits:
                 raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again, or has no limits")
             _check_partition(index, charge, cohorts)
-            if with_limits and approver is not None and not is_approved(approver, previous, content):
-                _check_limits(index, _counted_charges((*refusals, *reservations.values())), charge, limits)
             reservations[charge.release_id] = Reservation(
                 charge, index, entry["hash"], entry["time"], manifest, refusal, lost=lost
             )

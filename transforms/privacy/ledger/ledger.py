@@ -13,9 +13,7 @@ from typing import Any
 
 from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, dataset_name, format_amount, parse_amount
-from sfumato.transforms.privacy.ledger.approvals import APPROVAL, KEY_DIGITS, ApproverKey, is_looser
 from sfumato.transforms.privacy.ledger.entries import (
-    APPROVER,
     COMMIT,
     DISCLOSE,
     KINDS,
@@ -237,16 +235,15 @@ class Ledger:
         removed: Reservation = self._append_until_done(decide)
         return removed
 
-    def set_limits(self, dataset: str, limits: Sequence[Limit], approver: ApproverKey | None = None) -> None:
+    def set_limits(self, dataset: str, limits: Sequence[Limit]) -> None:
         """Changes a dataset's limits for later charges. What has been spent stays spent.
 
         Args:
             dataset: name of the logs.
             limits: the new limits.
-            approver: the key of the ledger's approver. Stricter limits need none.
 
         Raises:
-            RequestError: the limits are looser, and the ledger has another approver.
+            RequestError: the dataset's users sent bits as they are.
             LedgerError: the ledger is damaged.
         """
 
@@ -255,62 +252,26 @@ class Ledger:
             if existing == tuple(limits):
                 return tuple(limits)
             _check_undisclosed(history, dataset)
-            content = limits_content(dataset, limits)
-            if is_looser(existing, limits):
-                content |= _approval(history, content, approver)
-            return LIMITS, content
+            return LIMITS, limits_content(dataset, limits)
 
         self._append_until_done(decide)
 
-    def set_approver(self, new: ApproverKey, current: ApproverKey | None = None) -> str:
-        """Names the person without whose signature no limit is loosened and no dataset added. Safe to repeat.
-
-        Args:
-            new: their key.
-            current: the key of the ledger's approver, if it has one.
-
-        Returns:
-            The new approver's public key.
-
-        Raises:
-            RequestError: the ledger has another approver than `current`.
-            LedgerError: the ledger is damaged.
-        """
-        public_key = new.public_key
-
-        def decide(history: History) -> str | tuple[str, Mapping[str, Any]]:
-            if history.approver == public_key:
-                return public_key
-            content = {"public_key": public_key}
-            return APPROVER, {**content, **_approval(history, content, current)}
-
-        return str(self._append_until_done(decide))
-
-    def recover(
-        self,
-        charge: Charge,
-        lost: str,
-        manifest: str | None,
-        refusal: str | None,
-        approver: ApproverKey | None = None,
-    ) -> bool:
+    def recover(self, charge: Charge, lost: str, manifest: str | None, refusal: str | None) -> bool:
         """Charges a release again whose entry was lost, as its manifest states it. Safe to repeat.
 
-        It counts even above the limits, because the release was published. Then the ledger's approver, if it has one,
-        must sign it: otherwise a forged manifest would be a way around the limits.
+        It counts even above the limits, because the release was published.
 
         Args:
             charge: what the manifest states.
             lost: hash of the lost entry.
             manifest: SHA-256 of the manifest of a published release; None for a refusal.
             refusal: the reason of a refusal; None for a published release.
-            approver: the key of the ledger's approver. Charges within the limits need none.
 
         Returns:
             Whether the ledger lacked the charge.
 
         Raises:
-            RequestError: the dataset has no limits, or the charge is above them and the ledger has another approver.
+            RequestError: the dataset has no limits.
             LedgerError: the ledger has another charge of the release, or is damaged.
         """
         written = False
@@ -339,11 +300,6 @@ class Ledger:
             recovered_of(content)  # what could not be read again is not written
             if not same_cohorts(history.charges, charge):
                 raise LedgerError(f"ledger: {charge.release_id} states a partition with another number of cohorts")
-            if history.approver is not None:
-                try:
-                    check_budget(history, charge)
-                except (BudgetError, RequestError):
-                    content |= _approval(history, content, approver)
             written = True
             return RECOVER, content
 
@@ -415,27 +371,6 @@ def open_ledger(location: str) -> Ledger:
     return Ledger(open_store(location))
 
 
-def _approval(history: History, content: Mapping[str, Any], approver: ApproverKey | None) -> dict[str, str]:
-    """Returns the approval of a content; empty for a ledger without an approver. Raises RequestError."""
-    if history.approver is None:
-        return {}
-    if approver is None or approver.public_key != history.approver:
-        raise RequestError(_needs_approval(history.approver, content))
-    return {APPROVAL: approver.approval(history.head, content)}
-
-
-def _needs_approval(approver: str, content: Mapping[str, Any]) -> str:
-    what = "another approver needs"
-    if "limits" in content:
-        what = f"{','.join(content['limits'])} for dataset {content['dataset']!r} loosens its limits, which needs"
-    elif "release_id" in content:
-        what = f"the lost charge of {content['release_id']} is above the limits, which needs"
-    return (
-        f"approver_key: {what} the approval of the ledger's approver, key {approver[:KEY_DIGITS]}; the holder of that "
-        "key runs `sfumato ledger` with --approver_key FILE"
-    )
-
-
 def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tuple[Limit, ...] | None:
     """Returns the limits that the ledger still lacks, None if it has them. Raises RequestError if they differ."""
     dataset = dataset_name(dataset)
@@ -443,8 +378,6 @@ def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tup
     given = tuple(limits)
     if existing is None:
         _check_undisclosed(history, dataset)
-        if given and history.approver is not None:
-            raise RequestError(_needs_approval(history.approver, limits_content(dataset, given)))
         if not given:
             raise RequestError(f"budget: the ledger has no limits for dataset {dataset!r}; give some, such as 10/365d")
         return given

@@ -138,6 +138,38 @@ def test_the_first_weights_carry_a_signal_through_all_layers_of_the_full_form() 
     assert np.std(forward(trained.parameters, training.places)) > 1e-3
 
 
+def test_first_weights_are_uniform_of_variance_two_over_inputs() -> None:
+    """The form of the paper's Section 6.1.2 and its authors' code: a sine, 20 layers of 80 units, a linear layer."""
+    [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
+    first = train_paper(training, epochs=0, patience=None).parameters
+    assert {name: weights.shape for name, weights in first.items()} == {
+        "first": (2, 80),
+        "first_bias": (80,),
+        "hidden": (20, 80, 80),
+        "hidden_bias": (20, 80),
+        "last": (80,),
+        "last_bias": (),
+    }
+    for name, inputs in (("first", 2), ("hidden", 80), ("last", 80)):
+        reach = math.sqrt(6 / inputs)
+        assert np.abs(first[name]).max() <= reach
+        # The mean square of n uniform values is off by more than 6 / sqrt(n) of itself with probability below 1e-9.
+        spread = 6 / math.sqrt(first[name].size)
+        assert np.mean(first[name] ** 2) == pytest.approx(2 / inputs, rel=spread)
+    assert not any(first[name].any() for name in first if name.endswith("bias"))
+
+
+def test_first_step_of_adam_is_the_learning_rate() -> None:
+    """Adam's first step moves each parameter by the learning rate, 0.001, against the sign of its gradient."""
+    [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
+    before, after = (
+        train_paper(training, layers=3, width=16, epochs=epochs, patience=None).parameters["hidden"]
+        for epochs in (0, 1)
+    )
+    assert np.median(np.abs(after - before)) == pytest.approx(1e-3, rel=1e-2)
+    assert np.abs(after - before).max() < 1.01e-3
+
+
 def test_a_smooth_density_is_learned() -> None:
     lines = strip_edges(SIDE, 8)
     middle = (lines[1:] + lines[:-1]) / 2

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from benchmarks.baselines.range_methods.privtree import PrivTree, SplitRule
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.methods.privtree import PrivTree, SplitRule
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.methods.common import (
     assert_a_partition_by_key,

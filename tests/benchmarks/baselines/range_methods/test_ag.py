@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.baselines.range_methods.ag import AdaptiveGrid
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.ag import AdaptiveGrid
 from sfumato.transforms.ranges.noisy_counts import Partition, strip_edges
 from tests.transforms.ranges.methods.common import assert_a_partition_by_key, assert_same, collected
 from tests.transforms.ranges.oracle import assert_covers_once, exact_users, people_at, run_key, spec_of, town

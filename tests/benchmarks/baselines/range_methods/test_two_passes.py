@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.ranges.methods.range_method import split_epsilon
 
 
 @given(st.floats(1e-6, 60), st.floats(1e-3, 0.999))

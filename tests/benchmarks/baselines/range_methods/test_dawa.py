@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.schemas.errors import RequestError
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.methods import dawa
-from sfumato.transforms.ranges.methods.dawa import (
+from benchmarks.baselines.range_methods import dawa
+from benchmarks.baselines.range_methods.dawa import (
     UNITS,
     Dawa,
     bucket_deviations,
@@ -17,6 +15,8 @@ from sfumato.transforms.ranges.methods.dawa import (
     hilbert_index,
     hilbert_xy,
 )
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.methods.common import (
     assert_a_partition_by_key,

@@ -9,12 +9,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.range_method import RangeMethod, split_epsilon
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.noisy_counts import Partition, add_noise, strip_edges
 
 _AT_ONCE = 1 << 16  # leaves, so that their arrays stay in the processor's cache

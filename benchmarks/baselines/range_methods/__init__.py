@@ -1,0 +1,13 @@
+"""Published methods that `sfumato ranges build` is compared with: the adaptive grid, PrivTree and DAWA.
+
+Each is a `RangeMethod` that the package does not know: an entry of `METHODS` makes a plan take it.
+"""
+
+from __future__ import annotations
+
+from benchmarks.baselines.range_methods.ag import AdaptiveGrid
+from benchmarks.baselines.range_methods.dawa import Dawa
+from benchmarks.baselines.range_methods.privtree import PrivTree
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
+
+BASELINES: dict[str, type[RangeMethod]] = {method.NAME: method for method in (AdaptiveGrid, PrivTree, Dawa)}
