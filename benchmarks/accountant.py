@@ -2,8 +2,8 @@
 
     python -m benchmarks.accountant [--delta 1e-8]
 
-Prints Markdown tables; nothing here depends on data. The last two tables show the guarantee that is left without a
-trusted aggregator.
+Prints Markdown tables; nothing here depends on data. The third and fourth table show the guarantee that is left without
+a trusted aggregator, the last one numeric examples of the paper's Sections 3.3 and 5.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import numpy as np
 from scipy import stats
 
-from benchmarks.baselines.sampling_bounds import min_threshold
+from benchmarks.baselines.sampling_bounds import frequency_bound, min_threshold, omission_bound
 from sfumato.transforms.histogram.accountant import delta as round_delta
 from sfumato.transforms.histogram.accountant import max_rate
 from sfumato.transforms.histogram.optimal_sampling import choose_sampling
@@ -93,6 +93,32 @@ def with_colluders(delta: float) -> list[str]:
     return rows
 
 
+def accuracy_bounds() -> list[str]:
+    """Section 3.3's two examples and one of Section 5: bounds and exact probabilities, with both samplings.
+
+    An item of 0.1% of a million users is omitted, at epsilon 1 and 0.2; one of 1% of 300,000 is more than 1 / sqrt(10)
+    off at epsilon 1.
+    """
+    rows = ["| example | epsilon | rate, threshold | the paper's bound | exact |", "|---|---|---|---|---|"]
+    for epsilon, theirs in ((1.0, (0.1, 20)), (0.2, (corollary_rate(0.2), 20))):
+        chosen = choose_sampling(epsilon, 1e-8)
+        for rate, threshold in (theirs, (chosen.rate, chosen.threshold)):
+            rows.append(
+                f"| an item of 1,000 users is omitted | {epsilon:g} | {rate:.3f}, {threshold} "
+                f"| {omission_bound(1000, rate, threshold):.1e} | {stats.binom.cdf(threshold - 1, 1000, rate):.1e} |"
+            )
+    error, chosen = math.sqrt(0.1), choose_sampling(1.0, 1e-8)
+    for rate, threshold in ((0.1, 10), (chosen.rate, chosen.threshold)):
+        expected = 3000 * rate
+        least = max(math.ceil(expected * (1 - error)), threshold)  # below, it is off or absent
+        far = stats.binom.cdf(least - 1, 3000, rate) + stats.binom.sf(math.floor(expected * (1 + error)), 3000, rate)
+        rows.append(
+            f"| an item of 3,000 users is more than 32% off | 1 | {rate:.3f}, {threshold} "
+            f"| {frequency_bound(3000, rate, error):.1e} | {far:.1e} |"
+        )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delta", type=float, default=1e-8)
@@ -105,6 +131,8 @@ def main() -> None:
     print("\n".join(without_threshold(options.delta)))
     print("\ndelta at epsilon 1 where users collude to report the item of one more user\n")
     print("\n".join(with_colluders(options.delta)))
+    print("\nbounds of the paper, and exact probabilities\n")
+    print("\n".join(accuracy_bounds()))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison import MAPS, counts_of, draw_cohort, rows_in_memory
+from benchmarks.comparison import MAPS, counts_of, draw_cohort, maps_at_hand, rows_in_memory
 from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.schemas.comparison import Value
 from sfumato.schemas.region import by_row
@@ -177,7 +177,7 @@ def two_releases(names: list[str], keys: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--maps", default=",".join(MAPS))
+    parser.add_argument("--maps", default=",".join(maps_at_hand()))
     parser.add_argument("--keys", type=int, default=10)
     parser.add_argument("--two_releases", action="store_true", help="a warm start, and the mean of two releases")
     parser.add_argument("--choices", action="store_true", help="other values of the constants, on synthetic maps")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.baselines.mean_mechanisms import MeanMechanism, Piecewise, RandomisedRounding
-from benchmarks.bit_pushing import key
+from benchmarks.bit_errors import key
 from sfumato.schemas.moments import FixedPoint, Method, MomentEstimate, Statistic, ValueRange
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, run_centrally
 from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
@@ -125,7 +125,7 @@ def cells(found: Sequence[Sequence[Found]], truths: Sequence[tuple[float, float]
         squares = ((rows[:, 0] - exact) * unit) ** 2
         error = math.sqrt(squares.mean())
         spread = squares.std(ddof=1) / math.sqrt(len(squares)) / (2 * error)
-        shown.append(f"{_figure(error)} ± {_figure(spread)}")
+        shown.append(f"{_figure(error)} (se {_figure(spread)})")
         if np.isnan(rows[0, 1]):
             shown += ["", ""]
             continue

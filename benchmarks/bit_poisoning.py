@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.baselines.mean_mechanisms import Piecewise, RandomisedRounding, max_report, unbiased_share
-from benchmarks.bit_pushing import CLIENTS, EXPONENTIAL, NORMAL, PAPER, WEIGHTED_ONE, Data, key, paper
+from benchmarks.bit_errors import CLIENTS, EXPONENTIAL, NORMAL, PAPER, WEIGHTED_ONE, Data, key, paper
 from sfumato.schemas.moments import FixedPoint, Method
 from sfumato.transforms.moments.allocation import Tuning
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
@@ -130,7 +130,7 @@ def shift(estimate: Estimate, attack: Attack, repetitions: int) -> str:
     found = np.array([100 * (value / truth - 1) for value, truth in runs])
     error = float(found.std(ddof=1)) / math.sqrt(repetitions)
     places = max(0, -math.floor(math.log10(max(error, 1e-3))))
-    return f"{found.mean():,.{places}f} ± {error:,.{places}f}"
+    return f"{found.mean():,.{places}f} (se {error:,.{places}f})"
 
 
 def least(attack: Attack, run: int) -> tuple[float, float]:

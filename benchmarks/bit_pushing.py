@@ -2,275 +2,70 @@
 
     SFUMATO_DATA=... python -m benchmarks.bit_pushing [--repetitions 100] [--figures 1a,4b,goals]
 
-Every number is a NRMSE in per cent: the root of the mean squared error over the repetitions, each with clients drawn
-anew, against the clients' own mean (or variance), over the mean of that; with its standard error. Clients have whole
-numbers; baselines get the range that the bit depth implies, 0..2^bits - 1. "least" is what the best quotas could reach
-that know the bit means: sqrt(((sum of 2^j s_j)^2 - variance of the values) / n), where s_j^2 is the variance of one
-report on bit j. Without `SFUMATO_DATA` the ages of the census are left out.
+Errors are NRMSE in per cent, as `benchmarks/bit_errors.py` says. "least" is what the best quotas could reach that know
+the bit means: sqrt(((sum of 2^j s_j)^2 - variance of the values) / n), where s_j^2 is the variance of one report on
+bit j. Without `SFUMATO_DATA` the ages of the census are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import math
-import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-import pyarrow.parquet as pq
 
-from benchmarks.baselines.mean_mechanisms import (
-    LaplaceNoise,
-    MeanMechanism,
-    Piecewise,
-    RandomisedRounding,
-    SubtractiveDithering,
+from benchmarks.bit_errors import (
+    AUTO,
+    BASELINES,
+    CLEAR,
+    CLIENTS,
+    EXPONENTIAL,
+    NORMAL,
+    OURS,
+    PAPER,
+    PAPER_CLEAR,
+    PRIVATE,
+    PUBLISHED,
+    PUBLISHED_HALF,
+    PUBLISHED_ONE,
+    SYNTHETIC,
+    THRESHOLD,
+    UNIFORM,
+    VARIANCE,
+    VARIANCE_CLIENTS,
+    WEIGHTED_ONE,
+    Bench,
+    Contender,
+    Data,
+    Pushing,
+    Task,
+    Warm,
+    ages,
+    everything,
+    key,
+    normal,
+    paper,
+    published,
 )
-from sfumato.schemas.moments import FixedPoint, Method, Statistic
+from sfumato.schemas.moments import Signed
 from sfumato.transforms.moments.allocation import Tuning
 from sfumato.transforms.moments.method_choice import chosen_method
-from sfumato.transforms.moments.prior import Prior
-from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.moments.protocol import run_in_memory
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 
-CLIENTS = 10_000
-VARIANCE_CLIENTS = 100_000
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0)
 LOOSE = (0, 2, 4, 6, 8)
-MEAN, VARIANCE = Statistic("mean"), Statistic("variance")
-
-Values = np.ndarray  # float64[n], whole numbers
-
-
-@dataclass(frozen=True)
-class Data:
-    """Where clients' values come from. bits: the least depth that holds nearly all of them; others are clamped."""
-
-    name: str
-    bits: int
-    draw: Callable[[int, np.random.Generator], Values]
-
-    def clients(self, count: int, generator: np.random.Generator) -> Values:
-        found: Values = np.clip(np.rint(self.draw(count, generator)), 0, 2**self.bits - 1).astype(np.float64)
-        return found
-
-
-def normal(mean: float, stddev: float = 100) -> Data:
-    """Bits: of the mean and four standard deviations."""
-    bits = int(mean + 4 * stddev).bit_length()
-    return Data(f"normal, mean {mean:g}", bits, lambda count, generator: generator.normal(mean, stddev, count))
-
-
-NORMAL = normal(600)
-UNIFORM = Data("uniform, 0 to 1000", 10, lambda count, generator: generator.uniform(0, 1000, count))
-EXPONENTIAL = Data("exponential, mean 100", 10, lambda count, generator: generator.exponential(100, count))
-SYNTHETIC = (NORMAL, UNIFORM, EXPONENTIAL)
-
-
-@functools.cache
-def ages() -> Data | None:
-    """The census' ages, drawn with replacement; None where they are not at hand."""
-    if "SFUMATO_DATA" not in os.environ:
-        return None
-    found = pq.read_table(Path(os.environ["SFUMATO_DATA"]) / "census_adult_ages.parquet")["age"].to_numpy()
-    return Data("census ages", 7, lambda count, generator: generator.choice(found, count))
-
-
-def everything() -> tuple[Data, ...]:
-    found = ages()
-    return SYNTHETIC if found is None else (*SYNTHETIC, found)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is asked of whom. bits: the depth that the mechanisms are told."""
-
-    data: Data
-    bits: int
-    clients: int = CLIENTS
-    epsilon: float | None = None
-    statistic: Statistic = MEAN
-
-
-def key(seed: tuple[int, ...]) -> RunKey:
-    return RunKey.derive(FixedSecret(b"bit pushing"), {"seed": seed})
-
-
-class Contender(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def estimate(self, values: Values, task: Task, seed: tuple[int, ...]) -> float: ...
-
-
-@dataclass(frozen=True)
-class Pushing:
-    """Bit pushing with some tuning."""
-
-    name: str
-    tuning: Tuning = field(default_factory=Tuning)
-    method: Method = "adaptive"
-
-    def plan(self, task: Task) -> MomentsPlan:
-        return MomentsPlan(
-            form=FixedPoint(task.bits),
-            statistics=(task.statistic,),
-            method=self.method,
-            epsilon=task.epsilon,
-            tuning=self.tuning,
-        )
-
-    def estimate(self, values: Values, task: Task, seed: tuple[int, ...]) -> float:
-        return run_in_memory(values, self.plan(task), key(seed)).estimates[0].value
-
-
-@dataclass(frozen=True)
-class Warm:
-    """Bit pushing where a release about 10,000 other clients, with values of `before`, stands for the first round."""
-
-    name: str
-    before: Data
-
-    def estimate(self, values: Values, task: Task, seed: tuple[int, ...]) -> float:
-        plan = OURS.plan(task)
-        others = self.before.clients(CLIENTS, np.random.default_rng([1, *seed]))
-        bits = run_in_memory(others, plan, key((1, *seed))).bits[0]
-        prior = {"value": Prior(bits.weight, bits.mean, bits.stddev)}
-        return run_in_memory(values, dataclasses.replace(plan, prior=prior), key(seed)).estimates[0].value
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Another mechanism. A variance: half of the clients for the mean, the others for the squared distance from it."""
-
-    name: str
-    make: Callable[[float | None], MeanMechanism]
-
-    def estimate(self, values: Values, task: Task, seed: tuple[int, ...]) -> float:
-        baseline, high, generator = self.make(task.epsilon), 2.0**task.bits - 1, np.random.default_rng(seed)
-        if task.statistic == MEAN:
-            return baseline.estimate_mean(values, high, generator)
-        half = len(values) // 2
-        centre = min(max(baseline.estimate_mean(values[:half], high, generator), 0.0), high)
-        return baseline.estimate_mean((values[half:] - centre) ** 2, max(centre, high - centre) ** 2, generator)
-
-
-def paper(squash: float | None = None, **changes: float | bool) -> Tuning:
-    """Section 4.2: a third of the clients first, by 2^(j/2), and pooled reports. squash: under randomised response."""
-    chosen: dict[str, float | bool] = {"first_share": 1 / 3, "first_power": 0.5, "squash": squash or 0.0}
-    return Tuning(**{**chosen, **changes})  # type: ignore[arg-type]
-
-
-WEIGHTED_HALF = Pushing("weighted, 0.5", Tuning(weighted_power=0.5, squash=0), "weighted")
-WEIGHTED_ONE = Pushing("weighted, 1", Tuning(weighted_power=1, squash=0), "weighted")
-PAPER_CLEAR = Pushing("adaptive, paper", paper(0.5))  # what nobody was seen to have set is empty
-PAPER_PLAIN = Pushing("adaptive, paper, no squashing", paper(0))
-PAPER = Pushing("adaptive, paper, squashing", paper(2.5))
-OURS = Pushing("adaptive, ours")
-THRESHOLD = Pushing("threshold", method="threshold")
-DITHERING = Beside("dithering", SubtractiveDithering)
-ROUNDING = Beside("rounding", RandomisedRounding)
-PIECEWISE = Beside("piecewise", lambda epsilon: Piecewise(epsilon or math.nan))
-LAPLACE = Beside("Laplace", lambda epsilon: LaplaceNoise(epsilon or math.nan))
-CLEAR = (DITHERING, WEIGHTED_HALF, WEIGHTED_ONE, PAPER_CLEAR, OURS)
-BASELINES = (LAPLACE, ROUNDING, PIECEWISE, DITHERING)
-PRIVATE = (*BASELINES, WEIGHTED_HALF, WEIGHTED_ONE, PAPER_PLAIN, PAPER, OURS)
-
-
-@dataclass(frozen=True)
-class Score:
-    """NRMSE and its standard error, both in per cent."""
-
-    error: float
-    spread: float
-
-    def __str__(self) -> str:
-        if self.error >= 1000:
-            return f"{self.error:.1e} ± {self.spread / self.error:.0%}"
-        places = max(0, 2 - math.floor(math.log10(max(self.error, 1e-9))))
-        return f"{self.error:.{places}f} ± {self.spread:.{places}f}"
-
-
-@dataclass(frozen=True)
-class Bench:
-    """repetitions: of every number."""
-
-    repetitions: int
-
-    def score(self, contender: Contender, task: Task) -> Score:
-        """All contenders meet the same clients."""
-        errors, truths = np.empty(self.repetitions), np.empty(self.repetitions)
-        for run in range(self.repetitions):
-            generator = np.random.default_rng([run, task.clients, len(task.data.name)])
-            values = task.data.clients(task.clients, generator)
-            truths[run] = values.mean() if task.statistic == MEAN else values.var()
-            errors[run] = contender.estimate(values, task, (run, task.bits, task.clients)) - truths[run]
-        squares = errors**2
-        root = math.sqrt(squares.mean())
-        spread = squares.std(ddof=1) / math.sqrt(self.repetitions) / (2 * root)
-        return Score(100 * root / truths.mean(), 100 * spread / truths.mean())
-
-    def table(
-        self, head: str, rows: Sequence[tuple[str, Task]], contenders: Sequence[Contender], least: bool = False
-    ) -> str:
-        """Markdown, a row a task. Bold: the lowest of the row."""
-        names = [contender.name for contender in contenders] + ["least"] * least
-        lines = [f"| {head} | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-        for label, task in rows:
-            scores = [self.score(contender, task) for contender in contenders]
-            best = min(score.error for score in scores)
-            cells = [f"**{score}**" if score.error == best else str(score) for score in scores]
-            cells += [f"{least_error(task):.3g}"] * least
-            lines.append(f"| {label} | {' | '.join(cells)} |")
-        return "\n".join(lines)
-
-    def overall(
-        self,
-        settings: Sequence[tuple[int, float | None]],
-        contenders: Callable[[float | None], Sequence[Contender]],
-    ) -> str:
-        """Markdown, a row for each number of clients and epsilon: times the least error, over data and depths."""
-        names = [contender.name for contender in contenders(None)]
-        lines = [f"| clients, epsilon | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-        for clients, epsilon in settings:
-            tasks = [Task(data, data.bits + loose, clients, epsilon) for data in SYNTHETIC for loose in (0, 4, 8)]
-            cells = []
-            for contender in contenders(epsilon):
-                times = [self.score(contender, task).error / least_error(task) for task in tasks]
-                cells.append(f"{np.exp(np.log(times).mean()):.2f} ({max(times):.3g})")
-            lines.append(f"| {clients:,}, {epsilon} | {' | '.join(cells)} |")
-        return "\n".join(lines)
-
-
-@functools.cache
-def bit_shares(data: Data) -> tuple[np.ndarray, float, float]:
-    """Shares of 1s, float64[bits], mean and variance of a million clients' values."""
-    values = data.clients(1_000_000, np.random.default_rng(0))
-    codes = values.astype(np.int64)
-    shares = [((codes >> bit) & 1).mean() for bit in range(data.bits)]
-    return np.array(shares), float(values.mean()), float(values.var())
-
-
-def least_error(task: Task) -> float:
-    """In per cent, of a mean: see the top of this file."""
-    shares, mean, variance = bit_shares(task.data)
-    noise = 0.0 if task.epsilon is None else math.exp(task.epsilon) / math.expm1(task.epsilon) ** 2
-    total = float(np.sqrt(shares * (1 - shares) + noise) @ np.exp2(np.arange(task.data.bits)))
-    return 100 * math.sqrt((total**2 - variance) / task.clients) / mean
 
 
 def first_power(bench: Bench) -> str:
     """Figure 1(a)."""
     powers = (0, 0.25, 0.5, 0.75, 1, 1.5, 2)
-    contenders = [Pushing(f"{power:g}", paper(0.5, first_power=power)) for power in powers]
+    contenders = [published(f"{power:g}", first_power=power) for power in powers]
     return bench.table("data \\ alpha of the first round", own(everything()), contenders)
 
 
@@ -279,7 +74,7 @@ def first_share(bench: Bench) -> str:
     shares = (0.05, 0.1, 0.2, 1 / 3, 0.5, 0.7, 0.9)
     parts = []
     for caching, words in ((True, "pooled"), (False, "second round alone")):
-        contenders = [Pushing(f"{s:.2g}", paper(0.5, first_share=s, caching=caching)) for s in shares]
+        contenders = [published(f"{s:.2g}", first_share=s, caching=caching) for s in shares]
         parts.append(bench.table(f"data \\ share of the first round; {words}", own(everything()), contenders))
     return "\n\n".join(parts)
 
@@ -287,8 +82,8 @@ def first_share(bench: Bench) -> str:
 def last_power(bench: Bench) -> str:
     """Figure 1(c)."""
     powers = (0, 0.25, 0.5, 0.75, 1, 1.5)
-    one = [Pushing(f"{p:g}", Tuning(weighted_power=p, squash=0), "weighted") for p in powers]
-    two = [Pushing(f"{p:g}", paper(0.5, second_power=p)) for p in powers]
+    one = [published(f"{p:g}", first_share=0, power=p) for p in powers]
+    two = [published(f"{p:g}", power=p) for p in powers]
     return "\n\n".join(
         bench.table(f"data \\ power; {words}", own(everything()), found)
         for words, found in (("weighted: 2^(power j)", one), ("adaptive: (4^j m (1 - m))^power", two))
@@ -345,7 +140,7 @@ def epsilons(values: Sequence[float]) -> Callable[[Bench], str]:
 def thresholds(bench: Bench) -> str:
     """Figure 5(a)."""
     squashes = (0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5)
-    contenders = [*(Pushing(f"{s:g}", paper(s)) for s in squashes), OURS]
+    contenders = [*(published(f"{s:g}", squash=s) for s in squashes), PAPER, OURS, AUTO]
     tasks = [
         (f"{data.name}, {data.bits + 8}, {epsilon:g}", Task(data, data.bits + 8, epsilon=epsilon))
         for data in everything()
@@ -369,7 +164,7 @@ def goals(bench: Bench) -> str:
         for count in (3000, 10_000)
     ]
     parts = ["Means of 10-bit quantities: 3% of a few thousand reports, 1% of ten thousand"]
-    parts.append(bench.table("data, reports", tens, (WEIGHTED_HALF, PAPER_CLEAR, OURS), least=True))
+    parts.append(bench.table("data, reports", tens, (PUBLISHED_HALF, PUBLISHED_ONE, PUBLISHED, OURS, AUTO), least=True))
     parts.append("Loose ranges under randomised response: the best baseline, and how many times its error ours is")
     for data in (NORMAL, ages() or EXPONENTIAL):
         parts.append(loose_ranges(bench, data))
@@ -456,6 +251,90 @@ def pooling() -> str:
     return "\n".join(lines)
 
 
+def quotas(bench: Bench) -> str:
+    """Section 3.1's exact numbers of reports, and what else tells the product's `--tuning paper` from the paper."""
+
+    def contenders(squash: float, local: bool) -> list[Contender]:
+        exact = {"release_epsilon": MAX_NOISE_EPSILON} if local else {}
+        return [
+            published("weighted 1: quotas", first_share=0, power=1),
+            published("drawn", first_share=0, power=1, quotas=False),
+            published("adaptive: quotas", squash=squash),
+            published("drawn", squash=squash, quotas=False),
+            *([Pushing("`--tuning paper`, tallies without noise", paper(2.5), changes=exact)] if local else []),
+            PAPER if local else PAPER_CLEAR,
+        ]
+
+    clear = [(f"{one.name}, {bits}", Task(one, bits)) for one in everything() for bits in (one.bits, one.bits + 6)]
+    private = [
+        (f"{NORMAL.name}, {bits}, {epsilon:g}", Task(NORMAL, bits, epsilon=epsilon))
+        for bits in (NORMAL.bits, NORMAL.bits + 6)
+        for epsilon in (0.1, 0.5, 1.0, 2.0, 4.0)
+    ]
+    return "\n\n".join(
+        (
+            bench.table("data, bits", clear, contenders(0.0, False)),
+            bench.table("data, bits, epsilon; squashing at 2.5", private, contenders(2.5, True)),
+        )
+    )
+
+
+def both_tunings(epsilon: float | None) -> tuple[tuple[str, Tuning], tuple[str, Tuning]]:
+    """The product's tunings of `--method adaptive`, by their names in the tables."""
+    return (PAPER.name, Tuning.from_paper(epsilon is not None)), (OURS.name, Tuning())
+
+
+def signs(bench: Bench) -> str:
+    """Section 3.4: signed values, shifted by 2^bits or with a bit for each sign. Both have the same range."""
+    data = (
+        Data("normal, mean 100", 9, lambda count, generator: generator.normal(100, 100, count), signed=True),
+        Data("uniform, -400 to 500", 9, lambda count, generator: generator.uniform(-400, 500, count), signed=True),
+    )
+    ways: tuple[Signed, ...] = ("shift", "split")
+    return "\n\n".join(
+        bench.table(
+            f"data, bits of the magnitude; epsilon {epsilon}",
+            [
+                (f"{one.name}, {one.bits + loose}", Task(one, one.bits + loose, epsilon=epsilon))
+                for one in data
+                for loose in (0, 2, 5)
+            ],
+            [Pushing(f"{name}: {way}", tuning, signed=way) for name, tuning in both_tunings(epsilon) for way in ways],
+        )
+        for epsilon in (None, 2.0)
+    )
+
+
+def both_variances(bench: Bench) -> str:
+    """Lemma 3.5: about the estimated mean, or as E[x^2] - E[x]^2."""
+    return "\n\n".join(
+        bench.table(
+            f"mean, bits; epsilon {epsilon}",
+            [
+                (f"{m}, {normal(m).bits}", Task(normal(m), normal(m).bits, VARIANCE_CLIENTS, epsilon, VARIANCE))
+                for m in (400, 1200, 3600)
+            ],
+            [
+                Pushing(f"{name}: {way}", tuning, changes={"variance": way})
+                for name, tuning in both_tunings(epsilon)
+                for way in ("centred", "raw")
+            ],
+        )
+        for epsilon in (None, 2.0)
+    )
+
+
+def bits_each(bench: Bench) -> str:
+    """The corollary of Section 3.1: several bits of each client, and the error over that of one bit."""
+    counts = (1, 2, 4)
+    lines = [f"| data | {' | '.join(map(str, counts))} |", "|---" * (1 + len(counts)) + "|"]
+    for label, task in own(everything()):
+        scores = [bench.score(Pushing("", paper(0.5), changes={"bits_per_client": count}), task) for count in counts]
+        cells = [f"{score} ({score.error / scores[0].error:.2f} times)" for score in scores]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 HEAVY = Data("log-normal, sigma 1.5", 16, lambda count, generator: generator.lognormal(4, 1.5, count))
 PARETO = Data("Pareto, exponent 1.5", 20, lambda count, generator: 20 * (1 + generator.pareto(1.5, count)))
 RARE = Data("600 for one in twenty", 10, lambda count, generator: 600.0 * (generator.random(count) < 0.05))
@@ -531,6 +410,10 @@ FIGURES: dict[str, tuple[str, Callable[[Bench], str]]] = {
     "4b": ("Mean of normal values under moderate privacy", epsilons((1.0, 2.0, 3.0, 4.0, 5.0, 6.0))),
     "5a": ("The squashing threshold, 8 bits loose", thresholds),
     "5c": ("Mean of normal values at epsilon 2, against the bit depth", private_depths),
+    "quotas": ("Exact quotas of reports, and reports that are drawn", quotas),
+    "split": ("Signed values: shifted, or with a bit for each sign", signs),
+    "variance": ("Variance of normal values, 100,000 clients: centred, and from raw moments", both_variances),
+    "bits": ("Several bits of each client", bits_each),
     "goals": ("The goals of means", goals),
     **{
         f"methods-{epsilon or 'clear'}": (f"The methods at epsilon {epsilon}, 10,000 clients", methods(epsilon))

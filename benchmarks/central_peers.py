@@ -244,7 +244,7 @@ def measure(setting: Setting, libraries: Sequence[str], repetitions: int) -> dic
 
 
 def accuracy_table(measured: Mapping[Setting, Mapping[str, pd.DataFrame]]) -> str:
-    """Markdown: mean ± standard error. Bold: no other library's mean is better."""
+    """Markdown: mean (se: standard error). Bold: no other library's mean is better."""
     columns = list(dict.fromkeys(score for found in measured.values() for score in found[OURS]))
     lines = [["input", "epsilon", "library", *columns]]
     for setting, found in measured.items():
@@ -253,7 +253,7 @@ def accuracy_table(measured: Mapping[Setting, Mapping[str, pd.DataFrame]]) -> st
             cells = ["-"] * len(columns)
             for score, mean in means[name].items():
                 best = means.loc[score].max() if score in HIGHER else means.loc[score].min()
-                text = f"{significant(mean)} ± {significant(_error(runs[score]), 1)}"
+                text = f"{significant(mean)} (se {significant(_error(runs[score]), 1)})"
                 cells[columns.index(str(score))] = f"**{text}**" if mean == best else text
             lines.append([setting.what, f"{setting.epsilon:g}", name, *cells])
     return markdown_table(lines, left=(0, 2))
@@ -404,7 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
         f"{', '.join(f'{package} {_version(package)}' for package in packages)}; "
-        f"accuracy: mean ± standard error of {options.repetitions} runs, time: median of {options.repeats}"
+        f"accuracy: mean (se: standard error) of {options.repetitions} runs, time: median of {options.repeats}"
     )
     for task in options.tasks.split(","):
         report(task, options, libraries)

@@ -19,19 +19,21 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from benchmarks.baselines.range_methods import BASELINES
 from benchmarks.param_select import san_francisco, square
 from benchmarks.range_queries import adaptive_model
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, make_method
 from sfumato.transforms.ranges.width_search import QuerySample, draw_users, sample_users
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
 from sfumato.transforms.text_tables import markdown_table
 
-METHODS = ("grid", "ug", "ag", "privtree", "dawa", ADAPTIVE)
+_COMPARED = ("grid", "ug", *BASELINES, ADAPTIVE)
 USERS = (1_000, 30_000, 1_000_000)
 EPSILONS = (0.1, 1.0, 3.0)
 QUERIES = 2_000
@@ -92,13 +94,14 @@ def coverage(model: Model, queries: QuerySample) -> NDArray[np.float64]:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--methods", nargs="+", default=_COMPARED)
     parser.add_argument("--maps", nargs="+")
     parser.add_argument("--users", type=int, nargs="+", default=USERS)
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--networks", type=int, default=1)
     parser.add_argument("--each", action="store_true", help="print every setting, too")
     options = parser.parse_args()
+    METHODS.update(BASELINES)
     found: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
     names = []
     for place in maps(Path(os.environ["SFUMATO_DATA"]), options.maps):

@@ -45,10 +45,8 @@ JOBS: dict[str, tuple[str, ...]] = {
     "quantiles": ("quantiles", "--column", "km_from_home", "--range", "0,30", "--quantiles", "0.1,0.5,0.9", *SAMPLED),
     "moments": ("moments", "--column", "km_from_home", *LOCAL, "--statistics", "mean,variance"),
     "moments_map": ("moments", "--column", "km_from_home", *LOCAL, "--cells", "2", *REGION),
-    "ranges_ag": ("ranges", "build", *REGION, "--epsilon", "1", "--method", "ag"),
+    "ranges_grid": ("ranges", "build", *REGION, "--epsilon", "1", "--method", "grid"),
     "ranges_adaptive": ("ranges", "build", *REGION, "--epsilon", "1", "--method", "adaptive"),
-    "ranges_privtree": ("ranges", "build", *REGION, "--epsilon", "1", "--method", "privtree"),
-    "ranges_dawa": ("ranges", "build", *REGION, "--epsilon", "1", "--method", "dawa"),
 }
 
 

@@ -3,10 +3,11 @@
     SFUMATO_DATA=... python -m benchmarks.few_users [--runs 60] [--quick] [--baselines] [--picture FILE] [--data DIR]
 
 200 users a run at 256 x 256, each one distribution over all their records there; the truth is the exact density of the
-same 200. Both are judged as Gaussian heatmaps. Of 30 cells Tokyo gives as many as have 200 users: cells of the
-paper's size that overlap by half, and cells of half its sides that do not. The rest are the synthetic city at its true
-scale, elsewhere in a cell of the paper's size and with other people each time. The last table starts the real job on a
-million users. Needs the `bench` extra. `--quick`: 3 runs, and no job of a million users. `--baselines`: only the
+same 200. Both are judged as Gaussian heatmaps. With the check-ins of Gowalla and Brightkite in SFUMATO_DATA
+(benchmarks/public_data.py) the 30 cells are the paper's. Without them, Tokyo gives as many as have 200 users: cells of
+the paper's size that overlap by half, and cells of half its sides that do not. The rest are the synthetic city at its
+true scale, elsewhere in a cell of the paper's size and with other people each time. The last table starts the real job
+on a million users. Needs the `bench` extra. `--quick`: 3 runs, and no job of a million users. `--baselines`: only the
 table of the form that the paper analyses, PrivHP and k-median.
 """
 
@@ -20,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,11 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 
 from benchmarks.baselines.emd_trusted_server import analysed_aggregate, emd_aggregate
 from benchmarks.baselines.k_median import k_median, median_cost
 from benchmarks.baselines.privhp import privhp_density
+from benchmarks.public_data import dataset
 from benchmarks.speed import REGION, command, watch
 from sfumato.schemas.comparison import Outcome, Setting
 from sfumato.schemas.places import Places
@@ -50,7 +54,9 @@ from sfumato.transforms.synth.city import SIZE_KM, build_city
 from sfumato.transforms.synth.people import make_people
 
 CELLS, USERS, DEPTH = 30, 200, 8
-WIDTH, HEIGHT = 75 / 300, 50 / 300  # degrees: the paper cuts (-135, -60) x (0, 50) into 300 x 300 cells
+US = Region(-135, 0, -60, 50)
+WIDTH, HEIGHT = 75 / 300, 50 / 300  # degrees: the paper cuts the region into 300 x 300 cells
+PAPER_MONTHS = {"gowalla": ("2010-01", "2010-02"), "brightkite": ("2008-11", "2009-01")}  # up to before the second
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 GOAL = (0.5, 1.0, 2.0, 5.0)  # where the EMD method is to lead
 SWEPT_USERS = (50, 100, 200, 300, 400, 500)
@@ -153,8 +159,42 @@ def synthetic_cells() -> Iterator[CityCell]:
         yield CityCell.cut(f"synthetic {seed}", region, [column[kept] for column in records])
 
 
+def paper_cells() -> list[CityCell]:
+    """The paper's: of 300 x 300 over the continental US, the 30 of the most check-ins; none without its data sets.
+
+    The check-ins of both networks count together, each network's in its months; their users are different people.
+    """
+    records = [network_records(name, *months) for name, months in PAPER_MONTHS.items() if dataset(name)]
+    if len(records) < len(PAPER_MONTHS):
+        return []
+    users, x, y = (np.concatenate(column) for column in zip(*records, strict=True))
+    column, row = np.floor((x - US.west) / WIDTH), np.floor((y - US.south) / HEIGHT)
+    number, sizes = np.unique((column * 300 + row).astype(np.int64), return_counts=True)
+    cells = []
+    for one in number[np.argsort(-sizes, kind="stable")]:
+        west, south = US.west + one // 300 * WIDTH, US.south + one % 300 * HEIGHT
+        cell = CityCell.cut(f"US {one}", Region(west, south, west + WIDTH, south + HEIGHT), (users, x, y))
+        if cell.population >= USERS:
+            cells.append(cell)
+        if len(cells) == CELLS:
+            break
+    return cells
+
+
+def network_records(name: str, first: str, end: str) -> list[np.ndarray]:
+    """Users, longitudes and latitudes of a network's check-ins in the US from one month to before another."""
+    path = dataset(name)
+    months = [("timestamp", ">=", pd.Timestamp(first, tz="UTC")), ("timestamp", "<", pd.Timestamp(end, tz="UTC"))]
+    inside = [("longitude", ">", US.west), ("longitude", "<", US.east), ("latitude", ">", US.south)]
+    table = pq.read_table(path, filters=[*months, *inside, ("latitude", "<", US.north)])
+    users = table["user_id"].to_numpy() * len(PAPER_MONTHS) + [*PAPER_MONTHS].index(name)
+    return [users, table["longitude"].to_numpy(), table["latitude"].to_numpy()]
+
+
 def city_cells() -> list[CityCell]:
     """The 30 cells."""
+    if cells := paper_cells():
+        return cells
     cells = [*tokyo_cells()][:CELLS]
     synthetic = synthetic_cells()
     return [*cells, *(next(synthetic) for _ in range(CELLS - len(cells)))]
@@ -267,7 +307,7 @@ def run_baselines(task: tuple[CityCell, int]) -> Scores:
 
 
 def baseline_table(runs: list[Scores]) -> str:
-    """Mean ± standard error of each mechanism by metric and epsilon; the best of a row in bold."""
+    """Returns the mean (se: standard error) of each mechanism by metric and epsilon; the best of a row in bold."""
     names = list(dict.fromkeys(name for name, _ in runs[0]))
     rows = []
     for column, metric in enumerate(BASELINE_JUDGED):
@@ -275,7 +315,7 @@ def baseline_table(runs: list[Scores]) -> str:
             found = {name: np.array([one[name, epsilon][column] for one in runs]) for name in names}
             pick = better(metric) if metric in METRICS else min
             winner = pick(found, key=lambda name: found[name].mean())
-            shown = {name: f"{one.mean():.3f} ± {error(one):.3f}" for name, one in found.items()}
+            shown = {name: f"{one.mean():.3f} (se {error(one):.3f})" for name, one in found.items()}
             rows.append([metric, f"{epsilon:g}", *(f"**{t}**" if n == winner else t for n, t in shown.items())])
     return markdown(["metric", "epsilon", *names], rows)
 
@@ -292,10 +332,10 @@ class Results:
         return self.values[method, epsilon][:, JUDGED.index(metric)]
 
     def row(self, metric: str, epsilon: float = 1.0) -> list[str]:
-        """Mean ± standard error of every method; the best in bold."""
+        """Returns the mean (se: standard error) of every method; the best in bold."""
         values = {name: self.of(metric, name, epsilon) for name in METHODS}
         winner = better(metric)(values, key=lambda name: values[name].mean())
-        shown = {name: f"{one.mean():.3f} ± {error(one):.3f}" for name, one in values.items()}
+        shown = {name: f"{one.mean():.3f} (se {error(one):.3f})" for name, one in values.items()}
         return [f"**{text}**" if name == winner else text for name, text in shown.items()]
 
 
@@ -357,7 +397,7 @@ def pydp_table(mine: Results, pydp: Results) -> str:
     rows = []
     for metric in JUDGED:
         ours, theirs = mine.of(metric, PAPER), pydp.of(metric, "PyDP")
-        shown = [f"{one.mean():.3f} ± {error(one):.3f}" for one in (ours, theirs, ours - theirs)]
+        shown = [f"{one.mean():.3f} (se {error(one):.3f})" for one in (ours, theirs, ours - theirs)]
         rows.append([metric, *shown])
     return markdown(["metric", "discrete Laplace", "PyDP", "difference"], rows)
 
@@ -445,14 +485,16 @@ def main() -> None:
     step = max(1, len(cells) // wanted)
     tasks = [(cells[number * step % len(cells)], number // len(cells)) for number in range(wanted)]
     large = sorted((cell for cell in cells if cell.population >= max(SWEPT_USERS)), key=lambda cell: cell.name)
-    ten = [(cell, 0) for cell in large[:: max(1, len(large) // 10)]][: min(10, wanted)]
+    strides = [number * max(1, len(large) // 10) for number in range(min(10, wanted))]
+    ten = [(large[one % len(large)], one // len(large)) for one in strides]
     populations = [cell.population for cell in cells]
-    tokyo = sum(cell.name.startswith("Tokyo") for cell in cells)
+    kinds = Counter(cell.name.split()[0].strip(",") for cell in cells)
     side = 1 << DEPTH
     print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+    of_kinds = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     print(
-        f"{len(cells)} cells ({tokyo} of Tokyo, {len(cells) - tokyo} synthetic) of {min(populations):,} to "
-        f"{max(populations):,} users; {wanted} runs of {USERS} users, {side} x {side}, mean ± standard error"
+        f"{len(cells)} cells ({of_kinds}) of {min(populations):,} to {max(populations):,} users; {wanted} runs of "
+        f"{USERS} users, {side} x {side}, mean (se: standard error)"
     )
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read by the workers: they are as many as cores
     with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
@@ -488,7 +530,8 @@ def main() -> None:
         pydp = Results([*pool.map(run_pydp, tasks)])
         print(f"\nThe paper's method with two mechanisms, epsilon 1, {wanted} runs\n\n{pydp_table(by_epsilon, pydp)}")
     del os.environ["OPENBLAS_NUM_THREADS"]
-    centre = max(cells[:tokyo], key=lambda cell: cell.population)
+    real = [cell for cell in cells if not cell.name.startswith("synthetic")]
+    centre = max(real, key=lambda cell: cell.population)
     print(f"\nOne release of {USERS} users at {side} x {side} in memory\n\n{release_speed(centre)}")
     if options.picture:
         draw_picture(centre, options.picture)

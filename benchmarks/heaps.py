@@ -1,23 +1,26 @@
-"""Coverage of the 95% intervals of quantiles, ranges and curves on values with heaps.
+"""Coverage of the 95% intervals of quantiles, ranges, curves and moments on values with heaps.
 
-    python -m benchmarks.heaps [--users 100000] [--keys 40]
+    python -m benchmarks.heaps [--users 100000] [--keys 40] [--moments]
 
 People round: fares in whole dollars, ages to multiples of 5, a tenth of all values at one number. A bin then holds a
 heap, and how users lie in a bin is not uniform. Each row counts the intervals that hold the exact value over all keys:
 of requested ranges whose ends are values of the data, of quantiles, and of the curve at every whole number, where the
 curve's band must hold the share of users below it. A sampled distribution hides items below its threshold and states
-what they may be, so its intervals may hold more than 95%. Prints a Markdown table.
+what they may be, so its intervals may hold more than 95%. With --moments, each row counts the intervals of one
+statistic in each trust model. Prints a Markdown table.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
+from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueRange
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.number_bins import NumberBins
@@ -25,6 +28,9 @@ from sfumato.transforms.histogram.quantile_search import search_quantiles
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, run_centrally
+from sfumato.transforms.moments.central_moments_release import central_tables
+from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan, Values, private_distribution
@@ -33,6 +39,25 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 LOW, HIGH = 0.0, 100.0
 RANGES = ((0.0, 10.0), (10.0, 20.0), (20.0, 65.0), (65.0, 100.0))
 DELTA = 1e-8
+FORM = FixedPoint(14, 7)  # 0 to 128 in steps of 1/128
+EXACT: dict[str, Callable[[np.ndarray], float]] = {
+    "count": len,
+    "sum": np.sum,
+    "mean": np.mean,
+    "variance": np.var,
+    "moment:3": lambda values: np.mean(values**3),
+    "geometric_mean": lambda values: np.exp(np.mean(np.log(np.maximum(values, FORM.step)))),  # 0 counts as a step
+}
+CENTRAL = ("count", "sum", "mean", "variance", "moment:3")
+LOCAL = ("mean", "variance", "moment:3", "geometric_mean")
+MOMENTS = (
+    ("central, range given", CENTRAL),
+    ("central, range found", CENTRAL),
+    ("local, threshold", LOCAL),
+    ("local, adaptive", LOCAL),
+    ("local, weighted", LOCAL),
+    ("secagg, adaptive", LOCAL),
+)
 METHODS = ("central, hierarchical", "central, exponential", "sampled, hierarchical", "sampled, interactive")
 
 
@@ -107,13 +132,48 @@ def held(found: Found, values: np.ndarray) -> tuple[list[bool], list[bool], list
     return list(map(bool, ranges)), list(map(bool, quantiles)), band
 
 
+def moments_held(
+    trust: str, names: tuple[str, ...], values: np.ndarray, epsilon: float, run: Mapping[str, object]
+) -> list[bool]:
+    """Whether the interval of each statistic of one release holds the exact value."""
+    key = RunKey.derive(FixedSecret(b"a key of the benchmark, 32 bytes"), run)
+    statistics = tuple(map(Statistic, names))
+    trust, how = trust.split(", ")
+    if trust == "central":
+        span = ValueRange(LOW, HIGH) if how == "range given" else None
+        plan = CentralMomentsPlan(statistics=statistics, epsilon=epsilon, span=span)
+        rows = central_tables(run_centrally(values, plan, key), None).estimates
+    else:
+        local = epsilon if trust == "local" else None
+        reports = MomentsPlan(form=FORM, statistics=statistics, epsilon=local, method=cast(Method, how))
+        rows = run_in_memory(values, reports, key).estimates
+    return [bool(one.low <= EXACT[one.statistic](values) <= one.high) for one in rows]
+
+
+def print_moments(users: int, keys: int, epsilon: float) -> None:
+    """Prints the table of moments."""
+    print(f"| values | trust | {' | '.join(EXACT)} |\n|---|---|{'---|' * len(EXACT)}")
+    for name, values in data_sets(users).items():
+        for trust, names in MOMENTS:
+            runs = [
+                moments_held(trust, names, values, epsilon, {"run": number, "values": name}) for number in range(keys)
+            ]
+            shares = dict(zip(names, np.mean(runs, axis=0), strict=True))
+            cells = " | ".join(f"{shares[one]:.1%}" if one in shares else "" for one in EXACT)
+            print(f"| {name} | {trust} | {cells} |", flush=True)
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=100_000)
     parser.add_argument("--keys", type=int, default=40)
     parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--moments", action="store_true")
     given = parser.parse_args()
+    if given.moments:
+        print_moments(given.users, given.keys, given.epsilon)
+        return
     print("| values | method | ranges | quantiles | curve |\n|---|---|---|---|---|")
     for name, values in data_sets(given.users).items():
         for method in METHODS:

@@ -110,7 +110,7 @@ def root(errors: Sequence[float]) -> str:
     """The root of the mean squared error, in hundredths, with its standard error."""
     squares = np.square(errors) * 1e4
     error = math.sqrt(squares.mean())
-    return f"{error:.2g} ± {squares.std(ddof=1) / math.sqrt(len(squares)) / (2 * error):.1g}"
+    return f"{error:.2g} (se {squares.std(ddof=1) / math.sqrt(len(squares)) / (2 * error):.1g})"
 
 
 def table(data: PairData, clients: int, epsilon: float | None, repetitions: int) -> str:

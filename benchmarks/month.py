@@ -322,7 +322,7 @@ def _found(published: Published, night: Night, crowd: Crowd) -> tuple[bool, NDAr
 
 def event_table(found: Sequence[Trial | bool]) -> str:
     """Power by size of the crowd, false alarms, and what is left of a crowd on the next night."""
-    shares_of_crowd = ["shown, % ± s.e.", "left on the next night, % ± s.e."]
+    shares_of_crowd = ["shown, % (se)", "left on the next night, % (se)"]
     rows = [["crowd", "nights", "seen, %", "could be seen, %", *shares_of_crowd, "intervals that hold, %"]]
     rows.append([f"*goal, {CROWD_USERS:,} users*", "", "at least 90", "", "", "0", "at least 95"])
     crowds = [one for one in found if isinstance(one, Trial)]
@@ -330,7 +330,7 @@ def event_table(found: Sequence[Trial | bool]) -> str:
         of = [one for one in crowds if one.kind == kind]
         shares = [np.array([one.shown for one in of]), np.array([one.left for one in of if one.left is not None])]
         means = [
-            f"{100 * one.mean():.0f} ± {100 * one.std() / len(one) ** 0.5:.0f}" if len(one) else "" for one in shares
+            f"{100 * one.mean():.0f} (se {100 * one.std() / len(one) ** 0.5:.0f})" if len(one) else "" for one in shares
         ]
         held = np.concatenate([one.held for one in of])
         seen, possible = (f"{100 * np.mean([getattr(one, name) for one in of]):.0f}" for name in ("seen", "possible"))

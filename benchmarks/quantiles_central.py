@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.baselines.quantile_mechanisms import opendp_quantiles, slice_quantiles, tree_of
+from benchmarks.baselines.quantile_mechanisms import greedy_ranks, opendp_quantiles, slice_quantiles, tree_of
 from sfumato.schemas.charts import Quantile
 from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.transforms.histogram.curve import quantile
@@ -99,6 +99,14 @@ def central(data: Data, shares: Sequence[float], epsilon: float, method: str, bi
     return run
 
 
+def sample_plan(
+    data: Data, shares: Sequence[float], epsilon: float, method: str, bits: int, rounds: int, kind: type[SamplePlan]
+) -> SamplePlan:
+    """The sampling of so many rounds."""
+    items = len(shares) + 1 if method == "interactive" else 1 << bits
+    return kind(epsilon, DELTA, len(data.values), None if kind is PaperSamplePlan else items, rounds)
+
+
 def sampled(
     data: Data,
     shares: Sequence[float],
@@ -107,12 +115,16 @@ def sampled(
     bits: int,
     rounds: int = 3,
     kind: type[SamplePlan] = SamplePlan,
+    greedy: bool = False,
 ) -> Run:
-    """A release of `quantiles --trust secagg`. rounds: levels of the hierarchical method. kind: of the parameters."""
+    """A release of `quantiles --trust secagg`.
+
+    rounds: levels of the hierarchical method. kind: of the parameters. greedy: ranks as in the paper, a quantile being
+    the border whose rank is nearest to the share of all users.
+    """
     interactive = method == "interactive"
     levels = (bits,) * bits if interactive else spread_levels(bits, rounds)
-    items = len(shares) + 1 if interactive else 1 << bits
-    plan = kind(epsilon, DELTA, len(data.values), None if kind is PaperSamplePlan else items, len(levels))
+    plan = sample_plan(data, shares, epsilon, method, bits, len(levels), kind)
     counts = data.counts(bits)
 
     def run(number: int) -> tuple[np.ndarray, Sequence[Quantile]]:
@@ -125,6 +137,10 @@ def sampled(
         else:
             shown = [threshold(one, plan.sampling, level) for one, level in zip(rounds, levels, strict=True)]
             trie = grow_trie(shown, NumberPrefixes(2, bits))
+            if greedy:
+                ranks = greedy_ranks(trie.levels, bits) / len(data.values)
+                nearest = [int(np.abs(ranks - share).argmin()) for share in shares]
+                return NumberBins(data.low, data.high, bits).at(np.array(nearest)), ()
             curve = build_hierarchy(trie, NumberBins(data.low, data.high, bits)).curve()
             found = tuple(quantile(curve, share) for share in shares)
         return np.array([one.value for one in found]), found
@@ -172,8 +188,8 @@ def mechanisms(data: Data, shares: Sequence[float], epsilon: float) -> dict[str,
 
 def sampled_table(users: int, shares: np.ndarray, repetitions: int) -> Iterator[str]:
     """Rows of rank errors by sample and threshold: the mean and the largest of the quantiles, means over runs."""
-    yield "| data | epsilon | method | parameters | mean error of a rank | largest of the quantiles |"
-    yield "|---|---|---|---|---|---|"
+    yield "| data | epsilon | method | parameters | rate, threshold | mean error of a rank | largest of the quantiles |"
+    yield "|---" * 7 + "|"
     methods = {
         "interactive, 12 bits": ("interactive", 12, 12),
         "hierarchical, 12 bits, 3 levels": ("hierarchical", 12, 3),
@@ -182,12 +198,17 @@ def sampled_table(users: int, shares: np.ndarray, repetitions: int) -> Iterator[
     for data in data_sets(users):
         for epsilon in EPSILONS:
             for name, (method, bits, levels) in methods.items():
-                for kind, parameters in ((SamplePlan, "ours"), (PaperSamplePlan, "paper")):
-                    run = sampled(data, shares.tolist(), epsilon, method, bits, levels, kind)
+                ways = [(SamplePlan, "ours", False), (PaperSamplePlan, "paper", False)]
+                if method == "hierarchical":
+                    ways += [(PaperSamplePlan, "paper, greedy probes", True)]
+                for kind, parameters, greedy in ways:
+                    run = sampled(data, shares.tolist(), epsilon, method, bits, levels, kind, greedy)
                     found = np.array([rank_errors(data, run(number)[0], shares) for number in range(repetitions)])
                     error = found.mean(axis=1).std() / max(repetitions - 1, 1) ** 0.5
+                    sampling = sample_plan(data, shares.tolist(), epsilon, method, bits, levels, kind).sampling
                     yield (
-                        f"| {data.name} | {epsilon:g} | {name} | {parameters} | {found.mean():.1e} ± {error:.0e} | "
+                        f"| {data.name} | {epsilon:g} | {name} | {parameters} | "
+                        f"{sampling.rate:.3f}, {sampling.threshold} | {found.mean():.1e} (se {error:.0e}) | "
                         f"{found.max(axis=1).mean():.1e} |"
                     )
 
@@ -209,7 +230,7 @@ def main() -> None:
     shares = np.arange(1, options.quantiles + 1) / (options.quantiles + 1)
     print(
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; {options.users:,} users, "
-        f"{options.quantiles} quantiles, {options.repetitions} repetitions (OpenDP: 1), mean ± standard error\n"
+        f"{options.quantiles} quantiles, {options.repetitions} repetitions (OpenDP: 1), mean (se: standard error)\n"
     )
     if options.sampled:
         for row in sampled_table(options.users, shares, options.repetitions):
@@ -234,8 +255,8 @@ def main() -> None:
                 error = np.std(errors) / max(repetitions - 1, 1) ** 0.5
                 kept = f"{100 * np.mean(held):.1f}% | {np.mean(widths):.1e}" if held else "none | -"
                 print(
-                    f"| {data.name} | {epsilon:g} | {GOALS[epsilon]:.0e} | {name} | {np.mean(errors):.1e} ± "
-                    f"{error:.0e} | {kept} | {seconds:.2g} |",
+                    f"| {data.name} | {epsilon:g} | {GOALS[epsilon]:.0e} | {name} | {np.mean(errors):.1e} "
+                    f"(se {error:.0e}) | {kept} | {seconds:.2g} |",
                     flush=True,
                 )
 

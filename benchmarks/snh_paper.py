@@ -2,13 +2,14 @@
 
     SFUMATO_DATA=... python -m benchmarks.snh_paper train [--weights uniform] [--epsilon 0.05 --cell 0.0293] # an hour
     SFUMATO_DATA=... python -m benchmarks.snh_paper logs     # the error by epoch of all trainings, finished or not
-    SFUMATO_DATA=... python -m benchmarks.snh_paper figures  # the paper's figures in small; about 15 minutes
+    SFUMATO_DATA=... python -m benchmarks.snh_paper figures  # the paper's figures in small; about half an hour
 
 `train` and `logs` have the setting of the authors' logs: SF cabs, space scaled to a side of 10, the first of 8 networks
 (squares of 0.02375), judged by 10,000 squares of 0.02 to 0.0275 around people. With the weights `starts`, the workload
-is 10,000 of the starts themselves, which is not private. `figures` varies one thing at a time: 200,000 starts, epsilon
-0.05, cells by the rule for grids, the same squares, 500 epochs, 10,000 other starts as the workload. Each command goes
-on where it was stopped, from the files in `--folder`.
+is 10,000 of the starts themselves, which is not private; with `gowalla` it is the paper's, Gowalla's check-ins in the
+region, where they are in SFUMATO_DATA (benchmarks/public_data.py). `figures` varies one thing at a time: 200,000
+starts, epsilon 0.05, cells by the rule for grids, the same squares, 500 epochs, 10,000 other starts as the workload.
+Each command goes on where it was stopped, from the files in `--folder`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,11 +29,13 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.range_queries import QUERIES, UNIT, cabs
-from sfumato.schemas.ranges import Boxes, Sizes
+from benchmarks.param_select import PublishedWidths, paper_features, uniform
+from benchmarks.range_queries import QUERIES, UNIT, cabs, gowalla
+from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.model import Model
@@ -45,7 +49,7 @@ from sfumato.transforms.ranges.networks.paper import (
     train_paper,
 )
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.width_search import QuerySample
+from sfumato.transforms.ranges.width_search import QuerySample, mean_relative_error
 from sfumato.transforms.text_tables import markdown_table
 
 SIZES = Sizes(0.02 * UNIT, 0.0275 * UNIT)  # that the first of the authors' networks is judged by
@@ -63,9 +67,13 @@ KEY = RunKey.derive(FixedSecret(b"snh"), {})
 
 
 def workload(kind: str, exact: ExactCounts) -> Boxes | None:
-    """Places like those to be queried: None for all places alike, or base cells of some starts."""
+    """Places like those to be queried: None for all places alike, or base cells of some starts or of all check-ins."""
     if kind == "uniform":
         return None
+    if kind == "gowalla":
+        exact = gowalla(cabs(False)[1].grid.region)
+        x, y = (np.repeat(axis, exact.users).astype(np.float64) for axis in exact.xy)
+        return Boxes(x, y, x + 1, y + 1)
     x, y = (axis.astype(np.float64) for axis in exact.xy)
     chosen = np.random.default_rng(5).choice(len(x), POINTS, p=exact.users / exact.users.sum())
     return Boxes(x[chosen], y[chosen], x[chosen] + 1, y[chosen] + 1)
@@ -155,23 +163,27 @@ class Setting:
     Attributes:
         epsilon: of the counts.
         users: in the counts.
-        cells: width of a cell, as a share of the rule's.
+        width_by: who chooses the width of a cell, one of WIDTHS.
+        cells: a factor of that width.
         high: the largest square; the least has 0.02.
         models: k.
         layers: with swish.
         width: units of a layer.
         by_size: the size is an input of the networks (SNH+QS).
+        seed: of noise and training.
         local: whether a local network is trained too.
     """
 
     epsilon: float = 0.05
     users: int = 200_000
+    width_by: str = "rule"
     cells: float = 1.0
     high: float = 0.0275
     models: int = 1
     layers: int = 20
     width: int = 80
     by_size: bool = False
+    seed: int = 0
     local: bool = False
 
 
@@ -180,39 +192,83 @@ LOW, STEPS = 0.02, 500  # the least square; epochs
 BASE = Setting(local=True)
 WIDE = Setting(high=0.08)
 QUERY_SIZES = (0.02, 0.04, 0.06, 0.08)
+CABS_ENTROPY = 7.797943  # of Gowalla's check-ins in San Francisco, in the authors' city_features_fromGW.csv
+RIVALS = ("dawa", "privtree", "ag", "ug")
+WITH_RIVALS = ("Figures 6, 7 and 9: epsilon", "Figure 8 a: users")
 FIGURES: dict[str, list[Setting]] = {
-    "Figures 6, 7 and 9: epsilon": [replace(BASE, epsilon=one) for one in (0.05, 0.1, 0.2)],
-    "Figure 8 a: users": [replace(BASE, users=one) for one in (50_000, 100_000, 200_000)],
-    "Figure 13: width of a cell": [replace(BASE, cells=one, local=one == 1) for one in (0.7, 1.0, 1.4, 2.0)],
-    "Figure 14: layers": [replace(BASE, layers=one, local=one == 20) for one in (1, 2, 5, 10, 20)],
+    "Figures 6, 7 and 9: epsilon": [replace(BASE, epsilon=one) for one in (0.05, 0.1, 0.2, 0.4)],
+    "Figures 6, 7 and 9: seeds": [replace(BASE, seed=one, local=one == 0) for one in (0, 1, 2)],
+    "Figure 8 a: users": [replace(BASE, users=one, local=one == 200_000) for one in (50_000, 100_000, 200_000)],
+    "Figure 12, right: who chooses the width of a cell": [
+        replace(BASE, epsilon=epsilon, width_by=one, local=one == "rule")
+        for epsilon in (0.05, 0.2)
+        for one in ("rule", "paramselect", "ug")
+    ],
+    "Figure 13: width of a cell": [replace(BASE, cells=one, local=one == 1) for one in (0.5, 0.7, 1.0, 1.4, 2.0)],
+    "Figure 14: layers": [replace(BASE, layers=one, local=one == 20) for one in (1, 2, 5, 10, 20, 40)],
     "Section 6.1.2: units of a layer": [replace(BASE, width=one, local=one == 80) for one in (20, 40, 80)],
     "Figure 11: k, for squares of 0.02 to 0.08": [replace(WIDE, models=one, local=one == 4) for one in (1, 2, 4)],
-    "Figure 10: 1 if the size is an input, k = 1": [replace(BASE, by_size=one, local=not one) for one in (False, True)],
+    "Figure 10: 1 if the size is an input, for squares of 0.02 to 0.08": [
+        replace(WIDE, by_size=one) for one in (False, True)
+    ],
 }
 
 
-def errors(setting: Setting) -> dict[str, list[float]]:
-    """The error of each method: of all sizes, then of QUERY_SIZES."""
+def cell_width(setting: Setting, spec: CollectionSpec) -> float:
+    """The width of a cell in metres, by the rule for grids, by the uniform grid's, or by the published labels."""
+    if setting.width_by == "rule":
+        return spec.default_width * setting.cells
+    if setting.width_by == "ug":
+        return uniform(spec) * setting.cells
+    data = Path(os.environ["SFUMATO_DATA"])
+    labels = PublishedWidths.read(data)
+    features = paper_features(spec.users, spec.epsilon, CABS_ENTROPY)
+    return float(labels.trees(labels.trained).predict([features])[0]) * UNIT * setting.cells
+
+
+def collected(setting: Setting) -> tuple[ExactCounts, ExactCounts, CollectionSpec]:
+    """The cabs that count, those of the workload, and what a method knows."""
     everyone, field = cabs(True)
     order = np.random.default_rng(1).permutation(np.repeat(everyone.codes, everyone.users))
     exact, rest = (ExactCounts.from_codes(everyone.depth, one) for one in (order[: setting.users], order[-POINTS:]))
     sizes = Sizes(LOW * UNIT, setting.high * UNIT)
-    spec = CollectionSpec(field, float(setting.users), setting.epsilon, sizes)
-    grid = PlainGrid(spec.default_width * setting.cells).collect(exact, spec, KEY)
+    return exact, rest, CollectionSpec(field, float(setting.users), setting.epsilon, sizes)
+
+
+def sample(exact: ExactCounts, field: Field, low: float, high: float) -> QuerySample:
+    """Squares around the cabs that count."""
+    return QuerySample.draw(exact, field, Sizes(low * UNIT, high * UNIT), QUERIES, np.random.default_rng(99))
+
+
+def rivals(setting: Setting, low: float, high: float) -> list[str]:
+    """The errors of RIVALS for squares of a range of sizes."""
+    exact, _, spec = collected(setting)
+    queries = sample(exact, spec.field, low, high)
+    found = [mean_relative_error(METHODS[name](), exact, spec, queries, [setting.seed]) for name in RIVALS]
+    return [f"{one:.4f}" for one in found]
+
+
+def errors(setting: Setting) -> dict[str, list[float]]:
+    """The error of each method: of all sizes, then of QUERY_SIZES."""
+    exact, rest, spec = collected(setting)
+    key = KEY.narrowed({"seed": setting.seed}) if setting.seed else KEY
+    grid = PlainGrid(cell_width(setting, spec)).collect(exact, spec, key)
     trainings = paper_training(grid, spec, setting.models, workload("starts", rest))
     if setting.by_size:
         trainings = [sized(one, grid, spec, setting.models, rest) for one in trainings]
     trained = [
-        train_paper(one, layers=setting.layers, width=setting.width, epochs=STEPS, patience=STEPS) for one in trainings
+        train_paper(one, layers=setting.layers, width=setting.width, epochs=STEPS, patience=STEPS, seed=setting.seed)
+        for one in trainings
     ]
     model = PaperNetworks.from_grid(grid, spec, trained)
     local = local_network(grid, spec) if setting.local else None
     found: dict[str, list[float]] = {}
     for low, high in ((LOW, setting.high), *((0.99 * size, size) for size in QUERY_SIZES)):
-        queried = Sizes(low * UNIT, high * UNIT)
-        queries = QuerySample.draw(exact, field, queried, QUERIES, np.random.default_rng(99))
+        queries = sample(exact, spec.field, low, high)
         answers = {
-            "paper": sized_answers(model, queries, sizes) if setting.by_size else model.answer(queries.boxes).users,
+            "paper": sized_answers(model, queries, spec.sizes)
+            if setting.by_size
+            else model.answer(queries.boxes).users,
             "grid": np.maximum(grid.table().sum(queries.boxes), 0),
         }
         if local is not None:
@@ -255,7 +311,8 @@ def figures(folder: Path) -> Iterator[str]:
     for title, settings in FIGURES.items():
         values = {name: {asdict(one)[name] for one in settings} for name in asdict(BASE) if name != "local"}
         changed = [name for name, different in values.items() if len(different) > 1]
-        rows = [[*changed, *COLUMNS.values()]]
+        compared = title in WITH_RIVALS
+        rows = [[*changed, *COLUMNS.values(), *(RIVALS if compared else ())]]
         for setting in settings:
             name = json.dumps(asdict(setting))
             if name not in known:
@@ -264,12 +321,16 @@ def figures(folder: Path) -> Iterator[str]:
                     print(json.dumps([name, known[name]]), file=file)
             found = [known[name].get(method, [math.nan])[0] for method in COLUMNS]
             cells = ["-" if math.isnan(one) else f"{one:.4f}" for one in found]
-            rows.append([*(f"{asdict(setting)[name]:,}" for name in changed), *cells])
+            varied = [asdict(setting)[name] for name in changed]
+            others = rivals(setting, LOW, setting.high) if compared else []
+            rows.append([*(one if isinstance(one, str) else f"{one:,}" for one in varied), *cells, *others])
         yield f"{title}\n\n{markdown_table(rows)}"
-    found = known[json.dumps(asdict(replace(WIDE, models=4, local=True)))]
-    rows = [["size", *COLUMNS.values()]]
+    wide = replace(WIDE, models=4, local=True)
+    found = known[json.dumps(asdict(wide))]
+    rows = [["size", *COLUMNS.values(), *RIVALS]]
     for at, size in enumerate(QUERY_SIZES):
-        rows.append([f"{size:g}", *(f"{found[method][1 + at]:.4f}" for method in COLUMNS)])
+        own = [f"{found[method][1 + at]:.4f}" for method in COLUMNS]
+        rows.append([f"{size:g}", *own, *rivals(wide, 0.99 * size, size)])
     yield f"Figure 8 b: squares of one size, by the model of k = 4\n\n{markdown_table(rows)}"
 
 
@@ -277,7 +338,7 @@ def main() -> None:
     """Trains, or prints tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("train", "logs", "figures"))
-    parser.add_argument("--weights", choices=("uniform", "starts"), default="uniform")
+    parser.add_argument("--weights", choices=("uniform", "starts", "gowalla"), default="uniform")
     parser.add_argument("--epsilon", type=float, default=0.05)
     parser.add_argument("--cell", type=float, default=0.0293, help="width of a cell; the side of the space is 10")
     parser.add_argument("--epochs", type=int, default=EPOCHS)

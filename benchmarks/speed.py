@@ -60,7 +60,7 @@ JOBS: Mapping[str, tuple[str, ...]] = {
     "mean, local noise, rows are users": ("moments", *_LOCAL, "--rows_are_users"),
     "mean, secure aggregation without noise": ("moments", *_DISTANCE, "--trust", "secagg", "--no_dp"),
     "mean and variance, trusted curator": ("moments", *_DISTANCE, "--statistics", "mean,variance", *_CENTRAL),
-    "ranges, trusted curator": ("ranges", "build", *_REGION, "--method", "ag"),
+    "ranges, trusted curator": ("ranges", "build", *_REGION, "--method", "grid"),
 }
 PEERS: Mapping[str, tuple[str, ...]] = {  # their packages, as they are imported
     "duckdb": ("duckdb",),

@@ -1,4 +1,4 @@
-"""Quantile mechanisms to compare with: SliceQuantiles, the quantile tree of PyDP, and the quantiles of OpenDP."""
+"""Quantile mechanisms to compare with: SliceQuantiles, the trees of PyDP and of paper 004, the quantiles of OpenDP."""
 
 from __future__ import annotations
 
@@ -6,6 +6,31 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+
+from sfumato.transforms.histogram.sampling_round import Histogram
+
+
+def greedy_ranks(levels: Sequence[Histogram], bits: int) -> np.ndarray:
+    """Estimated users below each of the 2^bits + 1 borders of bins: float64.
+
+    A range [0, r] is cut greedily into nodes of a trie, at most base - 1 of each level, and their counts are added up
+    (paper 004, Section 4.2). An unpublished node counts as 0. `build_hierarchy` divides nodes from the top instead.
+
+    Args:
+        levels: published histograms of binary prefixes, the shortest first.
+        bits: of a bin.
+    """
+    border = np.arange((1 << bits) + 1)
+    below, above = np.zeros(len(border)), 0
+    for level in levels:
+        counts = np.zeros(1 << level.level)
+        counts[level.items.astype(np.int64)] = level.counts
+        before = np.append(0, np.cumsum(counts))
+        node = border >> (bits - level.level)
+        parent = (border >> (bits - above)) << (level.level - above) if above else np.zeros_like(node)
+        below += before[node] - before[parent]
+        above = level.level
+    return below
 
 
 def slice_quantiles(

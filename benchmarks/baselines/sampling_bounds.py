@@ -29,6 +29,25 @@ def theorem_delta(epsilon: float, rate: float, threshold: int) -> float:
     return math.exp(-threshold * (math.log(q / rate) - epsilon * (1 - q) / q))
 
 
+def omission_bound(users: int, rate: float, threshold: int) -> float:
+    """Section 3.3: an item of this many users is omitted with probability <= exp(-(w - tau)^2 / (2 w)), w = p users.
+
+    The lemma's proof bounds P[X <= tau]; an item with X = tau is published. Without a bound where w <= tau: 1.
+    """
+    expected = check_count("users", users) * check_rate(rate)
+    if expected <= check_count("threshold", threshold):
+        return 1.0
+    return math.exp(-((expected - threshold) ** 2) / (2 * expected))
+
+
+def frequency_bound(users: int, rate: float, error: float) -> float:
+    """Section 3.3: an item's estimate is further off than this share of it with probability <= 2 exp(-error^2 w / 3).
+
+    The paper solves this for w with ln(1 / (2 beta)) where ln(2 / beta) is right: its probability is 4 times too low.
+    """
+    return min(1.0, 2 * math.exp(-(error**2) * check_count("users", users) * check_rate(rate) / 3))
+
+
 def min_threshold(epsilon: float, delta: float, rate: float) -> int:
     """The smallest threshold with which one round at this sampling rate is (epsilon, delta)-private.
 

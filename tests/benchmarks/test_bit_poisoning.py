@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.bit_errors import CLIENTS, EXPONENTIAL, NORMAL
 from benchmarks.bit_poisoning import Attack, least, piecewise, pushed, rounded
-from benchmarks.bit_pushing import CLIENTS, EXPONENTIAL, NORMAL
 
 
 def shifts(method: str, picks: bool, attack: Attack, runs: int) -> np.ndarray:

@@ -60,7 +60,7 @@ def test_verdicts_are_beside_the_best_library_of_a_score(tmp_path: Path, ours: f
     (line,) = comparisons(setting, found)
     assert line.startswith(verdict)
     assert line.endswith("of near")
-    assert f"**{min(ours, 1.0):.3g} ± 0.06**" in accuracy_table({setting: found})
+    assert f"**{min(ours, 1.0):.3g} (se 0.06)**" in accuracy_table({setting: found})
 
 
 def test_a_command_is_timed_and_its_failure_is_shown() -> None:
