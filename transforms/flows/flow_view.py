@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
+from sfumato.schemas.known_digits import about, with_interval
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import FLOW_ZONES_FILE, FLOWS_CSV, FLOWS_FILE, FLOWS_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_names, node_positions, nodes_from_names
@@ -30,7 +31,7 @@ from sfumato.schemas.views import (
     Table,
 )
 from sfumato.transforms.flows.zone_flow_view import ZoneRows
-from sfumato.transforms.report.numbers import about, length, plural, with_interval
+from sfumato.transforms.report.numbers import coordinates, length, plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, alarm, chips, facts, get, guarantee, problems
 
@@ -264,7 +265,7 @@ def _place(x: int, y: int, level: int, grid: Grid) -> str:
     west, south, east, north = (
         float(one[0]) for one in grid.bounds(*(np.array([one], dtype=np.int64) for one in (x, y, level)))
     )
-    return f"{(south + north) / 2:.4f}, {(west + east) / 2:.4f}"
+    return coordinates((south + north) / 2, (west + east) / 2, min(north - south, east - west))
 
 
 def _how_it_was_made(manifest: Manifest) -> Section:

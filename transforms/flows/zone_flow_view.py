@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.flow_tables import FlowTable
+from sfumato.schemas.known_digits import not_negative, with_interval
 from sfumato.schemas.region import Region, area_km2, ground_metres
 from sfumato.schemas.views import Bounds, Fact, Layer, MapBody, Measure, Section, Table
 from sfumato.transforms.heatmap.count_measures import simultaneous_deviations
-from sfumato.transforms.report.numbers import figures, plural
+from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, get
 from sfumato.transforms.zones.zones_view import simple_paths
@@ -126,15 +127,10 @@ class ZoneRows:
 
     def _largest(self) -> Section:
         """The largest flows as a table, for readers without a script."""
-        texts = [
-            [
-                self.names[self.origin[row]],
-                self.names[self.destination[row]],
-                figures(self.trips[row], max(self.stddev[row], 0.1)),
-                f"{self.low[row]:,.0f} to {self.high[row]:,.0f}",
-            ]
-            for row in np.flatnonzero(~self.is_rest)[:_LISTED].tolist()
-        ]
+        texts = []
+        for row in np.flatnonzero(~self.is_rest)[:_LISTED].tolist():
+            trips, low, high = with_interval(self.trips[row], self.low[row], self.high[row])
+            texts.append([self.names[self.origin[row]], self.names[self.destination[row]], trips, f"{low} to {high}"])
         heads = ["From", "To", "Trips", "95% interval"]
         table = Table(title="The largest flows", heads=heads, rows=texts, numeric=[False, False, True, False])
         return Section(title="The largest flows", table=table if texts else None)
@@ -145,14 +141,12 @@ class ZoneRows:
         trips = np.bincount(self.origin, self.trips, size)
         spread = np.sqrt(np.bincount(self.origin, self.noise_stddev**2, size))
         wide = simultaneous_deviations(size, size)  # an origin's trips have the noise of all its pairs
-        texts = [
-            [
-                self.names[zone],
-                figures(trips[zone], spread[zone]),
-                f"{max(trips[zone] - wide * spread[zone], 0):,.0f} to {max(trips[zone] + wide * spread[zone], 0):,.0f}",
-            ]
-            for zone in np.argsort(-trips, kind="stable")[:_LISTED].tolist()
-        ]
+        texts = []
+        for zone in np.argsort(-trips, kind="stable")[:_LISTED].tolist():
+            margin = wide * spread[zone]
+            all_trips = not_negative(trips[zone], trips[zone] - margin, trips[zone] + margin)
+            value, low, high = with_interval(*all_trips)
+            texts.append([self.names[zone], value, f"{low} to {high}"])
         table = Table(
             title="Where most trips begin",
             heads=["From", "All trips", "95% interval, of all zones at once"],

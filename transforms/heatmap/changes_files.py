@@ -18,6 +18,7 @@ from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_chan
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.release.metadata import UNSAFE, manifest_bytes, package_versions, parquet_bytes
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.numbers import coordinates
 from sfumato.transforms.report.pages import page_files
 from sfumato.transforms.report.sections import noisy_sums
 
@@ -128,12 +129,13 @@ def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
     metres = np.radians(north - south) * EARTH_RADIUS_KM * 1000
     lines = []
     for row, number in enumerate(order[:top].tolist()):
-        centre = f"{(south[row] + north[row]) / 2:.4f}, {(west[row] + east[row]) / 2:.4f}"
+        middle = (west[row] + east[row]) / 2, (south[row] + north[row]) / 2
+        finest = min(east[row] - west[row], north[row] - south[row])
         size = f"{metres[row] / 1000:.1f} km" if metres[row] >= 1000 else f"{metres[row]:.0f} m"
-        where = f"latitude, longitude {centre} ({size})"
+        where = f"latitude, longitude {coordinates(middle[1], middle[0], finest)} ({size})"
         if isinstance(grid.region, Plane):
-            (across, along), middle = grid.region.axes, ((west[row] + east[row]) / 2, (south[row] + north[row]) / 2)
-            where = f"{across}, {along} {middle[0]:.6g}, {middle[1]:.6g} ({east[row] - west[row]:.3g} wide)"
+            across, along = grid.region.axes
+            where = f"{across}, {along} {coordinates(*middle, finest)} ({east[row] - west[row]:.3g} wide)"
         low, high = changes.changed_low[number], changes.changed_high[number]
         lines.append(f"  {where:<46} {low:+,.0f} to {high:+,.0f} users\n")
     more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []

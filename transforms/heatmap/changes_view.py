@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import about, between
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section
-from sfumato.transforms.report.numbers import about, between, length_in, plural
+from sfumato.transforms.report.numbers import length_in, plural
 from sfumato.transforms.report.sections import Manifest, alarm, facts, get, is_safe, problems
 
 _MAX_CELLS = 1 << 16

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import about
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid, Plane, area_unit, cell_areas, ground_metres
@@ -48,7 +49,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.night_words import CHANGES, changes_table, night_sentences
-from sfumato.transforms.report.numbers import about, length_in, plural
+from sfumato.transforms.report.numbers import length_in, plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import (
     Manifest,
@@ -62,6 +63,7 @@ from sfumato.transforms.report.sections import (
     number,
     problems,
 )
+from sfumato.transforms.text_tables import significant
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
@@ -97,7 +99,7 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
     some = about(users, max(deviation, users / 200))
     headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
     if users < margin:
-        headline = f"Fewer than {about(users + margin, deviation)} users, too few to tell from none"
+        headline = f"Fewer than {about(max(users, 0) + margin, deviation)} users, too few to tell from none"
     ground = f"{length_in(region, wide)} × {length_in(region, tall)}"
     cells = 2 ** max(body.layers[-1].level, default=0)  # along a side
     finest = length_in(region, wide / cells)
@@ -391,7 +393,7 @@ def _round_table(manifest: Manifest) -> Section:
     rows = []
     for place, one in enumerate(queries):
         row = [f"{place + 1}", _cost(one), f"{one['vector_length'] // bins:,}"]
-        row.append(f"± {_deviations(manifest, one) * one['noise_stddev']:,.3g}")
+        row.append(f"± {significant(_deviations(manifest, one) * one['noise_stddev'], 2)}")
         if not central:
             row += [f"{one['shards']:,}", f"{one['shards_lost']:,}", f"{math.ceil(one['bits_per_client'] / 8):,}"]
         rows.append(row)

@@ -11,8 +11,9 @@ from sfumato.schemas.release import CELLS_FILE
 from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import MapBody, Section
-from sfumato.transforms.report.numbers import about, plural
+from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.sections import Manifest, get
+from sfumato.transforms.text_tables import significant
 
 _LEVELS = "It has one sub-query for each level of the grid, from a few large cells to many small ones."
 _BEST = (
@@ -78,7 +79,7 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
     words = _NIGHTS if get(manifest, "nights") else _POSTERIOR if is_bayes else _AS_COUNTED
     texts = [
         f"{words} The 95% interval of a typical cell reaches "
-        f"{about(margin, margin / 10)} users to each side. Crowded places are known well and quiet places poorly.",
+        f"{significant(margin, 2)} users to each side. Crowded places are known well and quiet places poorly.",
         f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Several cells "
         "together are known better than each alone.",
         _sizes(manifest, body),

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from sfumato.schemas.known_digits import Z, not_negative, with_interval
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Fact, PageView, Scale, Section, Table
 from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
-from sfumato.transforms.report.numbers import figures, plural
+from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import get
+from sfumato.transforms.text_tables import significant
 
 _NOISE = {
     "laplace": "discrete Laplace",
@@ -94,11 +96,12 @@ class CentralPage(SampledPage):
         if self.hidden:
             return super().own_chip()
         stddev = self.rounds[-1]["noise_stddev"]
-        return Fact(term="Noise on every count", text=f"± {figures(1.96 * stddev, stddev)} {self.UNIT} at 95%")
+        return Fact(term="Noise on every count", text=f"± {significant(Z * stddev, 2)} {self.UNIT} (95%)")
 
     def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
         columns = (table[name].to_pylist() for name in ("count", "low", "high"))
-        return [(f"{count:,.0f}", f"{low:,} to {high:,}") for count, low, high in zip(*columns, strict=True)]
+        rows = (with_interval(*not_negative(*row)) for row in zip(*columns, strict=True))
+        return [(count, f"{low} to {high}") for count, low, high in rows]
 
     def missing(self, one: str) -> str:
         if not self.hidden:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import Z, about, figures, not_negative, with_interval
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import (
     BINS_FILE,
@@ -48,12 +49,12 @@ from sfumato.schemas.views import (
     Section,
     Table,
 )
-from sfumato.transforms.report.numbers import about, column_texts, figures, length, percent, plural, with_interval
+from sfumato.transforms.report.numbers import column_texts, coordinates, length, percent, plural
 from sfumato.transforms.report.scales import published_scale, uncertain
 from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems, table_section
 from sfumato.transforms.shrinkage import simultaneous_z
+from sfumato.transforms.text_tables import significant
 
-_Z = 1.96  # standard deviations on each side of a 95% interval
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
 _NOT_SHOWN = {*(field.name for field in INDEX_FIELDS), "geometry"}
@@ -161,7 +162,7 @@ class SampledPage:
     def ends(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         """Ends of the 95% intervals of the rows' counts."""
         count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
-        return np.maximum(count - _Z * stddev, sampled), count + _Z * stddev
+        return np.maximum(count - Z * stddev, sampled), count + Z * stddev
 
     def ends_at_once(self, table: pa.Table, level: int) -> tuple[np.ndarray, np.ndarray]:
         """Ends of intervals that hold for all cells of a level at once, at 95%."""
@@ -232,7 +233,12 @@ class SampledPage:
         )
         order = np.argsort(-np.asarray(finest["count"]), kind="stable")[:_TABLE_ROWS]
         estimates = self.estimates(finest.take(pa.array(order)))
-        rows = [[shown.cell_id[i], *texts] for i, texts in zip(order.tolist(), estimates, strict=True)]
+        west, south, east, north = (np.asarray(finest[name]) for name in ("west", "south", "east", "north"))
+        rows = []
+        for i, texts in zip(order.tolist(), estimates, strict=True):
+            size = min(east[i] - west[i], north[i] - south[i])
+            centre = coordinates((south[i] + north[i]) / 2, (west[i] + east[i]) / 2, size)
+            rows.append([shown.cell_id[i], centre, *texts])
         reading = [
             f"{self.ONE_RECORD} The number of a cell {self.COUNTED}",
             "Crowded cells are known well for their size, quiet ones poorly; cells whose interval covers more than "
@@ -241,7 +247,7 @@ class SampledPage:
                f"A cell {self.NEAR_THRESHOLD}"] if self.hidden else [self.missing("A cell")]),
         ]  # fmt: skip
         title = f"The cells with most {self.UNIT}"
-        return body, headline, [_reading(reading), self._item_table(title, "Cell", rows)]
+        return body, headline, [_reading(reading), self._item_table(title, ["Cell", "Centre"], rows)]
 
     def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
         """The cells of one level, the most crowded listed first."""
@@ -292,15 +298,16 @@ class SampledPage:
         bars = [
             Bar(
                 name=readable(names[i]),
-                value=float(count[i]),
-                low=float(low[i]),
-                high=float(high[i]),
-                share=float(count[i] / self._all) if self._all > 0 and self.UNIT == "users" else None,
+                value=value,
+                low=least,
+                high=most,
+                share=float(value / self._all) if self._all > 0 and self.UNIT == "users" else None,
                 parent=parents[i],
                 level=level[i],
                 cut=cut[i],
             )
             for i in range(len(names))
+            for value, least, most in [not_negative(float(count[i]), float(low[i]), float(high[i]))]
         ]
         shown = [i for i in range(len(names)) if level[i] == finest]
         noun, many = ("item", "items") if finest == last else ("prefix", "prefixes")
@@ -326,17 +333,18 @@ class SampledPage:
             self.missing("An item"),
             f"An item {self.NEAR_THRESHOLD}",
         ]
-        listed = self._item_table(f"The {many} with most {self.UNIT}", noun.capitalize(), rows, *shares)
+        listed = self._item_table(f"The {many} with most {self.UNIT}", [noun.capitalize()], rows, *shares)
         return body, f"{self.HEADLINE}: {hold}", [_reading(reading), listed]
 
     def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
         """For each row its count and its interval as text."""
         pairs = zip(table["count"].to_pylist(), table["stddev"].to_pylist(), strict=True)
-        return [(figures(count, stddev), f"± {figures(_Z * stddev, stddev)}") for count, stddev in pairs]
+        return [(figures(count, stddev), f"± {significant(Z * stddev, 2)}") for count, stddev in pairs]
 
-    def _item_table(self, title: str, noun: str, rows: list[list[str]], *more: str) -> Section:
-        heads = [noun, self.UNIT.capitalize(), "At 95%", *more]
-        table = Table(title=title, heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
+    def _item_table(self, title: str, names: list[str], rows: list[list[str]], *more: str) -> Section:
+        values = [self.UNIT.capitalize(), "At 95%", *more]
+        numeric = [False] * len(names) + [True] * len(values)
+        table = Table(title=title, heads=[*names, *values], rows=rows, numeric=numeric)
         return Section(title=title, table=table, folded=True)
 
     # ---------------------------------------------------------------- distributions
@@ -350,9 +358,12 @@ class SampledPage:
         inner = sorted(set(columns["value"]))[1:-1]
         known = _margin(np.array(columns["value"]), share, low, high, inner if at_points else None)
         where = "At its dots the" if at_points else "The"
-        note = "" if known is None else f"{where} curve is known to ± {100 * known:.2g} percentage points at 95%."
+        note = "" if known is None else f"{where} curve is known to ± {100 * known:.2g} percentage points (95%)."
         if at_points:
             note += " Between two dots it may run anywhere between their heights."
+        range_rows = [
+            _range_row(one["low"], one["high"], one["users"], one["users_low"], one["users_high"]) for one in ranges
+        ]
         body = CurveBody(
             column=self._column,
             value=columns["value"],
@@ -360,7 +371,7 @@ class SampledPage:
             low=columns["low"],
             high=columns["high"],
             quantiles=[QuantileRow(**one) for one in quantiles],
-            ranges=[RangeRow(**{name: one[name] for name in RangeRow.model_fields}) for one in ranges],
+            ranges=range_rows,
             points=inner if at_points else [],
             histogram=self._histogram() if BINS_FILE in self._files else [],
             hidden=float(self.hidden) if BINS_FILE in self._files else None,
@@ -377,9 +388,8 @@ class SampledPage:
             ends = column_texts([one[name] for one in ranges for name in ("low", "high")])
             rows = [
                 [*ends[2 * i : 2 * i + 2],
-                 *(figures(one[name], one["stddev"]) for name in ("users", "users_low", "users_high")),
-                 percent(one["users"] / max(self._all, 1.0))]
-                for i, one in enumerate(ranges)
+                 *with_interval(one.users, one.users_low, one.users_high), percent(one.users / max(self._all, 1.0))]
+                for i, one in enumerate(range_rows)
             ]  # fmt: skip
             heads = ["From", "To below", "Users", "At 95%, from", "to", "Share of all users"]
             sections.append(table_section("The ranges", heads, rows))
@@ -419,7 +429,12 @@ class SampledPage:
         if not fitting:
             return []
         rows = table.filter(pa.array(levels == fitting[-1])).to_pylist()
-        return [_range_row(one["low"], one["high"], one["count"], one["stddev"], one["sampled"]) for one in rows]
+        found = []
+        for one in rows:
+            margin = Z * one["stddev"]
+            least = max(one["count"] - margin, one["sampled"])
+            found.append(_range_row(one["low"], one["high"], one["count"], least, one["count"] + margin))
+        return found
 
     # ---------------------------------------------------------------- how it was made
 
@@ -487,9 +502,9 @@ def _reading(paragraphs: list[str]) -> Section:
     return Section(title="How to read it", paragraphs=paragraphs)
 
 
-def _range_row(low: float, high: float, users: float, stddev: float, least: float = 0.0) -> RangeRow:
-    margin = _Z * stddev
-    return RangeRow(low=low, high=high, users=users, users_low=max(users - margin, least), users_high=users + margin)
+def _range_row(low: float, high: float, users: float, users_low: float, users_high: float) -> RangeRow:
+    users, users_low, users_high = not_negative(users, users_low, users_high)
+    return RangeRow(low=low, high=high, users=users, users_low=users_low, users_high=users_high)
 
 
 def _parents(names: Sequence[str], level: Sequence[int], present: Sequence[int]) -> list[int]:

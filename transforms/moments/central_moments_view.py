@@ -7,8 +7,10 @@ from typing import Any
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.views import Fact, Section
-from sfumato.transforms.report.numbers import figures, percent
+from sfumato.transforms.moments.central_moments import laplace_z
+from sfumato.transforms.report.numbers import percent
 from sfumato.transforms.report.sections import facts, get
+from sfumato.transforms.text_tables import significant
 
 PROMISE = "A trusted curator added up the values, one record of each user, and added noise to the sums once."
 
@@ -63,13 +65,16 @@ def made(manifest: Mapping[str, Any]) -> Section:
 
 def measured(manifest: Mapping[str, Any]) -> Section:
     """The noise, and the users outside the range of each column."""
-    noise = get(manifest, "privacy.noise_stddev")
+    noise, z = get(manifest, "privacy.noise_stddev"), laplace_z(0.95)
     first, second = _columns(manifest)
     given = (first, "its range") if second else ("values", "the range")
     rows: list[Fact] = facts(
-        ("Noise on a number of users", f"± {figures(2 * noise, noise)}, twice its standard deviation"),
+        ("Noise on a number of users", f"± {significant(z * noise, 2)} users (95%)"),
         *(
-            (f"Users with {values} {side} {span}", f"{percent(clipped[side])} ± {percent(2 * clipped['stddev'], 2)}")
+            (
+                f"Users with {values} {side} {span}",
+                f"{percent(clipped[side])} ± {percent(z * clipped['stddev'], 2)} (95%)",
+            )
             for (values, span), at in ((given, "clipped"), ((second, "its range"), "second_clipped"))
             if (clipped := get(manifest, f"results.{at}")) is not None
             for side in ("below", "above")

@@ -16,6 +16,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import Z, about, between, figures, not_negative, raised, with_interval
 from sfumato.schemas.moments import EVERYBODY, OTHER, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
 from sfumato.schemas.region import Region, area_km2, ground_metres
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE, ZONES_FILE
@@ -42,13 +43,12 @@ from sfumato.schemas.views import (
 from sfumato.transforms.moments.central_moments_view import PROMISE, made, measured, reading, values_chip
 from sfumato.transforms.moments.derived_statistics import shrunk, value_range
 from sfumato.transforms.moments.statistic_kinds import Forms
-from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised, with_interval
+from sfumato.transforms.report.numbers import length, percent, plural
 from sfumato.transforms.report.scales import uncertain, value_scale
 from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems, table_section
 from sfumato.transforms.zones.zone_file import areas_km2
 from sfumato.transforms.zones.zones_view import finest_metres, simple_paths
 
-_Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
 _LISTED = 50
 _THRESHOLD_TEXTS = BitTexts(
@@ -103,7 +103,7 @@ class _Release:
     def view(self) -> PageView:
         answer = self._overall[0]
         title = statistic_title(answer.statistic)
-        value, low, high = with_interval(answer.value, answer.low, answer.high)
+        value, low, high = _shown(answer)
         headline = (
             f"{title} of {self._columns(answer)}: {value} (between {low} and {high}), from {self._sent} of each of "
             f"about {self._clients} users"
@@ -203,10 +203,9 @@ class _Release:
                         explanation="Ordered by the lower end of the interval: what is surely high comes first."
                         + " The line is everybody's value." * (overall.statistic not in SUMS),
                         bars=[
-                            Bar(
-                                name=readable(one.group), value=one.value, low=one.low, high=one.high, users=one.clients
-                            )
+                            Bar(name=readable(one.group), value=value, low=low, high=high, users=max(one.clients, 0.0))
                             for one in rows
+                            for value, low, high in [_row(one)]
                         ],
                         reference=None if overall.statistic in SUMS else overall.value,
                     )
@@ -328,7 +327,7 @@ class _Release:
         found = []
         for row in sorted(rows, key=lambda row: (order[row["quantity"]], row["weight"])):
             known = row["stddev"] < _VAGUE
-            margin = _Z * row["stddev"]
+            margin = Z * row["stddev"]
             found.append(
                 BitRow(
                     quantity=quantity_title(row["quantity"], self._column, self._second),
@@ -345,10 +344,7 @@ class _Release:
     # ---------------------------------------------------------------- sections
 
     def _statistic_table(self) -> Section:
-        rows = [
-            [_title(one), figures(one.value, one.stddev), figures(one.low, one.stddev), figures(one.high, one.stddev)]
-            for one in self._overall
-        ]
+        rows = [[_title(one), *_shown(one)] for one in self._overall]
         heads = ["Statistic", "Value", "At 95%, from", "to"]
         return table_section("The statistics", heads, rows, names=1)
 
@@ -359,7 +355,7 @@ class _Release:
             rows = [
                 [
                     bar.name,
-                    figures(bar.value, (bar.high - bar.low) / 4),
+                    with_interval(bar.value, bar.low, bar.high)[0],
                     between(bar.low, bar.high),
                     f"{bar.users or 0:,.0f}",
                 ]
@@ -525,9 +521,20 @@ def _title(one: MomentEstimate) -> str:
 
 
 def _statistic(one: MomentEstimate) -> StatisticRow:
-    span = f"{figures(one.low, one.stddev)} to {figures(one.high, one.stddev)}"
+    value, low, high = _shown(one)
     known = {name: value for name, value in asdict(one).items() if name in ("value", "low", "high")}
-    return StatisticRow(name=_title(one), **known, text=figures(one.value, one.stddev), range=span)
+    return StatisticRow(name=_title(one), **known, text=value, range=f"{low} to {high}")
+
+
+def _shown(one: MomentEstimate) -> tuple[str, str, str]:
+    """The value and the ends of its interval with the digits that are known."""
+    return with_interval(*_row(one))
+
+
+def _row(one: MomentEstimate) -> tuple[float, float, float]:
+    """The value and the ends of its interval; a number of users is 0 or more."""
+    row = one.value, one.low, one.high
+    return not_negative(*row) if one.statistic == "count" else row
 
 
 def _numbers(values: NDArray[np.float64]) -> list[float | None]:

@@ -318,7 +318,7 @@ class MomentsState:
         """A quantity's mean, up to its base. groups: see `bits`; level, empty: see BitEstimates.quantity_mean."""
         quantity = self.tallies_of(kind)[0][0].quantity
         if quantity.by_thresholds:
-            return self.thresholds(plan, kind).quantity_mean(level, empty)
+            return self.thresholds(plan, kind).quantity_mean(level, empty, evenly=kind == "log2")
         return self.bits(plan, kind, groups).quantity_mean(quantity.slots, level, empty)
 
     def centres(self, plan: MomentsPlan) -> tuple[float, float]:

@@ -10,6 +10,7 @@ An octave is the thresholds from one power of two to the next. There are S strat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -65,7 +66,7 @@ class ThresholdEstimates:
             spreads.append(np.sqrt(between * (states @ (LEVELS * (1 - LEVELS))) + silent * between**2))
         return capped(np.abs(self.slots.weight) * np.concatenate(spreads), reports)
 
-    def quantity_mean(self, level: float = 0.95, empty: float = EMPTY) -> MeanEstimate:
+    def quantity_mean(self, level: float = 0.95, empty: float = EMPTY, evenly: bool = False) -> MeanEstimate:
         """The quantity's mean, up to its base, with an interval.
 
         The value is the posterior mean. Up to the highest octave with clear answers the interval is that of the
@@ -74,6 +75,9 @@ class ThresholdEstimates:
         Args:
             level: of the interval, 0..1.
             empty: octaves with at most this probability to be in use add nothing.
+            evenly: whether low thresholds weigh as much as high ones, as those of a logarithm do. The posterior pulls
+                shares near 1 to 1, which adds up over many thresholds where a few users have the smallest value. So
+                the interval then holds that of the unbiased shares too.
         """
         half, whole = normal_quantile((1 - level) / 2), normal_quantile(1 - level)
         mean, variance = self._octave_answers
@@ -95,6 +99,11 @@ class ThresholdEstimates:
             centre + sign * ((half if end else whole) * np.sqrt(spread) + end)
             for sign, end in ((-1, above[1]), (1, above[0]))
         )
+        if evenly:
+            share, variances = bit_means(self.counted, self.response, np.full(self.counted.ones.shape, self.noise))
+            unbiased = float(share[0] @ self.slots.weight)
+            margin = half * math.sqrt(variances[0] @ self.slots.weight**2)
+            low, high = min(low, unbiased - margin), max(high, unbiased + margin)
         return MeanEstimate(*(np.array([one]) for one in (value, spread, min(low, value), max(high, value))))
 
     def octaves(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:

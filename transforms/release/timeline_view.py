@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import about
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Plane, area_unit, cell_areas, ground_metres
@@ -40,7 +41,7 @@ from sfumato.schemas.views import (
 )
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.night_words import CHANGES, night_sentences, spoken, times
-from sfumato.transforms.report.numbers import about, tiny
+from sfumato.transforms.report.numbers import tiny
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import get, noisy_sums
 
@@ -125,9 +126,10 @@ def _night(night: DatedRelease) -> Night:
     values = {name: value for name, value in asdict(night).items() if name in Night.model_fields}
     periods = [Period.parse(text) for text in night.rests_on or ()]
     values["rests_on"] = [(str(period.first), str(period.last)) for period in periods]
+    damaged = ["The files of this night are damaged, and nothing of them is shown. Its cost is the ledger's."]
     return Night(
-        **values | {"changes": values["changes"] or []},
-        notes=night_sentences(night.rotation, night.rests_on, night.started_anew),
+        **values | {"changes": values["changes"] or [], "job": _job(night)},
+        notes=damaged if night.damaged else night_sentences(night.rotation, night.rests_on, night.started_anew),
     )
 
 
@@ -170,6 +172,8 @@ def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list
     chips = [Fact(term=term, text=f"ε {_OneUser.of(nights).epsilon:.4g}")]
     if days > len(nights):
         chips.append(Fact(term="Dates without a release", text=f"{days - len(nights):,}"))
+    if damaged := sum(night.damaged for night in nights):
+        chips.append(Fact(term="Damaged releases", text=f"{damaged:,}"))
     for one in spending[-1:]:
         if one.spent:
             term = "Last day" if one.days == 1 else f"Last {one.days} days"
@@ -211,7 +215,7 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
     rows = [
         [
             night.date,
-            night.job + ("" if night.safe else " (not private)") + (" (pruned)" if night.pruned else ""),
+            _job(night) + ("" if night.safe else " (not private)") + (" (pruned)" if night.pruned else ""),
             _users(night),
             f"{night.epsilon:g}",
             tiny(night.delta),
@@ -223,6 +227,10 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
     links = [f"{night.folder}/{MANIFEST_FILE if night.pruned else PAGE_FILE}" for night in reversed(nights)]
     numeric = [False, False, True, True, True, False]
     return Table(title="All releases", heads=heads, rows=rows, numeric=numeric, links=links)
+
+
+def _job(night: DatedRelease) -> str:
+    return f"{night.job} (damaged)" if night.damaged else night.job
 
 
 def _users(night: DatedRelease) -> str:
@@ -245,6 +253,8 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
             rests += f", {missing:,} missing"
         if night.started_anew:
             rests += f". Started anew. {night.started_anew}"
+        if night.damaged:
+            rests = "not known: the release is damaged"
         changed = "" if night.changes is None else f"{len(night.changes):,}"
         rows.append([night.date, "all" if night.rotation is None else f"{night.rotation}", rests, changed])
     heads = ["Date", "Cohort", "Rests on", "Changes"]

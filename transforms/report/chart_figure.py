@@ -78,9 +78,9 @@ def chart_picture(view: PageView, body: ChartBody, format: PictureFormat = "png"
 
 def _charts(body: ChartBody) -> tuple[list[_Chart], list[str]]:
     if isinstance(body, BarsBody):
-        return [_ranked(body)], [body.explanation, *_left_out(body), "Whiskers: ± at 95%."]
+        return [_ranked(body)], [body.explanation, *_left_out(body), "Whiskers: 95% intervals."]
     if isinstance(body, CurveBody):
-        notes = ["The share of users below a value. Band and whiskers: ± at 95%."]
+        notes = ["The share of users below a value. Band and whiskers: 95% intervals."]
         counted = [_Chart(3.0, _LEFT, lambda axes: _draw_histogram(axes, body))] if body.histogram else []
         return [*counted, _Chart(4.0 if counted else 5.0, _LEFT, lambda axes: _draw_curve(axes, body))], notes
     if isinstance(body, MomentsBody):
@@ -90,9 +90,10 @@ def _charts(body: ChartBody) -> tuple[list[_Chart], list[str]]:
             _Chart(3.5 if i == 0 else 1.7, _LEFT, _bits_drawer(one, i, body.bit_texts)) for i, one in enumerate(of_bits)
         ]
         groups = [_ranked(one) for one in body.groups[:1]]
-        return [*groups, *bits] or [_Chart(2.0, _LEFT, lambda axes: _draw_spread(axes, body))], ["Whiskers: ± at 95%."]
+        charts = [*groups, *bits] or [_Chart(2.0, _LEFT, lambda axes: _draw_spread(axes, body))]
+        return charts, ["Whiskers: 95% intervals."]
     if isinstance(body, ComparisonBody):
-        return [_compared(body)], [body.notice, "Whiskers: ± one standard error."]
+        return [_compared(body)], [body.notice, "Whiskers: one standard error to each side."]
     return [_Chart(4.0, _LEFT, lambda axes: _draw_spending(axes, body))], ["Dashed: the ledger's limits."]
 
 

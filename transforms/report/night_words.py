@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
+from sfumato.schemas.known_digits import Z, figures, not_negative, with_interval
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import PlaceChange
 from sfumato.schemas.views import Table
-from sfumato.transforms.report.numbers import figures, plural, with_interval
+from sfumato.transforms.report.numbers import plural
 
 _MOST_GAPS = 4  # of missing nights that a sentence names one by one
 _TIMES = ("never", "once", "twice")
@@ -82,7 +83,9 @@ def changes_table(changes: Sequence[PlaceChange]) -> Table:
     """The places that changed, with their intervals; those that differ most come first."""
     rows = []
     for one in sorted(changes, key=lambda change: -abs(change.users - change.expected)):
-        users, low, high = with_interval(one.users, one.low, one.high)
-        rows.append([" ".join(one.cell_ids), users, low, high, figures(one.expected, (one.high - one.low) / 3.92)])
+        users, low, high = with_interval(*not_negative(one.users, one.low, one.high))
+        # What earlier nights lead to expect is known better than the users of one night.
+        expected = figures(max(one.expected, 0.0), (one.high - one.low) / (20 * Z))
+        rows.append([" ".join(one.cell_ids), users, low, high, expected])
     heads = ["Cells", "Users", "At least", "At most", "Expected"]
     return Table(title="Places that changed", heads=heads, rows=rows, numeric=[False, True, True, True, True])

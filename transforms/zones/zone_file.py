@@ -160,7 +160,7 @@ def index_zones(kind: str, resolution: int, region: Region) -> Zones:
     """The cells of an index that meet a region, as zones. Cells at the region's edge reach beyond it.
 
     Args:
-        kind: of INDEXES: h3, quadkey or s2_token.
+        kind: of INDEXES: h3 or quadkey.
         resolution: or level, of the index.
         region: in degrees.
 

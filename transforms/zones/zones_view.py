@@ -16,12 +16,13 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import Z, about
 from sfumato.schemas.region import Region, area_km2, ground_metres
 from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZONES_PICTURE
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, PageView, Path, Section, Table
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
-from sfumato.transforms.report.numbers import about, figures, length, plural
+from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import (
     Manifest,
@@ -35,11 +36,12 @@ from sfumato.transforms.report.sections import (
     number,
     problems,
 )
+from sfumato.transforms.text_tables import significant
 
 MAX_SHOWN = 20_000  # zones of a level; a level with more is not on the page
 _MOST_POINTS = 150_000  # of the borders of a level
 _RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out
-_INDEXES = {"h3": "H3 cells", "s2": "S2 cells", "quadkey": "Quadkey tiles"}
+_INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}
 _FILES = {
     ZONES_FILE: "one row for each zone of each level: estimated users with their intervals, density, rates, polygon",
     ZONES_PICTURE: "the map of users as a picture",
@@ -70,10 +72,14 @@ def zones_view(files: Mapping[str, bytes]) -> PageView:
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     some = about(users, max(deviation, users / 200))
     zones = plural(levels[0]["zones"], "zone")
+    headline = f"About {some} users in {zones}" + (", no one in particular" if is_safe(manifest) else "")
+    if users < Z * deviation:
+        most = about(max(users, 0) + Z * deviation, deviation)
+        headline = f"Fewer than {most} users in {zones}, too few to tell from none"
     pictures = (ZONES_PICTURE, *([RATES_PICTURE] if rate_names(manifest, one=True) else []))
     return PageView(
         title="Users by zone",
-        headline=f"About {some} users in {zones}" + (", no one in particular" if is_safe(manifest) else ""),
+        headline=headline,
         description=f"How many users are in each of {zones}, without exposing anyone.",
         job="zones",
         release_id=manifest["release_id"],
@@ -111,7 +117,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     return Layer(
         title=_title(level),
         note=f"{plural(level['zones'], 'zone')}. The users of each are known to "
-        f"±\u00a0{_figure(1.96 * level['stddev'])}, 95% interval of a zone by itself.",
+        f"±\u00a0{significant(Z * level['stddev'], 2)} (95%, for a zone by itself).",
         level=[0] * len(rows),
         x=[0] * len(rows),
         y=[0] * len(rows),
@@ -163,11 +169,6 @@ def finest_metres(areas: NDArray[np.float64], region: Region) -> tuple[float, fl
     return min(side, wide), min(side, tall)
 
 
-def _figure(value: float) -> str:
-    """A margin with two digits, or in whole users."""
-    return figures(value, value) if value < 100 else f"{value:,.0f}"
-
-
 def _title(level: Mapping[str, Any]) -> str:
     """What the zones of a level are called."""
     name = str(level["name"])
@@ -175,7 +176,7 @@ def _title(level: Mapping[str, Any]) -> str:
 
 
 def _typical(level: Mapping[str, Any]) -> str:
-    return f"± {_figure(1.96 * level['stddev'])} users at 95%"
+    return f"± {significant(Z * level['stddev'], 2)} users (95%)"
 
 
 def _sizes(levels: list[Mapping[str, Any]]) -> str:
@@ -218,14 +219,14 @@ def _how_it_was_made(manifest: Manifest) -> Section:
 
 
 def _level_table(manifest: Manifest) -> Section:
-    heads = ["Level", "Zones", "Share of the budget", "Own noise, users", "Error of a zone, users"]
+    heads = ["Level", "Zones", "Share of the budget", "Own noise, users (95%)", "Error of a zone, users (95%)"]
     rows = [
         [
             _title(level),
             f"{level['zones']:,}",
             f"{level['share']:.1%}" if level["share"] else "not asked",
-            "" if level["noise_stddev"] is None else f"± {_figure(1.96 * level['noise_stddev'])}",
-            f"± {_figure(1.96 * level['stddev'])}",
+            "" if level["noise_stddev"] is None else f"± {significant(Z * level['noise_stddev'], 2)}",
+            f"± {significant(Z * level['stddev'], 2)}",
         ]
         for level in get(manifest, "zones.levels", [])
     ]

@@ -11,28 +11,50 @@ export const plural = (count: number, one: string, many = `${one}s`): string => 
 export const percent = (share: number, digits?: number): string => `${rounded(100 * share, digits ?? (share > 0.01 && share < 0.99 ? 0 : 1))}%`;
 export const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** Digits behind the point (negative before it) of a number that is known to ± margin: the margin's first digit. */
-export function knownDigits(margin: number): number {
-  return margin > 0 && Number.isFinite(margin) ? clamp(-Math.floor(Math.log10(margin) + 1e-9), -15, 9) : 0;
+// A number is rounded to the power of ten nearest to its standard error, as schemas/known_digits.py does.
+const Z = 1.96; // standard errors to each side that a 95% interval reaches
+
+/** Digits behind the point (negative before it) of a number with this standard error. */
+export function knownDigits(stddev: number): number {
+  return stddev > 0 && Number.isFinite(stddev) ? clamp(-Math.round(Math.log10(stddev)), -15, 12) : 0;
 }
-/** A number rounded to the first digit of its margin: 319,942 ± 812 is 319,900. */
-export function known(value: number, margin: number): string {
-  const digits = knownDigits(margin);
+/** A number rounded to what is known: 319,942 with a standard error of 812 is 320,000. */
+export function known(value: number, stddev: number): string {
+  const digits = knownDigits(stddev);
   if (digits >= 0) return rounded(value, digits);
   const unit = 10 ** -digits;
   return whole(Math.round(value / unit) * unit);
 }
-/** An interval, its ends rounded outward to a tenth of its width: 319,100 to 320,800. */
+const spread = (low: number, high: number): number => (high - low) / (2 * Z);
+/** A number rounded to what its 95% interval says is known. */
+export const within = (value: number, low: number, high: number): string => known(value, spread(low, high));
+/** A 95% interval with the digits that are known, its ends rounded outward: 319,000 to 321,000. */
 export function interval(low: number, high: number): string {
-  const unit = 10 ** -knownDigits((high - low) / 4);
-  const digits = Math.max(knownDigits((high - low) / 4), 0);
-  return `${rounded(Math.floor(low / unit + 1e-6) * unit, digits)} to ${rounded(Math.ceil(high / unit - 1e-6) * unit, digits)}`;
+  const digits = knownDigits(spread(low, high));
+  const unit = 10 ** -digits;
+  return `${rounded(Math.floor(low / unit + 1e-6) * unit, Math.max(digits, 0))} to ${rounded(Math.ceil(high / unit - 1e-6) * unit, Math.max(digits, 0))}`;
 }
-/** A share with its interval in percent, as 12% (9% to 15%), with as many digits as the interval asks for. */
+/** A share with its interval in percent, with the digits that are known: 12% (9% to 15%). */
 export function shareWords(share: number, low: number, high: number): string {
-  const digits = clamp(Math.ceil(Math.log10(0.03 / Math.max(high - low, 1e-9))), 0, 6);
-  const unit = 10 ** (digits + 2);
-  return `${percent(share, digits)} (${percent(Math.floor(low * unit + 1e-6) / unit, digits)} to ${percent(Math.ceil(high * unit - 1e-6) / unit, digits)})`;
+  return `${within(100 * share, 100 * low, 100 * high)}% (${interval(100 * low, 100 * high).replace(" to", "% to")}%)`;
+}
+/** A number of users and its 95% interval as a reader is shown them, 0 or more: a negative one is noise on few or none. */
+export const notNegative = (value: number, low: number, high: number): [number, number, number] => [Math.max(value, 0), Math.max(low, 0), high - Math.min(value, 0)];
+/** A noisy number of users with its margin: 74,000 users (± 4,100, 95%), or 0 users (at most 390, 95%). */
+export function counted(users: number, stddev: number): string {
+  const margin = significant(Z * stddev, 2);
+  return `${known(Math.max(users, 0), Math.max(stddev, 1))} users${stddev > 0 ? ` (${users < 0 ? "at most" : "\u00b1"} ${margin}, 95%)` : ""}`;
+}
+/** An upper bound of a count that noise may explain, of two digits, rounded up. A negative estimate counts as 0. */
+export function atMost(value: number, high: number): string {
+  const most = high - Math.min(value, 0);
+  const unit = Math.max(10 ** Math.floor(Math.log10(Math.max(most, 1)) - 1), 0.1);
+  return significant(Math.ceil(most / unit - 1e-6) * unit, 2);
+}
+/** A lower bound of a count, of two digits, rounded down. */
+export function atLeast(low: number): string {
+  const unit = 10 ** (Math.floor(Math.log10(Math.max(low, 1e-9))) - 1);
+  return significant(Math.floor(low / unit + 1e-6) * unit, 2);
 }
 
 /** The smallest of 1, 2, 5 times a power of ten that is not below `least`. */

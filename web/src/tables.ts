@@ -1,7 +1,7 @@
 // The report's tables: a click on a column's name sorts the rows by it.
 import { button } from "./dom";
 
-/** The number that a text begins with, such as 3.7e-11 of `3.7e-11 ± 2e-13`; NaN where it begins with none. */
+/** The number that a text begins with, such as 3.7e-11 of `3.7e-11 (se 2e-13)`; NaN where it begins with none. */
 export function numberOf(text: string): number {
   const found = /^[\u2212+-]?[\d,]*\.?\d+(e[+-]?\d+)?/i.exec(text.trim());
   return found ? Number(found[0].replaceAll(",", "").replace("\u2212", "-")) : NaN;

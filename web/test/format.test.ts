@@ -1,17 +1,24 @@
 import { expect, test } from "vitest";
-import { interval, known, metres, niceStep, place, shareWords, significant } from "../src/format";
+import { atLeast, atMost, counted, interval, known, metres, niceStep, notNegative, place, shareWords, significant, within } from "../src/format";
+import numbers from "./numbers.json";
 
-test("a number is rounded to the first digit of its margin", () => {
-  expect(known(319_942, 812)).toBe("319,900");
-  expect(known(319_942, 4_000)).toBe("320,000");
-  expect(known(0.123456, 0.004)).toBe("0.123");
-  expect(known(-12.3, 2)).toBe("−12");
-  expect(known(-0.2, 3)).toBe("0");
+test.each(numbers.values as [number, number, string][])("%d with a standard error of %d", (value, stddev, text) => {
+  expect(known(value, stddev)).toBe(text);
 });
 
-test("the ends of an interval are rounded outward", () => {
-  expect(interval(319_134, 320_752)).toBe("319,100 to 320,800");
-  expect(interval(9.91, 10.04)).toBe("9.91 to 10.04");
+test.each(numbers.intervals as [number, number, number, string, string, string][])("%d in %d to %d, ends rounded outward", (value, low, high, text, least, most) => {
+  expect(within(value, low, high)).toBe(text);
+  expect(interval(low, high)).toBe(`${least} to ${most}`);
+});
+
+test.each(numbers.counted as [number, number, string][])("%d users, margin of %d", (users, stddev, text) => {
+  expect(counted(users, stddev)).toBe(text);
+});
+
+test("a negative number of users is shown as 0 with an upper bound", () => {
+  for (const [value, low, high, ...shown] of numbers.not_negative) expect(notNegative(value, low, high)).toEqual(shown);
+  expect([atMost(-300, -100), atMost(3, 9.04), atMost(3, 1234), atMost(0, 0.03)]).toEqual(["200", "9.1", "1,300", "0.1"]);
+  expect([1239, 12.9, 0.44].map(atLeast)).toEqual(["1,200", "12", "0.44"]);
 });
 
 test("a share has as many digits as its interval asks for", () => {

@@ -7,7 +7,7 @@ import type { ComparisonBody, MethodRow, Night } from "../src/views";
 
 describe("an answer in words", () => {
   it("has the digits that are known", () => {
-    expect(answerWords({ users: 1234.4, stddev: 52, inside: 1 }, false)).toEqual(["about 1,200 users", "1,130 to 1,340, 95% interval", ""]);
+    expect(answerWords({ users: 1234.4, stddev: 52, inside: 1 }, false)).toEqual(["about 1,200 users", "1,100 to 1,400, 95% interval", ""]);
     expect(answerWords({ users: 1234.4, stddev: 52, inside: 1 }, true)[1]).toContain("the true interval may be wider");
   });
   it("is a bound where nobody may be there", () => {
@@ -78,7 +78,7 @@ describe("nights", () => {
     expect(earlier(nights, nights[0], 1)).toBe(null);
   });
   it("have users with the digits that are known", () => {
-    expect(usersOf({ users: 74_246.9, users_stddev: 2080 })).toBe("74,000 ± 4,100 users");
+    expect(usersOf({ users: 74_246.9, users_stddev: 2080 })).toBe("74,000 users (± 4,100, 95%)");
     expect(usersOf({ users: 74_246.9, users_stddev: null })).toBe("74,247 users");
     expect(usersOf({ users: null, users_stddev: null })).toBe(null);
   });

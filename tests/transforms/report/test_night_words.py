@@ -73,7 +73,7 @@ def test_the_places_that_differ_most_come_first_with_the_digits_that_are_known()
     changes = [PlaceChange(("r1",), 310.0, 120.0, 500.0, 640.0), PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)]
     assert changes_table(changes).rows == [
         ["r0213", "2,100", "1,500", "2,700", "150"],
-        ["r1", "310", "120", "500", "640"],
+        ["r1", "300", "100", "500", "640"],
     ]
 
 

@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
-from sfumato.transforms.report.numbers import (
-    about,
-    between,
-    column_texts,
-    figures,
-    length,
-    percent,
-    plural,
-    tiny,
-    with_interval,
-)
+from sfumato.schemas.known_digits import about, between, figures, not_negative, with_interval
+from sfumato.transforms.report.numbers import column_texts, coordinates, length, percent, plural, tiny
+from sfumato.transforms.text_tables import counted
+
+# The pages' script has the same rules, and tests them against the same file.
+EXAMPLES = json.loads((Path(__file__).parents[3] / "web/test/numbers.json").read_text())
+
+
+@pytest.mark.parametrize(("value", "stddev", "text"), EXAMPLES["values"])
+def test_digits_follow_the_standard_error(value: float, stddev: float, text: str) -> None:
+    assert figures(value, stddev) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "spread", "text"),
+    ("value", "stddev", "text"),
     [
-        (38.58321, 0.19, "38.58"),
-        (38.58321, 0.0019, "38.5832"),
         (38.58321, 0.0, "38.5832"),
-        (-12.0, 1.5, "−12.0"),
-        (1234567.0, 4500.0, "1,234,600"),
         (5.0, math.nan, "5"),
         (5.0, math.inf, "5"),
-        (-0.001, 0.5, "0.00"),
         (0.0, 0.0, "0"),
-        (6.1e18, 4.4e16, "6.100 × 10¹⁸"),
-        (3.4e-9, 1e-10, "3.40 × 10⁻⁹"),
+        (6.123e18, 4.4e16, "6.1 × 10¹⁸"),
+        (3.41e-9, 1e-10, "3.4 × 10⁻⁹"),
         (1e300, 0.0, "1.00000 × 10³⁰⁰"),
         (math.nan, 1.0, "unknown"),
         (math.inf, 1.0, "∞"),
         (-math.inf, math.nan, "−∞"),
     ],
 )
-def test_digits_follow_the_spread(value: float, spread: float, text: str) -> None:
-    assert figures(value, spread) == text
+def test_numbers_of_any_size_are_written(value: float, stddev: float, text: str) -> None:
+    assert figures(value, stddev) == text
+
+
+@pytest.mark.parametrize(("value", "low", "high", "text", "least", "most"), EXAMPLES["intervals"])
+def test_intervals_are_rounded_outward(value: float, low: float, high: float, text: str, least: str, most: str) -> None:
+    assert with_interval(value, low, high) == (text, least, most)
+    assert between(low, high) == f"{least} to {most}"
+
+
+@pytest.mark.parametrize(("users", "stddev", "text"), EXAMPLES["counted"])
+def test_numbers_of_users_state_their_margin(users: float, stddev: float, text: str) -> None:
+    assert counted(users, stddev) == text
+
+
+@pytest.mark.parametrize("row", EXAMPLES["not_negative"])
+def test_negative_numbers_of_users_become_zero(row: list[float]) -> None:
+    assert not_negative(*row[:3]) == tuple(row[3:])
 
 
 @pytest.mark.parametrize(
@@ -52,22 +65,13 @@ def test_users_are_rounded_within_their_interval(users: float, stddev: float, te
     assert abs(float(text.replace(",", "")) - max(users, 0)) <= max(1.96 * stddev, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("value", "low", "high", "texts"),
-    [
-        (1.8276, 1.7972, 1.8552, ("1.83", "1.79", "1.86")),
-        (41.82, 41.43, 42.69, ("41.8", "41.4", "42.7")),
-        (119_950.0, 118_900.0, 121_020.0, ("120,000", "118,900", "121,100")),
-        (-0.01, -3.0, 3.0, ("0", "−3", "3")),
-        (5.0, 5.0, 5.0, ("5.000000", "5.000000", "5.000000")),
-    ],
-)
-def test_intervals_are_rounded_outward(value: float, low: float, high: float, texts: tuple[str, str, str]) -> None:
-    assert with_interval(value, low, high) == texts
+@pytest.mark.parametrize("size", [2.0, 0.13 / 64, 1e-5, 0.1 / 1024])
+def test_coordinates_tell_cells_apart(size: float) -> None:
+    assert coordinates(0.5 * size, 3.0, size) != coordinates(1.5 * size, 3.0, size)
+    assert coordinates(1.0, -3.0 + 0.5 * size, size) != coordinates(1.0, -3.0 + 1.5 * size, size)
 
 
 def test_other_numbers() -> None:
-    assert between(3.9512, 4.0931) == "3.951 to 4.093"
     assert column_texts([0.5, -3.0, 2.25]) == ["0.50", "−3.00", "2.25"]
     assert [percent(one) for one in (0.5, 0.0231, 5e-5, 0.0)] == ["50%", "2.31%", "under 0.01%", "0%"]
     assert [tiny(one) for one in (1e-8, 2.5e-6, 0.01)] == ["10⁻⁸", "2.5 × 10⁻⁶", "0.01"]

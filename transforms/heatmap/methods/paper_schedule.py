@@ -77,7 +77,7 @@ class PaperSchedule:
             return None
         stddev, last = state.noise_stddev(state.budget.remaining), state.results[-1].to_estimate()
         # Eq. 6 by the least noise that the next sub-query can have. Its own epsilon follows from its tree, and so is
-        # not known yet.
+        # not known yet. Algorithm 2, line 17, passes the last sub-query's target instead, which contradicts Eq. 6.
         by_noise = self.split_threshold * math.sqrt(state.categories) * stddev
         threshold = by_noise if self.split_count is None else self.split_count
         if self.interval_width is not None:
@@ -102,10 +102,11 @@ class PaperSchedule:
 def target_epsilon(state: HeatmapState, length: int, calibration: float, target: str = "corrected") -> float:
     """The epsilon at which the aggregated noise of T = `length` entries is c U / T (Eqs. 7 and 8).
 
-    Errata: c U / T is two standard deviations, because only then do the paper's vector length 340 and last epsilon 0.76
-    come out. The printed factor sqrt(ceil(S / U)), which is 1 from U = S on, should divide the target by
-    sqrt(ceil(U / S)). `corrected` does both. `literal_factor` takes the printed factor, so that every shard has the
-    noise that the sum should have. `printed` also takes c U / T for one standard deviation.
+    Errata: c U / T is two standard deviations, and the printed factor sqrt(ceil(S / U)), which is 1 from U = S on,
+    should divide the target by sqrt(ceil(U / S)). The authors' code has both: it calls
+    `get_eps_from_two_std(c * sqrt(S / U) * U / T)` (google-research/federated, analytics/location_heatmaps).
+    `corrected` does both. `literal_factor` takes the printed factor, so that every shard has the noise that the sum
+    should have. `printed` also takes c U / T for one standard deviation.
     """
     reading = TARGETS[target]
     stddev = calibration * state.cohort.users / length / reading.deviations

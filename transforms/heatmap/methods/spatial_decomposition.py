@@ -19,7 +19,7 @@ class SpatialDecomposition(Pyramid):
     """budget_doubling: epsilon doubles every so many levels towards the leaves; below 0 towards the root.
 
     3 is the geometric budget of Cormode et al., 2^(i/3) for level i. Paper 000 names it, but says that "higher levels"
-    get more (Section 6.2). That is -3, and the better choice for a map of a single level.
+    get more (Section 6.2). That is -3, and the better choice for a single level of an even map.
     """
 
     NAME: ClassVar[str] = "spatial_decomposition"

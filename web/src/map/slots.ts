@@ -1,7 +1,7 @@
 // Maps of every slot of time: a slider over the slots, a button that plays them, and the curve of a place over the slots.
 import { ChartFigure, type Mark } from "../chart/figure";
 import { button, h } from "../dom";
-import { interval, known } from "../format";
+import { atMost, interval, within } from "../format";
 import type { Tools } from "../product";
 import type { Bounds, TimeSlots } from "../views";
 import { Cells } from "./cells";
@@ -14,8 +14,8 @@ type Estimate = [value: number, low: number, high: number];
 /** Users in a slot in words: [value, margin]. */
 export function slotWords([value, low, high]: Estimate): [string, string] {
   const margin = `${interval(low, high)}, 95% interval, for this slot by itself`;
-  if (low <= 0) return [`no more than about ${known(high, Math.max(high / 10, 0.1))} users`, "perhaps nobody: not told apart from zero"];
-  return [`about ${known(value, (high - low) / 4)} users`, margin];
+  if (low <= 0) return [`no more than about ${atMost(value, high)} users`, "perhaps nobody: not told apart from zero"];
+  return [`about ${within(value, low, high)} users`, margin];
 }
 
 /** The users of a place in each slot, or of the whole region for row -1. */

@@ -1,7 +1,7 @@
 // Ranked items, prefixes or groups: a table that one can sort, filter and unfold, with a bar and an interval in each row.
 import { choice, h, svg } from "../dom";
 import { csv, offer } from "../download";
-import { clamp, interval, known, niceStep, percent, significant, whole } from "../format";
+import { clamp, interval, known, niceStep, percent, significant, whole, within } from "../format";
 import type { Product, Tools } from "../product";
 import type { Bar, BarsBody, PageView } from "../views";
 
@@ -147,9 +147,8 @@ export function barTable(body: BarsBody, key: string, value: string, tools: Tool
     axis.replaceChildren(...scale.ticks.filter((_, i) => i % Math.ceil(scale.ticks.length / 5) === 0).map((tick) => svg("text", { x: at(scale.at(tick)), y: 14, "text-anchor": scale.at(tick) < 0.05 ? "start" : scale.at(tick) > 0.93 ? "end" : "middle" }, tick >= 1e4 ? `${significant(tick / 1000)}k` : significant(tick))));
     list.replaceChildren(...shown.slice(0, most).map(([i, depth]) => {
       const bar = body.bars[i];
-      const half = (bar.high - bar.low) / 2;
       return h("tr", { class: depth ? "inner" : "outer" }, h("td", { class: "rank" }, depth ? "" : String(ranks.get(i))), nameOf(i, depth), h("td", { class: "plot" }, plot(bar, scale)),
-        h("td", { class: "number" }, known(bar.value, half / 2), h("small", {}, interval(bar.low, bar.high))),
+        h("td", { class: "number" }, within(bar.value, bar.low, bar.high), h("small", {}, interval(bar.low, bar.high))),
         h("td", { class: "number" }, grouped ? (bar.users === null ? "" : known(bar.users, Math.max(bar.users / 50, 1))) : bar.share === null ? "" : bar.share < 1e-4 ? "< 0.01%" : percent(bar.share, bar.share < 0.1 ? 2 : 1)));
     }));
     heads.querySelectorAll("[data-by]").forEach((one) => one.setAttribute("aria-sort", one.getAttribute("data-by") === rows.by ? (rows.down ? "descending" : "ascending") : "none"));

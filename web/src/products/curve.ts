@@ -2,7 +2,7 @@
 import { ChartFigure, type ChartOptions, type Mark, type Tip } from "../chart/figure";
 import { choice, h } from "../dom";
 import { csv, offer, pngOfSvg, svgOf } from "../download";
-import { clamp, interval, known, percent, rounded, shareWords, significant, whole } from "../format";
+import { clamp, interval, percent, rounded, shareWords, significant, whole, within } from "../format";
 import type { Product } from "../product";
 import type { CurveBody, RangeRow } from "../views";
 
@@ -19,14 +19,14 @@ export function shareAt(body: CurveBody, value: number): [share: number, low: nu
   return [0, 1, 2].map((i) => from[i] + part * (to[i] - from[i])) as [number, number, number];
 }
 
-const usersWords = ({ users, users_low, users_high }: RangeRow): string => `about ${known(users, (users_high - users_low) / 2)} users`;
+const usersWords = ({ users, users_low, users_high }: RangeRow): string => `about ${within(users, users_low, users_high)} users`;
 
 export const showCurve: Product = (view, root, tools) => {
   const body = view.body as CurveBody;
   const [first, last] = [body.value[0], body.value[body.value.length - 1]];
   const digits = clamp(Math.ceil(-Math.log10((last - first) / 2000)), 0, 12);
   const written = (value: number): string => rounded(Number(value.toFixed(digits)), [...Array(digits).keys()].find((places) => Number(value.toFixed(places)) === Number(value.toFixed(digits))) ?? digits);
-  const quantileWords = body.quantiles.map((one) => `${significant(100 * one.share, 4)}%: ${known(one.value, (one.high - one.low) / 2)}`);
+  const quantileWords = body.quantiles.map((one) => `${significant(100 * one.share, 4)}%: ${within(one.value, one.low, one.high)}`);
   const x = { label: body.column, domain: [first, last] as const };
   let [chosen, picked] = [-1, -1]; // range and quantile
 
@@ -115,7 +115,7 @@ export const showCurve: Product = (view, root, tools) => {
     }));
     return rows.length ? h("section", {}, h("h2", {}, title), list) : null;
   }
-  const quantiles = answers("Quantiles", body.quantiles.map((one, i) => [`${quantileWords[i].split(":")[0]} below`, known(one.value, (one.high - one.low) / 2), interval(one.low, one.high)]), (place) => (picked = place));
+  const quantiles = answers("Quantiles", body.quantiles.map((one, i) => [`${quantileWords[i].split(":")[0]} below`, within(one.value, one.low, one.high), interval(one.low, one.high)]), (place) => (picked = place));
   const ranges = answers("Ranges", body.ranges.map((one) => [`${written(one.low)} to below ${written(one.high)}`, usersWords(one).replace(/ users$/, ""), interval(one.users_low, one.users_high)]), (place) => (chosen = place));
   const pledge = h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words")));
   root.append(board, h("aside", { class: "panel", "aria-label": "Answers" }, ...[quantiles, ranges, pledge].filter((one) => one !== null)));

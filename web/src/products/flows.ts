@@ -1,7 +1,7 @@
 // Flows: arcs on a map, those from or to a chosen cell, the largest as a list, and a matrix of large cells.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, interval, known, place, plural, significant } from "../format";
+import { atMost, capital, interval, notNegative, place, plural, significant, within } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Scene } from "../map/ground";
@@ -49,9 +49,9 @@ export function middleOf({ map, flows }: Pick<FlowsBody, "map" | "flows">, { lev
 }
 
 /** The trips of a flow with their interval. */
-export function tripWords(trips: number, low: number, high: number): [string, string] {
-  const value = high - low > 0 ? known(trips, (high - low) / 4) : significant(trips);
-  return [`about ${value} trips`, `${interval(low, high)}, 95% interval`];
+export function tripWords(...row: [trips: number, low: number, high: number]): [string, string] {
+  const [trips, low, high] = notNegative(...row);
+  return [`about ${high > low ? within(trips, low, high) : significant(trips)} trips`, `${interval(low, high)}, 95% interval`];
 }
 
 /** The name of a large cell: a letter from the west and a number from the north. */
@@ -94,8 +94,8 @@ class FlowMap {
       if (row < 0) return null;
       const layer = body.map.layers[0];
       const facts = layer.measures.map(({ name, value, low, high }): [string, string] => {
-        const [from, to] = [low[row] ?? 0, high[row] ?? 0];
-        return [name, `about ${known(value[row] ?? 0, Math.max((to - from) / 4, 0.1))} (${interval(from, to)})`];
+        const [trips, from, to] = notNegative(value[row] ?? 0, low[row] ?? 0, high[row] ?? 0);
+        return [name, `about ${within(trips, from, to)} (${interval(from, to)})`];
       });
       return { value: capital(this.name(cellOf(body.map, row))), margin: `Click or Enter: flows ${this.way === 2 ? "to" : "from"} this ${this.noun}`, facts: [...facts, ["Intervals", "the ends of the flows' 95% intervals, added up"], [capital(this.noun), layer.cell_id[row]]] };
     });
@@ -143,7 +143,7 @@ class FlowMap {
   name(cell: Cell): string {
     if (this.body.flows.centres) return this.body.map.layers[0].cell_id[cell.x];
     const [x, y] = middleOf(this.body, cell);
-    return this.figure.nearest(x, y) ?? place(x, y, Math.min(...this.body.map.finest_metres) * 4);
+    return this.figure.nearest(x, y) ?? place(x, y, Math.min(...this.body.map.finest_metres));
   }
 
   /** Marks cells on the map. */
@@ -225,7 +225,7 @@ function matrixOf(matrix: FlowMatrix, map: FlowMap): HTMLElement {
   const fields: HTMLElement[] = [];
   const rows = names.map((from, i) => h("tr", {}, h("th", { scope: "row" }, from, h("small", {}, map.name(cells[i]))), names.map((to, j) => {
     const [trips, low, high] = [matrix.trips[i][j], matrix.low[i][j], matrix.high[i][j]];
-    const [value, margin] = low > 0 ? tripWords(trips, low, high) : [`no more than about ${known(high, Math.max(high / 10, 1))} trips`, "perhaps none: not told apart from zero"];
+    const [value, margin] = low > 0 ? tripWords(trips, low, high) : [`no more than about ${atMost(trips, high)} trips`, "perhaps none: not told apart from zero"];
     const text = `${from} to ${to}: ${value} (${margin}). From ${map.name(cells[i])} to ${map.name(cells[j])}.`;
     const share = low > 0 ? Math.cbrt(Math.max(trips, 0) / most) : 0;
     const field = h("td", { title: text, tabindex: fields.length ? -1 : 0, "aria-label": text });

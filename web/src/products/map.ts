@@ -1,7 +1,7 @@
 // A map of cells: what its colours show, its layers, the list of what is surely high, and the value under the pointer.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, clamp, interval, known, percent, shareWords, significant } from "../format";
+import { atLeast, atMost, capital, clamp, interval, notNegative, percent, shareWords, significant, within } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import { SlotPanel } from "../map/slots";
@@ -17,8 +17,9 @@ export function valueWords(measure: Measure, row: number): [string, string] {
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "its interval is not known"];
   const level = "95% interval, for this place by itself";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
-  if (measure.kind === "count" && measure.uncertain[row]) return [`no more than about ${known(Math.max(high, 0), Math.max(high / 10, 0.1))} ${measure.unit}`, "perhaps nobody: not told apart from zero"];
-  return [`about ${known(value, (high - low) / 4)} ${measure.unit}`.trim(), `${interval(low, high)}, ${level}`];
+  if (measure.kind === "count" && measure.uncertain[row]) return [`no more than about ${atMost(value, high)} ${measure.unit}`, "perhaps nobody: not told apart from zero"];
+  const shown = measure.kind === "count" ? notNegative(value, low, high) : [value, low, high] as const;
+  return [`about ${within(...shown)} ${measure.unit}`.trim(), `${interval(shown[1], shown[2])}, ${level}`];
 }
 
 /** How large a cell is: its sides, or a polygon's area. */
@@ -60,9 +61,9 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
 /** What the list says of a cell, and in more words. Cells of several sizes are told by their density. */
 function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
-  if (measure.kind !== "count") return [`${known(value, (high - low) / 4)} (${interval(low, high)})`, interval(low, high)];
-  const users = `at least ${known(Math.floor(low), (high - low) / 20)} ${measure.unit}`;
-  const density = `at least ${significant(low / (figure.cells?.area(row) ?? 1), 2)} per ${figure.projection.areaUnit}`;
+  if (measure.kind !== "count") return [`${within(value, low, high)} (${interval(low, high)})`, interval(low, high)];
+  const users = `at least ${atLeast(low)} ${measure.unit}`;
+  const density = `at least ${atLeast(low / (figure.cells?.area(row) ?? 1))} per ${figure.projection.areaUnit}`;
   return [sameSize ? users : density, `${users} in ${sizeWords(figure, body, row)}`];
 }
 
@@ -117,7 +118,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       bar.style.background = figure.cells?.colour(row) ?? "";
       const zone = figure.cells?.layer.shapes ? figure.cells.layer.cell_id[row] : null;
       const near = figure.nearest(longitude, latitude);
-      const name = zone ?? near ?? figure.projection.place(longitude, latitude, finest * 4);
+      const name = zone ?? near ?? figure.projection.place(longitude, latitude, finest);
       const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
       item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", h("span", { class: "bar", "aria-hidden": "true" }, bar));
       return h("li", {}, item);

@@ -1,7 +1,7 @@
 // Range queries: a square drawn on the map, put there by a click or a key, or typed in; and how many users it holds.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { clamp, interval, known, metres, percent, place } from "../format";
+import { atMost, clamp, interval, known, metres, percent, place } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit } from "../map/figure";
 import type { Box, Scene } from "../map/ground";
@@ -25,8 +25,8 @@ export function answerWords({ users, stddev, inside }: Answer, lower: boolean): 
   const [low, high] = [Math.max(users - Z * stddev, 0), users + Z * stddev];
   const note = inside < 1 ? `Of this square, ${percent(clamp(inside, 0.001, 0.999))} lies in the region; the answer is of that part.` : "";
   const wide = lower ? "; the true interval may be wider" : "";
-  if (low <= 0) return [`no more than about ${known(high, Math.max(high / 10, 0.1))} users`, `perhaps nobody: not told apart from zero${wide}`, note];
-  return [`about ${known(users, Z * stddev)} users`, `${interval(low, high)}, 95% interval${wide}`, note];
+  if (low <= 0) return [`no more than about ${atMost(users, high)} users`, `perhaps nobody: not told apart from zero${wide}`, note];
+  return [`about ${known(users, stddev)} users`, `${interval(low, high)}, 95% interval${wide}`, note];
 }
 
 export const roundedSquare = (x: number, y: number, size: number): Square => ({

@@ -2,7 +2,7 @@
 import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, clamp, interval, known, percent, plural, significant, whole } from "../format";
+import { capital, clamp, counted, interval, known, percent, plural, significant, whole } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
@@ -30,11 +30,7 @@ export function earlier(nights: Night[], night: Night, days: number): Night | nu
 }
 
 /** A night's number of users with the digits that are known, and its 95% margin; null without a number. */
-export function usersOf({ users, users_stddev: stddev }: Pick<Night, "users" | "users_stddev">): string | null {
-  if (users === null) return null;
-  const margin = Z * (stddev ?? 0);
-  return margin > 0 ? `${known(users, margin)} ± ${significant(margin, 2)} users` : `${whole(users)} users`;
-}
+export const usersOf = ({ users, users_stddev: stddev }: Pick<Night, "users" | "users_stddev">): string | null => (users === null ? null : counted(users, stddev ?? 0));
 
 /** Whether a night's answers are among those on which the estimate of `shown` rests. */
 const restsOn = (shown: Night | null, { date }: Night): boolean => (shown?.rests_on ?? []).some(([first, last]) => first <= date && date <= last);
@@ -53,7 +49,7 @@ export function rowOf(ids: string[], id: string): number | null {
 export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOptions {
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
   const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : restsOn(chosen[B], night) ? "s2" : "s5");
-  const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, night.users ?? 0, style(night)] as const);
+  const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, Math.max(night.users ?? 0, 0), style(night)] as const);
   const has = (key: string): boolean => bars.some(([, , , one]) => one === key);
   return {
     title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
@@ -78,10 +74,7 @@ function spendingChart(body: TimelineBody): ChartOptions | null {
   };
 }
 
-const points = (share: number, margin: number): string => `${share > 0 ? "+" : ""}${known(100 * share, 100 * margin)} points`;
-
-/** Where a place of a list is, in words. */
-const placeOf = ({ projection }: MapFigure, longitude: number, latitude: number): string => projection.place(longitude, latitude, projection.axes ? projection.span / 1000 : 400);
+const points = (share: number, stddev: number): string => `${share > 0 ? "+" : ""}${known(100 * share, 100 * stddev)} points`;
 
 /** What is shown: night B, the night A that it is compared with, and which of them or their change is on the map. */
 class Timeline {
@@ -198,7 +191,7 @@ class Timeline {
     this.chart.setTip(this.nights.map(({ date }) => time(date)), (at) => {
       const night = this.nights[at];
       const { date, epsilon, job, map, safe } = night;
-      return { x: time(date), y: night.users ?? 0, value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : `${job}, no map`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
+      return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : `${job}, no map`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
     this.kinds.replaceChildren(choice("Map", a ? [`A, ${shortDate(a.date)}`, `B, ${shortDate(b.date)}`, "Change"] : [`B, ${shortDate(b.date)}`], a ? this.shown : 0, (kind) => this.showKind(a ? kind : B)));
     try {
@@ -279,7 +272,7 @@ class Timeline {
     const near = this.figure.nearest(hit.longitude, hit.latitude);
     const { length, place } = this.figure.projection;
     return {
-      value: changed ? capital(points(difference, Z * deviation)) : "Not told apart from noise and chance", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval`,
+      value: changed ? capital(points(difference, deviation)) : "Not told apart from noise and chance", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval`,
       facts: [["A", at(before, this.other())], ["B", at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${length(map.finest_metres[0] * side)} × ${length(map.finest_metres[1] * side)}`],
         ...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(hit.longitude, hit.latitude, Math.min(...map.finest_metres))]],
     };
@@ -304,10 +297,15 @@ class Timeline {
       mark.style.width = `${(100 * Math.abs(difference)) / most}%`;
       mark.style.background = figure.cells?.colour(row) ?? "";
       const item = button("", () => figure.goTo(row), { title: "Show on the map" });
-      item.append(h("span", {}, figure.nearest(longitude, latitude) ?? placeOf(figure, longitude, latitude)), h("b", {}, `${points(difference, (high - low) / 2)}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
+      item.append(h("span", {}, this.placeOf(figure, longitude, latitude)), h("b", {}, `${points(difference, (high - low) / (2 * Z))}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
     this.listed.replaceChildren(h("h2", {}, "Surely changed most"), h("p", { class: "quiet" }, "Percentage points of all users, by the end of the interval that is nearer to none."), h("ol", { class: "places" }, items));
+  }
+
+  /** Where a place of a list is, in words: its coordinates tell the finest cells apart. */
+  private placeOf(figure: MapFigure, longitude: number, latitude: number): string {
+    return figure.nearest(longitude, latitude) ?? figure.projection.place(longitude, latitude, Math.min(...(this.current?.maps ?? []).flatMap((map) => map?.finest_metres ?? [])));
   }
 
   private listUnexpected(changes: PlaceChange[], layer: Layer, figure: MapFigure): void {
@@ -321,14 +319,14 @@ class Timeline {
       const row = rowOf(layer.cell_id, change.cell_ids[0]);
       const cell = row === null ? null : figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
-      const margin = (change.high - change.low) / 2;
+      const stddev = (change.high - change.low) / (2 * Z);
       const mark = h("i");
       mark.style.width = `${(100 * Math.abs(gain(change))) / Math.max(Math.abs(gain(sorted[0])), 1e-12)}%`;
       mark.style.background = "var(--hot)";
       const item = button("", () => row !== null && figure.goTo(row), { title: "Show on the map" });
-      item.append(h("span", {}, cell ? (figure.nearest(longitude, latitude) ?? placeOf(figure, longitude, latitude)) : change.cell_ids.join(" ")),
-        h("b", {}, `${gain(change) > 0 ? "+" : ""}${known(gain(change), margin)} users`),
-        h("span", { class: "wide-line" }, `${interval(change.low, change.high)} users; ${known(change.expected, margin / 20)} expected`),
+      item.append(h("span", {}, cell ? this.placeOf(figure, longitude, latitude) : change.cell_ids.join(" ")),
+        h("b", {}, `${gain(change) > 0 ? "+" : ""}${known(gain(change), stddev)} users`),
+        h("span", { class: "wide-line" }, `${interval(Math.max(change.low, 0), change.high)} users; ${known(Math.max(change.expected, 0), stddev / 10)} expected`),
         h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });

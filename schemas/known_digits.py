@@ -1,0 +1,87 @@
+"""Numbers as readers are shown them: with the digits that are known. Pure.
+
+`web/src/format.ts` has the same rules; `web/test/numbers.json` holds examples for both. Data files keep all digits.
+"""
+
+from __future__ import annotations
+
+import math
+
+Z = 1.96  # standard errors to each side that a 95% interval reaches
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_MOST_PLACES = 12
+_LARGE, _SMALL = 1e15, 1e-6  # beyond them numbers are written with a power of ten
+
+
+def figures(value: float, stddev: float) -> str:
+    """Returns a number rounded to what is known: to the power of ten nearest to its standard error.
+
+    Numbers without a usable standard error get six digits. What is not finite is written in words or as ∞.
+
+    Example:
+        >>> figures(1_000_000.3, 1.4), figures(2.94390, 3.6e-5), figures(319_942, 812)
+        ('1,000,000', '2.9439', '320,000')
+    """
+    if math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    places = _known_places(stddev)
+    known = places is not None
+    if places is None:
+        places = min(5 - math.floor(math.log10(max(abs(value), 1e-300))), _MOST_PLACES)
+    size = abs(value)
+    if size >= _LARGE or 0 < size < _SMALL:
+        digits = min(max(places + math.floor(math.log10(size)), 0), 5)
+        mantissa, power = f"{value:.{digits}e}".split("e")
+        text = f"{mantissa} × {raised(int(power))}"
+    else:
+        text = f"{round(value, places):,.{max(places, 0)}f}"
+        if not known and "." in text:
+            text = text.rstrip("0").rstrip(".")
+    return text.replace("-", "−") if text.strip("-0.") else text.lstrip("-")
+
+
+def with_interval(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """Returns a value and the ends of its 95% interval, rounded as `figures` does; the ends are rounded outward."""
+    stddev = (high - low) / (2 * Z)
+    places = _known_places(stddev)
+    if places is not None:
+        unit = 10.0**-places
+        low, high = math.floor(low / unit + 1e-6) * unit, math.ceil(high / unit - 1e-6) * unit
+    return figures(value, stddev), figures(low, stddev), figures(high, stddev)
+
+
+def between(low: float, high: float) -> str:
+    """Returns the ends of a 95% interval with the digits that are known, as in `3.9 to 4.1`."""
+    return " to ".join(with_interval(low, low, high)[1:])
+
+
+def not_negative(value: float, low: float, high: float) -> tuple[float, float, float]:
+    """Returns an estimated number of users and its 95% interval as a reader is shown them: 0 or more.
+
+    A negative estimate is noise on few users or none. It becomes 0, and the interval then reaches as far above 0 as it
+    reaches above the estimate: noise that hides nobody may hide that many.
+
+    Example:
+        >>> not_negative(-196, -474, 82)
+        (0, 0, 278)
+    """
+    return max(value, 0), max(low, 0), high - min(value, 0)
+
+
+def about(users: float, stddev: float) -> str:
+    """Returns a number of users with the digits that are known, in whole users, as in `320,000`; 0 if it is less."""
+    return figures(max(users, 0.0), max(stddev, 1.0))
+
+
+def raised(power: int) -> str:
+    """A power of ten, as in `10⁻⁸`."""
+    return f"10{str(power).translate(_RAISED)}"
+
+
+def _known_places(stddev: float) -> int | None:
+    """Returns the decimal places of the power of ten nearest to a standard error; None without a usable one."""
+    if not (math.isfinite(stddev) and stddev > 0):
+        return None
+    return min(-round(math.log10(stddev)), _MOST_PLACES)
