@@ -420,7 +420,7 @@ class PrivateRanges(beam.PTransform):
         >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateRanges
-        >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="ag", sizes=(500, 5000))
+        >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="grid", sizes=(500, 5000))
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     users = files | ranges | beam.Map(lambda model: model.answer(3.08, 1.08, 2_000)[0].users[0])

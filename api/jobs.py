@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfumato.pipelines.cli import worker_error
 from sfumato.pipelines.console import Console, shown_on
+from sfumato.pipelines.failures import error_of
 from sfumato.pipelines.run import columns_of, request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
@@ -100,8 +100,8 @@ def zones(
 
     Args:
         input: Parquet files or a table, see `heatmap`.
-        zones: a GeoJSON or GeoParquet file of polygons in longitude and latitude. In its place, h3=8, quadkey=15 or
-            s2=13 with region=... take the cells of an index.
+        zones: a GeoJSON or GeoParquet file of polygons in longitude and latitude. In its place, h3=8 or quadkey=15
+            with region=... take the cells of an index.
         id_column: property or column of the zones' ids; by default the first of levels.
         levels: columns of nested levels, from the finest to the coarsest. A zone is then exactly the sum of its parts.
         epsilon: privacy budget of the complete release, of all levels together.
@@ -356,7 +356,7 @@ def ranges(
         input: files or a table, see `heatmap`.
         region: see `heatmap`.
         epsilon: privacy budget of the complete release; default: 1.
-        method: auto (the default) and snh train networks (pip install 'sfumato[neural]'); grid, ag, dawa, privtree,
+        method: auto (the default) and snh train networks (pip install 'sfumato[neural]'); grid, ug and
             adaptive do not.
         sizes: (low, high) of the sides of the squares that the model is made for, in metres.
         output: see `heatmap`.
@@ -372,7 +372,7 @@ def ranges(
 
     Example:
         >>> release = sfumato.ranges(
-        ...     "logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), method="ag", sizes=(500, 5000)
+        ...     "logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), method="grid", sizes=(500, 5000)
         ... )
         >>> answers, share_inside = release.model.answer(longitude=3.08, latitude=1.08, size=2_000)
         >>> answers.users.shape, share_inside.tolist()
@@ -589,7 +589,7 @@ def _run(job: str, values: Mapping[str, Any]) -> None:
         except SfumatoError:
             raise
         except Exception as error:
-            found = worker_error(error)  # a worker's error comes wrapped by the runner
+            found = error_of(error)  # a worker's error comes wrapped by the runner
             if found is None:
                 raise
             raise found from error

@@ -131,7 +131,7 @@ class Release(published_release.Release):
 
         Args:
             path: the file, local or gs://.
-            format: geotiff, geojson, csv, gpkg, pmtiles, h3 or stac; None for that of the file's suffix.
+            format: geotiff, geojson, csv, gpkg, pmtiles or h3; None for that of the file's suffix.
             licence: that the file states, as an SPDX identifier such as CC-BY-4.0; None states none.
             table: of the release; None for the one with the map.
             resolution: of H3's cells, for the format h3.

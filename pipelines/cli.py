@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import gc
 import logging
-import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 
 from sfumato.pipelines.command_line import help_text, parse_command, wants_help
 from sfumato.pipelines.console import console, log_options
+from sfumato.pipelines.failures import error_of, message_of
 from sfumato.pipelines.interrupts import ended_by_signals, exit_status
 from sfumato.pipelines.run import JOBS, request_class, run_job
-from sfumato.schemas.errors import DataError, SfumatoError
+from sfumato.schemas.errors import SfumatoError
 from sfumato.transforms.logs import log_event
 
 CRASHED = 70
@@ -62,11 +62,7 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
     except Exception as error:
         if exit_status() is not None:  # Beam and others convert an interrupt into other errors
             return _interrupted()
-        # A worker's exception arrives wrapped by the runner, as the text of its traceback.
-        found = error if isinstance(error, SfumatoError) else worker_error(error)
-        if found is None and type(error).__name__ == "DataflowRuntimeException":
-            lines = list(filter(str.strip, str(error).splitlines()))  # a traceback may be between first and last line
-            found = DataError(" ".join(dict.fromkeys((lines[0], lines[-1]))))
+        found = error_of(error)
         if found is not None:
             return _fail(found)
         if log_format != "json":
@@ -98,33 +94,6 @@ def command(arguments: Sequence[str] | None = None) -> int:
 def _interrupted() -> int:
     log_event("interrupted", "interrupted; run it again: what was charged is resumed", logging.ERROR)
     return exit_status() or 130
-
-
-def worker_error(error: BaseException) -> SfumatoError | None:
-    """Returns the error of this package that a worker raised and the runner wrapped; None if there is none."""
-    # Between runner and worker Beam carries an error as text only (InstructionResponse.error, a formatted traceback),
-    # in the local runner too. So the type is read from the traceback's line `package.module.Type: text`. Only names
-    # qualified with their module count: other lines may quote anything, such as a file's content.
-    text = "".join(traceback.format_exception(error))
-    types = {
-        f"{error_type.__module__}.{error_type.__qualname__}": error_type for error_type in _subclasses(SfumatoError)
-    }
-    lines = re.findall(rf"^({'|'.join(map(re.escape, types))}): (.*)$", text, flags=re.MULTILINE)
-    if not lines:
-        return None
-    name, message = lines[-1]
-    return types[name](message_of(message))
-
-
-def message_of(error: object) -> str:
-    """An error's message without the step that Beam names after it."""
-    return re.sub(r" \[while running .*?\]\s*$", "", str(error))
-
-
-def _subclasses(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
-    for subclass in base.__subclasses__():
-        yield subclass
-        yield from _subclasses(subclass)
 
 
 def _fail(error: SfumatoError) -> int:

@@ -7,8 +7,6 @@ import os
 import platform
 import re
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,23 +20,24 @@ from importlib import metadata
 from pathlib import Path
 
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import JobServerOptions, PortableOptions
+from apache_beam.options.pipeline_options import PortableOptions
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from sfumato.pipelines.clock import MAX_SKEW, fast_clock, newest_time, slow_clock
 from sfumato.pipelines.folders import private_folder
+from sfumato.pipelines.inputs import check_listable
 from sfumato.pipelines.job_servers import OneJobRunner
 from sfumato.pipelines.memory import available_memory
-from sfumato.pipelines.refresh import read_config, verify_against_ledger
-from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, settings_of
+from sfumato.pipelines.published_nights import PublishedNights
+from sfumato.pipelines.refresh import read_config
+from sfumato.pipelines.runner_settings import flags_of, settings_of
 from sfumato.schemas.errors import CheckFailedError, SfumatoError
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.commands import DoctorRequest
 from sfumato.transforms.files import is_remote
-from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import check_limits, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
-from sfumato.transforms.release.catalog import published_releases
 from sfumato.transforms.storage import matching
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -46,9 +45,7 @@ _SHOWN = ("apache-beam", "pyarrow", "numpy")  # versions that the line of versio
 _GB = 1e9
 _MEMORY = 0.5 * _GB, 1.5 * _GB  # below: failed, warning
 _DISK = 1 * _GB, 10 * _GB
-_MAX_SKEW_S = 60.0
 _TIMEOUT_S = 10.0
-_JAVA = 11
 _ENGINES = re.compile(r"apache_beam|beam-runners|flink|prism|spark|sfumato", re.IGNORECASE)
 _LOOPBACK = re.compile(r"0100007F|.{6}7F|0{24}01000000|0{16}FFFF0000.{6}7F", re.IGNORECASE)  # as /proc/net has them
 
@@ -78,6 +75,7 @@ class Places:
     input: str | None
     output: str | None
     config: RefreshConfig | None = None
+    config_file: str | None = None
 
 
 def run(request: DoctorRequest, beam_arguments: tuple[str, ...] = ()) -> int:
@@ -103,7 +101,9 @@ def _places(request: DoctorRequest) -> Places:
     if request.config is None:
         return Places(request.ledger, request.key_file, request.key_secret, None, request.output)
     config = read_config(request.config)
-    return Places(config.ledger, config.key_file, config.key_secret, config.input, config.output, config)
+    return Places(
+        config.ledger, config.key_file, config.key_secret, config.input, config.output, config, request.config
+    )
 
 
 def _checks(request: DoctorRequest, places: Places, beam_arguments: tuple[str, ...]) -> Iterator[Check]:
@@ -115,7 +115,7 @@ def _checks(request: DoctorRequest, places: Places, beam_arguments: tuple[str, .
         yield from _guarded("key", lambda: check_key(places.key_file, places.key_secret))
     if places.ledger is not None:
         ledger = places.ledger
-        yield from _guarded("ledger", lambda: check_ledger(ledger, places.config))
+        yield from _guarded("ledger", lambda: check_ledger(ledger, places))
     yield from _guarded("clock", lambda: check_clock(places))
     yield check_ports()
     for name, place in (("input", places.input), ("output", places.output)):
@@ -157,37 +157,26 @@ def check_versions() -> Check:
 
 
 def check_runner(request: DoctorRequest, config: RefreshConfig | None, beam_arguments: tuple[str, ...]) -> Check:
-    """Whether a job could start on the runner: its options, its programs, and the server that it names."""
+    """Whether a job could start on the runner: its options, its programs, and the server that it names.
+
+    The checks are those with which each job begins.
+    """
     named = request.runner_config
     if config is not None:
         named = named or config.runner_config
         beam_arguments = (*flags_of(config.beam), *beam_arguments)
     settings = settings_of(request.model_copy(update={"runner_config": named}), beam_arguments)
     settings.pipeline()
-    name = type(settings.runner).__name__
-    endpoint = settings.options.view_as(PortableOptions).job_endpoint
-    if endpoint:
-        host, _, port = endpoint.rpartition(":")
-        with socket.create_connection((host or "localhost", int(port)), _TIMEOUT_S):
-            pass
-    elif _needs_java(settings) and (problem := _java_problem(settings)):
-        return Check("runner", FAILED, problem)
-    answers = f", job server {endpoint} answers" if endpoint else ""
-    return Check("runner", OK, f"{named or 'direct'} ({name}){answers}")
-
-
-def _needs_java(settings: RunnerSettings) -> bool:
-    return isinstance(settings.runner, OneJobRunner) and settings.runner.engine.needs_java
-
-
-def _java_problem(settings: RunnerSettings) -> str | None:
-    """What is wrong with the Java that a job server needs; None if nothing is."""
-    launcher = settings.options.view_as(JobServerOptions).job_server_java_launcher
-    done = subprocess.run([launcher, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    if done.returncode or found is None:
-        return f"{launcher} -version ends with status {done.returncode}; install Java {_JAVA} or later"
-    return f"{launcher} is Java {found[1]}; install Java {_JAVA} or later" if int(found[1]) < _JAVA else None
+    text = f"{named or 'direct'} ({type(settings.runner).__name__})"
+    if endpoint := settings.options.view_as(PortableOptions).job_endpoint:
+        text += f", job server {endpoint} answers"
+    elif (
+        isinstance(settings.runner, OneJobRunner)
+        and not settings.options.get_all_options()[settings.runner.engine.option]
+    ):
+        target = settings.runner.engine.target
+        text += f", whose job server Beam downloads when a job starts; `make {target}` makes one"
+    return Check("runner", OK, text)
 
 
 def check_memory() -> Check:
@@ -228,14 +217,14 @@ def check_key(key_file: str | None, key_secret: str | None) -> Check:
     return Check("key", OK, f"{key_secret} can be read")
 
 
-def check_ledger(location: str, config: RefreshConfig | None) -> Check:
+def check_ledger(location: str, places: Places) -> Check:
     """Whether the ledger is in order, can be written to, and has the configuration's limits and releases."""
+    config = places.config
     ledger = open_ledger(location)
     history = ledger.history(with_limits=True)
     ledger.check_writable()
-    if config is not None:
-        for release in published_releases(config.output).values():
-            verify_against_ledger(location, release, history)
+    if places.config is not None:
+        PublishedNights.read(places.config, str(places.config_file)).check()
     if not history.entries:
         return Check("ledger", WARNING, f"there is none at {location}; the first charge begins one")
     if config is not None:
@@ -247,11 +236,11 @@ def check_ledger(location: str, config: RefreshConfig | None) -> Check:
 def check_clock(places: Places) -> Check:
     """Whether the clock agrees with the ledger's newest entry, and with the storage's."""
     now, compared = datetime.now(UTC), []
-    if places.ledger is not None and (newest := _newest_time(open_ledger(places.ledger).history())) is not None:
+    history = None if places.ledger is None else open_ledger(places.ledger).history()
+    if history is not None and newest_time(history) is not None:
         compared.append("the ledger")
-        if (newest - now).total_seconds() > _MAX_SKEW_S:
-            text = f"it says {now:%F %T}, and the ledger's newest entry is of {newest:%F %T} (UTC); set the clock"
-            return Check("clock", FAILED, text)
+        if (problem := slow_clock(history)) is not None:
+            return Check("clock", FAILED, problem)
     if any(place is not None and place.startswith("gs://") for place in (places.ledger, places.input, places.output)):
         began = time.monotonic()
         served = _storage_time()
@@ -259,16 +248,11 @@ def check_clock(places: Places) -> Check:
             return Check("clock", WARNING, "the storage's time cannot be read now")
         skew = abs((served - datetime.now(UTC)).total_seconds()) - (time.monotonic() - began)
         compared.append("the storage")
-        if skew > _MAX_SKEW_S:
+        if skew > MAX_SKEW.total_seconds():
             return Check("clock", FAILED, f"it differs from the storage's by {skew:.0f} s; set the clock")
+    if history is not None and (doubt := fast_clock(history)) is not None:
+        return Check("clock", WARNING, doubt)
     return Check("clock", OK, f"{now:%F %T} UTC" + (f", in order with {' and '.join(compared)}" if compared else ""))
-
-
-def _newest_time(history: History) -> datetime | None:
-    """The newest time that the ledger states; None without entries."""
-    stated = [one.time for one in (*history.refusals, *history.reservations.values())]
-    times = [datetime.fromisoformat(text) for text in (*stated, *(change.time for change in history.changes))]
-    return max((one if one.tzinfo else one.replace(tzinfo=UTC) for one in times), default=None)
 
 
 def _storage_time() -> datetime | None:
@@ -325,7 +309,9 @@ def check_storage(name: str, place: str) -> Check:
     if name == "input":
         if not os.path.isdir(place):
             return Check(name, FAILED, f"there is no folder {place}")
-        os.listdir(place)
+        days = sorted(one for one in os.listdir(place) if one.startswith("dt="))
+        for day in days:  # those of earlier days without the folders in them, which may be very many
+            check_listable(os.path.join(place, day), deep=day == days[-1])
         return Check(name, OK, f"{place} can be read")
     folder = next(folder for folder in (Path(place).absolute(), *Path(place).absolute().parents) if folder.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):

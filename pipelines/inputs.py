@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from glob import glob
 from types import MappingProxyType
 from typing import TypeVar
 from urllib.parse import unquote
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.log_layout import E7, CellColumn, LogLayout, PartitionFilter
 from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
@@ -23,7 +27,8 @@ from sfumato.transforms.inputs.delta_table import delta_files
 from sfumato.transforms.inputs.iceberg_table import iceberg_files
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log, kinds_of
-from sfumato.transforms.storage import CONNECTIONS, StoredFile, listed
+from sfumato.transforms.logs import log_event
+from sfumato.transforms.storage import CONNECTIONS, StoredFile, listed, walk
 
 ICEBERG = "iceberg:"
 # What a table of files's name begins with, and the function that lists its data files.
@@ -32,6 +37,8 @@ TABLES: Mapping[str, Callable[[str], list[LogFile]]] = MappingProxyType({
     ICEBERG: iceberg_files,
 })  # fmt: skip
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_PACKED = re.compile(r"\.(parquet|geoparquet|pq|csv|tsv|ndjson|jsonl|json)\.(gz|bz2|xz|zst|lz4|zip)$")
+_SHOWN = 3  # files that a message names
 _LOCAL_THREADS = 8  # a disk's files keep the processor busy
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -207,9 +214,40 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
     for match in found:
         if os.path.isdir(match.path):
             raise RequestError(f"{match.path} is a folder; give '{match.path}/*.parquet', or the folder alone")
+    if not is_remote(pattern):
+        _check_found([file.path for file in found], glob(pattern))
     if not found:
         raise RequestError(f"no file matches {pattern!r}")
     return found
+
+
+def _check_found(logs: Sequence[str], named: Iterable[str]) -> None:
+    """Checks files on a disk before one is opened. Whatever is named like a log is one for the person who put it there.
+
+    Args:
+        logs: paths of files to read.
+        named: paths of files and folders that are named like logs.
+
+    Raises:
+        RequestError: a log is a pipe, a socket or a device, which could be read for ever; or a link or a folder that
+            is named like a log would be left out.
+    """
+    for path in logs:
+        if not os.path.isfile(path):
+            raise RequestError(f"{path} is a pipe, a socket or a device, and no file; take it out of the folder")
+    nearest = {os.path.dirname(path) for path in logs}
+    folders = nearest | {folder for path in nearest for folder in _parents(path)}
+    for path in sorted(set(named).difference(logs)):
+        if not os.path.exists(path):
+            raise RequestError(f"{path} is nothing that can be read, such as a link to a file that is gone; remove it")
+        if os.path.isdir(path) and format_by_name(path) and path not in folders:
+            raise RequestError(f"{path} is a folder that holds no log to read; name its files, or remove it")
+
+
+def _parents(path: str) -> Iterator[str]:
+    while (folder := os.path.dirname(path)) not in ("", path):
+        yield folder
+        path = folder
 
 
 def _files_below(folder: str, form: str | None) -> list[StoredFile]:
@@ -223,27 +261,82 @@ def _files_below(folder: str, form: str | None) -> list[StoredFile]:
         raise RequestError(
             f"{folder} is an Iceberg table, whose files are not all of its latest version; give iceberg:CATALOG.TABLE"
         )
-    logs = [match for path, match in found.items() if _is_log(path, form)]
+    logs = _logs(folder, form, found)
     if not logs:
         raise RequestError(f"the folder {folder!r} holds no file of a known format; name the files, or give a pattern")
+    others = [path for path in found if not _is_hidden(path) and not _is_log(path, form)]
+    if others:
+        text = f"{folder}: left out, because their names state no known format: {', '.join(sorted(others)[:_SHOWN])}"
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        log_event("left_out", text + more, logging.WARNING, files=len(others))
     return logs
+
+
+def _logs(folder: str, form: str | None, found: Mapping[str, StoredFile]) -> list[StoredFile]:
+    """The logs among the files below a folder, by their paths there. Raises RequestError, see `_check_found`."""
+    logs = {path: match for path, match in found.items() if _is_log(path, form)}
+    packed = [path for path in found if not _is_hidden(path) and path not in logs and _PACKED.search(path.lower())]
+    if packed:
+        raise RequestError(
+            f"{join(folder, packed[0])} is packed in a way that is not read (.csv.gz and .ndjson.gz are); unpack it, "
+            "or give it a name that begins with _ to leave it out"
+        )
+    if not is_remote(folder):
+        paths = (os.path.join(place, name) for place, *names in walk(folder) for name in itertools.chain(*names))
+        named = [path for path in paths if _is_log(_name_below(folder, path), form)]
+        _check_found([match.path for match in logs.values()], named)
+    return list(logs.values())
+
+
+def _is_hidden(path: str) -> bool:
+    """Whether a name below a folder, or a folder's, begins with `_` or `.`."""
+    return any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
 def _is_log(path: str, form: str | None) -> bool:
     """Whether a file in a folder is a log by its name. path: below the folder."""
-    hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
-    return not hidden and (form or format_by_name(path)) is not None
+    return not _is_hidden(path) and (form or format_by_name(path)) is not None
+
+
+def check_listable(folder: str, *, deep: bool = True) -> None:
+    """Raises RequestError if a local folder, or a folder in it, cannot be listed. One that is not there is no error.
+
+    Beam's local file system finds nothing in such a folder, so that its logs look as if they were not there yet.
+
+    deep: whether folders in it count.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise RequestError(
+                f"input: {error.filename} cannot be listed ({reason_of(error)}); let the user who runs this read it"
+            ) from None
+
+    if not is_remote(folder):
+        for _, folders, _ in os.walk(folder, onerror=refuse):
+            folders[:] = [name for name in folders if deep and not name.startswith(("_", "."))]  # see _is_log
 
 
 def has_logs(folder: str, form: str | None) -> bool:
-    """Whether a folder holds a log. form: the format of its files; None for that of their names."""
-    return any(_is_log(path, form) for path in _below(folder))
+    """Whether a folder holds a log. form: the format of its files; None for that of their names.
+
+    Raises RequestError if it cannot be listed, or for what is named like a log and cannot be read.
+    """
+    check_listable(folder)
+    try:
+        return bool(_logs(folder, form, _below(folder)))
+    except RequestError as error:
+        raise RequestError(f"input: {error}") from None
 
 
 def _below(folder: str) -> dict[str, StoredFile]:
     """The files in a folder and its folders, by their paths below it."""
     found = listed(join(folder, "**"))
-    return {match.path.removeprefix(folder).replace(os.sep, "/").strip("/"): match for match in found}
+    return {_name_below(folder, match.path): match for match in found}
+
+
+def _name_below(folder: str, path: str) -> str:
+    return path.removeprefix(folder).replace(os.sep, "/").strip("/")
 
 
 def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:

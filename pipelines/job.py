@@ -23,9 +23,9 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, TestOptions
 from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.accounting import Accounting, accounting, rho_amount
-from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import identify
 from sfumato.pipelines.dry_run import Forecast, dry_run_text
+from sfumato.pipelines.failures import error_of, message_of
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.inputs import (
     ICEBERG,
@@ -70,7 +70,7 @@ from sfumato.transforms.privacy.ledger.ledger import check_disclosure
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
-from sfumato.transforms.release.publishing import CommitRelease, published_digest, with_charge
+from sfumato.transforms.release.publishing import CommitRelease, is_published, with_charge
 from sfumato.transforms.release.refusal import refusal_files
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
@@ -286,13 +286,16 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
         metadata = replace(metadata, ledger_location=ledger.ledger)
         reservation = ledger.check(planned)
         is_reserved = reservation is not None and reservation.refusal is None
-        if reservation is not None and is_reserved and published_digest(request.output, reservation) is not None:
+        if reservation is not None and is_reserved and is_published(request.output, reservation):
             log_event("already_published", f"{metadata.release_id} is published already; nothing is charged")
             commit.commit(request.output)
             if launched:
                 launch_nothing(settings)
             sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
             return
+        if reservation is not None and reservation.manifest is not None:
+            text = f"{metadata.release_id} was published, and is gone or damaged at {request.output}"
+            log_event("made_again", f"{text}: it is made again, and nothing is charged", logging.WARNING)
     settings = settings.sized(rows)
     memory_plan = plan_memory(settings, rows, job.run_bytes(rows), request.memory)
     settings = settings.with_workers(memory_plan.workers) if settings.local else settings
@@ -310,7 +313,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             _ = job.build(root, inputs, key, metadata) | "CommitRelease" >> commit
     except Exception as error:
         # Beam adds the failing step to a message; the published reason goes without it.
-        refusal = type(error)(message_of(error)) if isinstance(error, RefusedError) else worker_error(error)
+        refusal = error_of(error)
         if isinstance(refusal, RefusedError):
             _publish_refusal(job, with_charge(metadata), rule, refusal)
             raise refusal from error

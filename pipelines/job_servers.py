@@ -11,12 +11,15 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import shutil
+import socket
+import subprocess
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,8 @@ from sfumato.pipelines.folders import private_folder
 from sfumato.schemas.errors import DataError, RequestError
 
 CONFIGURATION = "FLINK_CONF_DIR"
+_JAVA = 11
+_TIMEOUT_S = 10.0
 # By default Flink's own servers listen on all network interfaces.
 _LOOPBACK_ONLY = "jobmanager.bind-host: localhost\ntaskmanager.bind-host: localhost\nrest.bind-address: localhost\n"
 _WORKERS_TRACEBACK = "Traceback (most recent call last)"  # Beam sends a Python error as this text
@@ -343,6 +348,15 @@ def _network_interfaces() -> list[str]:
     return sorted(names - {"lo"})
 
 
+def check_endpoint(endpoint: str) -> None:
+    """Raises RequestError if nothing answers at a job server's HOST:PORT."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host or "localhost", int(port)), _TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise RequestError(f"job_endpoint: no job server answers at {endpoint} ({error}); start it first") from None
+
+
 def engine_runner(kind: type[OneJobRunner], options: PipelineOptions) -> OneJobRunner:
     """Completes and checks the options, and returns the runner. Raises RequestError if Java or a file is missing.
 
@@ -350,20 +364,17 @@ def engine_runner(kind: type[OneJobRunner], options: PipelineOptions) -> OneJobR
     """
     engine = kind.engine
     given = options.get_all_options()
-    if not given["job_endpoint"]:
-        source, file = engine.option, given[engine.option]
-        if not file and os.environ.get(engine.variable):
-            source, file = engine.variable, os.environ[engine.variable]
-            setattr(options.view_as(engine.options), engine.option, file)
-        if file and "://" not in file and not os.path.isfile(file):
-            raise RequestError(f"{source}: no file {file!r}; `make {engine.target}` makes one")
-    if not given["job_endpoint"] and not given.get(engine.sends_jar):
-        launcher = options.view_as(JobServerOptions).job_server_java_launcher
-        if engine.needs_java and shutil.which(launcher) is None:
-            raise RequestError(
-                f"runner: {engine.name}'s job server needs Java 11 or later, and there is no program {launcher!r}; "
-                "install Java, or name it with --job_server_java_launcher"
-            )
+    if given["job_endpoint"]:
+        return kind()
+    source, file = engine.option, given[engine.option]
+    if not file and os.environ.get(engine.variable):
+        source, file = engine.variable, os.environ[engine.variable]
+        setattr(options.view_as(engine.options), engine.option, file)
+    if file and "://" not in file and not os.path.isfile(file):
+        raise RequestError(f"{source}: no file {file!r}; `make {engine.target}` makes one")
+    if not given.get(engine.sends_jar):
+        if engine.needs_java:
+            _check_java(engine, options.view_as(JobServerOptions).job_server_java_launcher)
         if not options.view_as(JobServerAddedOptions).open_job_server and (reached := _network_interfaces()):
             raise RequestError(
                 f"runner: Beam's job server for {engine.name} listens on all network interfaces, and runs or sends "
@@ -371,3 +382,26 @@ def engine_runner(kind: type[OneJobRunner], options: PipelineOptions) -> OneJobR
                 "namespace (see docs/how_to/runners.md), or give --open_job_server if a firewall protects this machine"
             )
     return kind()
+
+
+def _check_java(engine: Engine, launcher: str) -> None:
+    """Raises RequestError unless a program is Java of a version that a job server needs."""
+    found, version = _java(launcher)
+    if version < _JAVA:
+        raise RequestError(
+            f"runner: {engine.name}'s job server needs Java {_JAVA} or later, and {found}; install Java, or name it "
+            "with --job_server_java_launcher"
+        )
+
+
+@cache
+def _java(launcher: str) -> tuple[str, int]:
+    """What a program is, in words, and its version of Java; 0 if it has none."""
+    try:
+        done = subprocess.run([launcher, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return f"there is no program {launcher!r} that says its version", 0
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if done.returncode or found is None:
+        return f"{launcher} -version ends with status {done.returncode}", 0
+    return f"{launcher} is Java {found[1]}", int(found[1])

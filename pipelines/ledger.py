@@ -11,16 +11,13 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from sfumato.schemas.errors import NotReadyError, RequestError
+from sfumato.schemas.errors import FormatError, LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Charge, Disclosure, Limit, Period, Reservation, dataset_name, format_amount
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.files import read_file, write_file
-from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.ledger.approvals import KEY_DIGITS, ApproverKey
-from sfumato.transforms.privacy.ledger.history import History
+from sfumato.transforms.privacy.ledger.history import History, replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
-from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.text_tables import markdown_table
 
 AMOUNTS = ("epsilon", "delta", "rho", "bits")  # columns of numbers
@@ -38,7 +35,7 @@ def run(request: LedgerRequest) -> int:
     if request.action == "restore" and request.releases:
         restore = importlib.import_module("sfumato.pipelines.ledger_recover")
         return int(restore.run(request))
-    actions = {"limit": _limit, "approver": _approver, "backup": _backup, "restore": _restore, "show": _show}
+    actions = {"limit": _limit, "backup": _backup, "restore": _restore, "show": _show}
     return actions[request.action](request)
 
 
@@ -76,36 +73,13 @@ def _limit(request: LedgerRequest) -> int:
     assert limits is not None
     ledger = open_ledger(request.ledger)
     before = ledger.history().limits
-    ledger.set_limits(dataset, limits, approver_key("approver_key", request.approver_key))
+    ledger.set_limits(dataset, limits)
     if dataset in before:
         change = f"before: {','.join(map(str, before[dataset]))}"
     else:
         change = f"a new dataset; there were: {', '.join(sorted(before)) or 'none'}"
     sys.stdout.write(f"{dataset}: {'; '.join(limit.describe() for limit in limits)} ({change})\n")
     return 0
-
-
-def _approver(request: LedgerRequest) -> int:
-    new = approver_key("file", request.file)
-    assert new is not None  # a request to name an approver has a file
-    before = read_history(request.ledger, with_limits=False).approver
-    current = approver_key("approver_key", request.approver_key)
-    public_key = open_ledger(request.ledger).set_approver(new, current)
-    sys.stdout.write(f"{request.ledger}: looser limits and new datasets now need key {public_key[:KEY_DIGITS]}")
-    sys.stdout.write(f" (before: {before[:KEY_DIGITS] if before else 'no approver'})\n")
-    return 0
-
-
-def approver_key(option: str, path: str | None) -> ApproverKey | None:
-    """The approver's key in a file. Raises RequestError where it cannot be read, is weak, or others may read it."""
-    if path is None:
-        return None
-    secret = FileSecret(path)
-    try:
-        secret.check_private()
-        return ApproverKey(FixedSecret(secret.read()))
-    except RequestError as error:
-        raise RequestError(f"{option}: {str(error).removeprefix('key_file: ')}") from None
 
 
 def _backup(request: LedgerRequest) -> int:
@@ -136,6 +110,16 @@ def restore_copy(request: LedgerRequest) -> None:
     copy = read_copy(request.file)
     if not copy:
         raise RequestError(f"file: {'there is none at ' if copy is None else 'nothing is in '}{request.file}")
+    try:
+        replay(copy.splitlines())
+    except FormatError:
+        raise
+    except LedgerError as error:
+        why = str(error).removeprefix("ledger: ").partition(";")[0]
+        raise LedgerError(
+            f"file: {request.file} is no copy of a ledger, or a damaged one ({why}); the ledger was not touched; name "
+            "another copy that `sfumato ledger backup` made"
+        ) from None
     sys.stdout.write(f"{request.ledger}: {_entries(open_ledger(request.ledger).restore(copy))} restored\n")
 
 
@@ -312,18 +296,20 @@ def limit_changes(history: History, dataset: str | None) -> str:
     """A line for each change of a dataset's limits after they were first set."""
     return "".join(
         f"limits of {change.dataset} changed by entry {change.index} on {change.time}: from "
-        f"{','.join(map(str, change.before))} to {','.join(map(str, change.after))}"
-        f"{', signed by the approver' if change.is_approved else ''}\n"
+        f"{','.join(map(str, change.before))} to {','.join(map(str, change.after))}\n"
         for change in history.changes
         if change.before and dataset in (None, change.dataset)
     )
 
 
 def approver_line(history: History) -> str:
-    """A line that names the ledger's approver; empty without one."""
+    """Returns a line where an earlier version named an approver of limits; empty without one."""
     if history.approver is None:
         return ""
-    return f"looser limits and new datasets need the signature of key {history.approver[:KEY_DIGITS]}\n"
+    return (
+        f"entry {history.approver} names an approver of looser limits; this version checks no signatures: restrict who "
+        "may write to the ledger\n"
+    )
 
 
 def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
@@ -352,6 +338,6 @@ def _json(history: History, dataset: str | None) -> str:
     charges = [charge_json(entry, entry.charge) for entry in _reservations(history, dataset)]
     limits = [account.json() for account in limit_accounts(history, dataset)]
     disclosures = [disclosure_json(one) for one in disclosed(history, dataset)]
-    content = {"entries": history.entries, "approver": history.approver, "charges": charges, "limits": limits}
+    content = {"entries": history.entries, "charges": charges, "limits": limits}
     content["disclosures"] = disclosures
     return json.dumps(content, indent=2) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sfumato.pipelines.ledger import approver_key, restore_copy
+from sfumato.pipelines.ledger import restore_copy
 from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.ledger import format_amount
 from sfumato.schemas.requests.commands import LedgerRequest
@@ -17,7 +17,7 @@ def run(request: LedgerRequest) -> int:
     """Restores the copy, if any, and charges what it lacks. Raises RequestError, NotReadyError or LedgerError."""
     if request.file is not None:
         restore_copy(request)
-    ledger, approver = open_ledger(request.ledger), approver_key("approver_key", request.approver_key)
+    ledger = open_ledger(request.ledger)
     history, number = ledger.history(), 0
     lost: list[StatedCharge] = []
     problems: list[str] = []
@@ -30,7 +30,7 @@ def run(request: LedgerRequest) -> int:
         raise RequestError(f"releases: nothing in {', '.join(request.releases)} was charged to a ledger")
     recovered = 0
     for one in sorted(lost, key=lambda one: one.entry):
-        if ledger.recover(one.charge, one.hash, one.manifest, one.refusal, approver):  # otherwise found twice
+        if ledger.recover(one.charge, one.hash, one.manifest, one.refusal):  # otherwise found twice
             charge = one.charge
             what = "refused" if one.manifest is None else "published"
             sys.stdout.write(

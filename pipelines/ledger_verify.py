@@ -20,6 +20,11 @@ from sfumato.transforms.release.catalog import (
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.stated_charge import StatedCharge
 
+_REMEDY = (
+    "restore what is damaged or gone from a copy, or make it again: run its job again, for a night `sfumato refresh "
+    "--config FILE --date DAY`"
+)
+
 
 def run(request: LedgerRequest) -> int:
     """Checks the ledger, and whether published releases agree with it. Raises LedgerError."""
@@ -27,28 +32,29 @@ def run(request: LedgerRequest) -> int:
     # must be in it after the search.
     before = read_history(request.ledger, with_limits=False)
     releases: list[Release] = []
-    problems: list[str] = []
+    damage: list[str] = []
     for folder in request.releases:
         found, unreadable = find_releases(folder)
         releases += found
-        problems += unreadable
+        damage += unreadable
     history = read_history(request.ledger, with_limits=True)
     plain = {release.path for release in releases if is_disclosed(release, history)}
-    problems += [
+    problems = [
         f"{release.path}: {problem}"
         for release in releases
         if release.path not in plain and (problem := disagreement(release, history))
     ]
     left = {release.path: remaining_files(release) for release in releases if is_pruned(release, history)}
-    problems += [problem for release in releases for problem in release.damage(left.get(release.path))]
+    damage += [problem for release in releases for problem in release.damage(left.get(release.path))]
     for folder in request.releases:  # of notices; the charges of releases are compared above
         lost, unreadable, _ = lost_charges(folder, history)
         problems += [f"{one.path}: {_not_known(one, history)}" for one in lost if one.is_notice]
-        problems += [one for one in unreadable if one not in problems]
+        damage += [one for one in unreadable if one not in damage]
     if request.releases:
-        problems += missing_releases(before, history, releases, dataset_of(request))
-    if problems:
-        raise LedgerError("ledger: " + "\n  ".join(problems))
+        damage += missing_releases(before, history, releases, dataset_of(request))
+    if problems or damage:
+        remedy = [_REMEDY] if damage else []
+        raise LedgerError("ledger: " + "\n  ".join([*damage, *problems, *remedy]))
     sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
     sys.stdout.write(limit_changes(history, None) + approver_line(history))
     if recovered := [name for name, entry in history.reservations.items() if entry.lost is not None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ _FREE_SHARE = 0.8  # of free memory: the rest is for other programs and for file
 def available_memory(system: Path = Path("/")) -> int:
     """Bytes that this process may use in all; 0 if nobody says.
 
-    On Linux it is what the process has, and four fifths of what the machine and every control group around it (versions
-    1 and 2) have left. On other systems it is half of the machine's memory.
+    On Linux it is what the process has, and four fifths of what the machine, every control group around it (versions
+    1 and 2) and the limit of its address space (`ulimit -v`) have left. On other systems it is half of the machine's
+    memory.
 
     Args:
         system: where /proc and /sys are.
@@ -21,9 +23,12 @@ def available_memory(system: Path = Path("/")) -> int:
     machine = _fields(system / "proc/meminfo")
     if "MemAvailable" not in machine:
         return _half_of_physical()
-    own = _fields(system / "proc/self/status").get("VmRSS", 0)
-    free = min([machine["MemAvailable"], *_left_in_groups(system)])
-    return own + int(_FREE_SHARE * max(free, 0))
+    process = _fields(system / "proc/self/status")
+    left = [machine["MemAvailable"], *_left_in_groups(system)]
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        left.append(limit - process.get("VmSize", 0))
+    return process.get("VmRSS", 0) + int(_FREE_SHARE * max(min(left), 0))
 
 
 def _fields(path: Path) -> dict[str, int]:

@@ -21,7 +21,7 @@ from sfumato.schemas.requests.moments_request import MomentsRequest
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.bernstein_sums import coefficients
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, laplace_z
 from sfumato.transforms.moments.central_moments_release import CentralMomentsMetadata, central_files
 from sfumato.transforms.moments.groups import Grouping, ZoneGroups
 from sfumato.transforms.moments.method_choice import min_threshold_users
@@ -88,7 +88,7 @@ class MomentsJob(ReleaseJob):
 
     def accuracy(self) -> str:
         if isinstance(self.plan, CentralMomentsPlan) and self.plan.span is None:
-            return f"noise of ±{significant(1.96 * self.plan.count_stddev)} users (95%) on a number of users"
+            return f"noise of ±{significant(laplace_z(0.95) * self.plan.count_stddev)} users (95%) on a number of users"
         error = significant(_mean_error(self.plan, TYPICAL_USERS))
         return f"the mean of values spread evenly errs by ±{error} (95%), if {TYPICAL_USERS:,} users take part"
 
@@ -183,7 +183,7 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     if plan.released_epsilon is not None:
         lines.append(
             f"epsilon {plan.released_epsilon:g} for adding or removing one user: "
-            f"noise ±{significant(plan.noise_stddev)} on every count of reports"
+            f"noise ±{significant(1.96 * plan.noise_stddev)} (95%) on every count of reports"
         )
     if plan.method == "auto":
         users = min_threshold_users(plan.epsilon, form.bits)
@@ -197,7 +197,7 @@ def central_plan_text(plan: CentralMomentsPlan, grouping: Grouping | None) -> st
     shares = ", ".join(f"{name} {epsilon:.3g}" for name, epsilon in plan.shares.items())
     lines = [
         f"the operator adds up the value of one record a user, and adds noise once; parts of epsilon: {shares}",
-        f"noise ±{significant(plan.count_stddev)} on every number of users",
+        f"noise ±{significant(laplace_z(0.95) * plan.count_stddev)} (95%) on every number of users",
     ]
     spans = (("values", plan.span), *([("those of the second column", plan.second_span)] if plan.has_second else []))
     for name, span in spans:

@@ -175,9 +175,10 @@ def ranges_plan_text(plan: RangesPlan) -> str:
     if chosen is None:
         lines.append("a trusted curator adds the noise; the cells follow from the number of users and epsilon")
     else:
-        noise = significant(kind.stddev(counting.budget.total - spent))
+        noise = significant(1.96 * kind.stddev(counting.budget.total - spent))
         lines.append(
-            f"a trusted curator adds noise ±{noise} to the users of every cell of about {chosen:g} x {chosen:g} m"
+            f"a trusted curator adds noise of ±{noise} (95%) to the users of every cell of about {chosen:g} x "
+            f"{chosen:g} m"
         )
     return "\n".join(lines) + "\n"
 

@@ -13,12 +13,22 @@ from zoneinfo import ZoneInfo
 
 from apache_beam.io.filesystems import FileSystems
 
+from sfumato.pipelines.clock import fast_clock, slow_clock
 from sfumato.pipelines.console import identify
 from sfumato.pipelines.inputs import InputFile, filters_of, has_logs, layout_of, match_files
 from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
+from sfumato.pipelines.published_nights import PublishedNights
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
-from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RefusedError, RequestError
+from sfumato.schemas.errors import (
+    BudgetError,
+    DataError,
+    LedgerError,
+    NotReadyError,
+    RefusedError,
+    RequestError,
+    reason_of,
+)
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
@@ -33,11 +43,12 @@ from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
-from sfumato.transforms.release.catalog import RELEASES, disagreement, is_pruned, published_releases
+from sfumato.transforms.release.catalog import RELEASES, is_pruned
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.publishing import CommitRelease
 from sfumato.transforms.release.release_folder import format_at
 
+_LATE = "-late"  # ends the id of a correction
 _MAX_ADDED = 31  # nights whose answers a release adds to the state that it starts from
 # Options that stand at the top of the configuration, or that a refresh sets itself.
 _OWN = frozenset({
@@ -52,7 +63,8 @@ class Refresh:
     """A refresh: its configuration and its runner.
 
     Attributes:
-        config: the configuration file.
+        config: what the configuration file says.
+        config_file: where it was read.
         runner: options of the runner.
         attempt: 2 or more charges a day again, under another release id.
         dry_run: whether to print forecasts only.
@@ -60,6 +72,7 @@ class Refresh:
     """
 
     config: RefreshConfig
+    config_file: str
     runner: RunnerOptions
     attempt: int = 1
     dry_run: bool = False
@@ -83,51 +96,72 @@ class Refresh:
         identify(job="refresh", release_id=self.release_id(day))
         log_event("day", f"{day}: release {self.release_id(day)}", date=str(day))
         while True:
-            releases = published_releases(self.config.output)
-            # The ledger is read after the releases, so that it has the charges of all of them.
-            history = open_ledger(self.config.ledger).history()
-            for name, release in releases.items():
-                self._verify_against_ledger(name, release, history)
-            existing = releases.get(str(day))
-            if existing is not None and (self.attempt == 1 or existing.manifest["release_id"] == self.release_id(day)):
+            nights = PublishedNights.read(self.config, self.config_file)
+            again = nights.published.get(str(day))
+            if again is not None and self.attempt > 1 and again.charge.release_id != self.release_id(day):
+                again = None
+            nights.check(str(day), is_published=again is not None)
+            existing, history = nights.releases.get(str(day)), nights.history
+            is_ours = existing is not None and (
+                self.attempt == 1 or existing.manifest["release_id"] == self.release_id(day)
+            )
+            if existing is not None and is_ours and (is_pruned(existing, history) or not existing.damage()):
                 self._sync_published(day, existing, history)
                 return
+            if again is not None and again.pruned is not None:
+                raise LedgerError(
+                    f"ledger: {self.folder(day)} was pruned, and its manifest is damaged or gone; restore the manifest "
+                    "from a copy"
+                )
+            if again is not None:
+                self._make_again(day, nights, again)
+                return
             reservation = history.reservations.get(self.release_id(day))
-            if self._is_taken_down(day, reservation):
+            if self._is_taken_down(day, reservation, nights.charged.get(str(day))):
                 log_event("taken_down", f"{day} was taken down; nothing is published", logging.WARNING, date=str(day))
                 if flex_launch(self.settings):
                     launch_nothing(self.settings)
                 return
-            starts = {name: release for name, release in releases.items() if not is_pruned(release, history)}
             try:
                 try:
-                    self._run(day, starts, reservation, self._epsilon(reservation, history))
+                    self._run(day, nights, reservation, self._epsilon(reservation, history))
                 except BudgetError:
                     if reservation is None or reservation.reserved_charge is None:
                         raise
                     # The input was corrected after a refusal. The refusal's cost reduces the epsilon of this run.
                     remaining = format_amount(reservation.reserved_charge.epsilon - reservation.charge.epsilon)
-                    self._run(day, starts, reservation, remaining)
+                    self._run(day, nights, reservation, remaining)
                 return
             except ReusedError:
                 # Another process charged this day first, maybe with another warm start. Read its charge and try again.
                 if reservation is not None:
                     raise
 
-    def _is_taken_down(self, day: date, reservation: Reservation | None) -> bool:
-        """Whether the day's release was taken down. A new attempt publishes the day anew, with a new charge."""
+    def _is_taken_down(self, day: date, reservation: Reservation | None, newest: Reservation | None) -> bool:
+        """Returns whether the day's release was taken down. A new attempt publishes the day again, with a new charge.
+
+        Args:
+            day: the day.
+            reservation: the charge of this attempt's release, if there is one.
+            newest: the newest charge of the day, such as a correction's: an older one does not undo its removal.
+        """
         if reservation is not None and reservation.removal is not None:
+            return True
+        if self.attempt == 1 and newest is not None and newest.removal is not None:
             return True
         return self.attempt == 1 and format_at(self.folder(day)) == REMOVAL_FORMAT
 
-    def _verify_against_ledger(self, day: str, release: Release, history: History) -> None:
-        """Raises what `verify_against_ledger` raises, and RequestError for a release of another dataset or day."""
-        verify_against_ledger(self.config.ledger, release, history)
-        charge = history.reservations[release.manifest["release_id"]].charge
-        if (charge.dataset, str(charge.period)) != (self.config.dataset.casefold(), day):
-            raise RequestError(
-                f"output: {release.path} is of dataset {charge.dataset}; give each dataset its own folder"
-            )
+    def _make_again(self, day: date, nights: PublishedNights, charged: Reservation) -> None:
+        """Publishes a day's damaged or lost release under the charge that it has: the bytes are the same."""
+        release_id = charged.charge.release_id
+        identify(job="refresh", release_id=release_id)
+        corrected = release_id.removesuffix(_LATE)
+        if corrected == release_id:
+            epsilon = self._epsilon(charged, nights.history)
+            self._run(day, nights, charged, epsilon, {"release_id": release_id})
+        else:
+            values = {"release_id": release_id, "corrects": corrected, "overwrite": True}
+            self._run(day, nights, charged, format_amount(charged.charge.epsilon), values)
 
     def _sync_published(self, day: date, release: Release, history: History) -> None:
         """Updates the ledger and the page for a published release, and reports late files."""
@@ -169,17 +203,16 @@ class Refresh:
         if existing.manifest.get("corrects") is not None or is_pruned(existing, history):
             return
         corrected = str(existing.manifest["release_id"])
-        release_id = f"{corrected}-late"
+        release_id = f"{corrected}{_LATE}"
         reservation = history.reservations.get(release_id)
         if reservation is None and not self._late_files(day, history.reservations[corrected]):
             return
-        self._verify_against_ledger(str(day), existing, history)
+        nights = PublishedNights.read(self.config, self.config_file)  # all are read only for a correction
+        nights.check(str(day))
         identify(job="refresh", release_id=release_id)
         log_event("correction", f"{day}: release {release_id} corrects {corrected}", date=str(day))
-        published = published_releases(self.config.output)  # all of them are read for a correction alone
-        releases = {name: release for name, release in published.items() if not is_pruned(release, history)}
         values = {"release_id": release_id, "corrects": corrected, "overwrite": True}
-        self._run(day, releases, reservation, format_amount(parse_amount("late: epsilon", late.epsilon)), values)
+        self._run(day, nights, reservation, format_amount(parse_amount("late: epsilon", late.epsilon)), values)
 
     def _logs(self, day: date) -> list[str]:
         """The folders of a day's files."""
@@ -195,7 +228,7 @@ class Refresh:
     def _run(
         self,
         day: date,
-        releases: Mapping[str, Release],
+        nights: PublishedNights,
         reservation: Reservation | None,
         epsilon: str | None,
         given: Mapping[str, Any] | None = None,
@@ -239,10 +272,10 @@ class Refresh:
                 configured = getattr(example_request(config), name, None)
                 if configured is not None:
                     values[name] = format_amount(min(parse_amount(name, configured), parse_amount("epsilon", epsilon)))
-        if start := self._earlier(day, releases, reservation):
+        if start := self._earlier(day, nights, reservation):
             values["warm_start"] = start
         run_job(request_of(config.job, values), self.settings)
-        if self.dry_run and (advice := self._advice(day, releases)) is not None:
+        if self.dry_run and (advice := self._advice(day, nights.complete)) is not None:
             sys.stdout.write(f"\nadvice     {advice}\n")
 
     def _advice(self, day: date, releases: Mapping[str, Release]) -> str | None:
@@ -282,33 +315,43 @@ class Refresh:
             return False
         return True
 
-    def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> list[str]:
+    def _earlier(self, day: date, nights: PublishedNights, reservation: Reservation | None) -> list[str]:
         """The releases from which the day's release starts: those of its charge, otherwise the last before the day.
 
         Returns:
             Their folders, oldest first; none without a warm start.
+
+        Raises:
+            LedgerError: one of them is gone, or a file that is read of it is gone or changed.
         """
         request = example_request(self.config)
         if not isinstance(request, HeatmapOptions) or not self.config.warm_start:
             return []
         if reservation is not None:
-            by_id = {release.manifest["release_id"]: release.path for release in releases.values()}
+            by_id = {release.manifest["release_id"]: release for release in nights.complete.values()}
             ids = [one for one in (reservation.charge.starts_from or "").split(",") if one]
-            if missing := [one for one in ids if one not in by_id]:
-                raise RequestError(
-                    f"warm_start: {reservation.charge.release_id} starts from release {missing[0]}, which is gone; "
-                    "give --attempt 2, which makes a new charge"
-                )
-            return [by_id[one] for one in ids]
+            lost = {one.charge.release_id: name for name, one in nights.published.items() if one.pruned is None}
+            for one in ids:
+                if one in by_id:
+                    continue
+                what = f"{reservation.charge.release_id} starts from release {one}, which is gone"
+                if one in lost:
+                    raise LedgerError(f"ledger: {nights.folder(lost[one])}: {what}; {nights.remedy(lost[one])}")
+                raise RequestError(f"warm_start: {what}; give --attempt 2, which makes a new charge")
+            starts = [by_id[one] for one in ids]
+            nights.check_files(starts)
+            return [release.path for release in starts]
         grid = Grid(request.region, request.parameters.depth)
         before = [
             release
-            for name, release in sorted(releases.items())
+            for name, release in nights.complete.items()
             if name < str(day) and release.manifest.get("job") == "heatmap" and release.grid == grid
         ]
-        if self._follows_nights(day):
-            return [release.path for release in newest_nights(before)]
-        return [release.path for release in before[-1:]]
+        starts = list(newest_nights(before) if self._follows_nights(day) else before[-1:])
+        if nights.is_stale(starts, day):
+            return self._earlier(day, PublishedNights.read(self.config, self.config_file), reservation)
+        nights.check_starts(starts, day)
+        return [release.path for release in starts]
 
 
 def newest_nights(before: Sequence[Release]) -> Sequence[Release]:
@@ -337,10 +380,12 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     runner = request
     if request.runner_config is None and config.runner_config is not None:
         runner = request.model_copy(update={"runner_config": config.runner_config})
+    _check_arguments(config.job, request.config, beam_arguments)
     beam_arguments = (*flags_of(config.beam), *beam_arguments)
-    refresh = Refresh(config, runner, request.attempt, request.dry_run, beam_arguments)
+    refresh = Refresh(config, request.config, runner, request.attempt, request.dry_run, beam_arguments)
     if request.backfill is not None and flex_launch(refresh.settings):
         raise RequestError("backfill: a template starts one job a launch; launch it for each date")
+    _warn_of_clock(config)
     if request.backfill is None:
         yesterday = newest_day(config)
         refresh.publish(yesterday if request.date is None else request.date)
@@ -355,6 +400,25 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
             worst = DataError.exit_code if DataError.exit_code in (worst, error.exit_code) else error.exit_code
             log_event("not_ready", f"{when}: {error}", logging.WARNING, date=str(when))
     return worst
+
+
+def _check_arguments(job: str, config_file: str, arguments: Sequence[str]) -> None:
+    """Raises RequestError for an option of the job on the command line, whose place is the configuration."""
+    names = set(request_class(job).model_fields) - _OWN - {"region"}  # Dataflow has a --region too
+    for argument in arguments:
+        name = argument.removeprefix("--").partition("=")[0]
+        if argument.startswith("--") and name in names:
+            raise RequestError(f"{name}: a refresh has no option --{name}; write `{name}:` in options of {config_file}")
+
+
+def _warn_of_clock(config: RefreshConfig) -> None:
+    """Logs a warning about a clock that contradicts the ledger.
+
+    It is not refused: one entry that was written under a fast clock would stop all nights until its time has come.
+    """
+    history = open_ledger(config.ledger).history()
+    if (problem := slow_clock(history) or fast_clock(history)) is not None:
+        log_event("clock", f"the clock looks wrong: {problem}", logging.WARNING)
 
 
 def newest_day(config: RefreshConfig) -> date:
@@ -384,7 +448,7 @@ def read_config(path: str) -> RefreshConfig:
     try:
         settings = parse_yaml("config", path, read_file(path))
     except OSError as error:
-        raise RequestError(f"config: {path} cannot be read ({type(error).__name__})") from None
+        raise RequestError(f"config: {path} cannot be read ({reason_of(error)}); name a refresh's YAML file") from None
     folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
     config = RefreshConfig.read(settings, folder)
     check_known([config.job], [name for name, job in JOBS.items() if job.publishes], "config: job")
@@ -400,25 +464,6 @@ def read_config(path: str) -> RefreshConfig:
         raise RequestError(f"config: rotation: only a heatmap asks rotating cohorts, and the job is {config.job}")
     example_request(config)
     return config
-
-
-def verify_against_ledger(location: str, release: Release, history: History) -> None:
-    """Raises LedgerError if a published release disagrees with the ledger.
-
-    So a ledger that was lost, or restored from an old copy, starts no new budget.
-
-    Args:
-        location: of the ledger.
-        release: a published release.
-        history: of the ledger, read after the release.
-    """
-    if not history.entries:
-        raise LedgerError(
-            f"ledger: there is none at {location}, but {release.path} was charged to one; restore it from a copy, or "
-            "correct `ledger` in the configuration"
-        )
-    if problem := disagreement(release, history):
-        raise LedgerError(f"ledger: {release.path} holds a release that disagrees with the ledger: {problem}")
 
 
 def example_request(config: RefreshConfig) -> PublishRequest:

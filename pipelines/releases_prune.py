@@ -22,7 +22,7 @@ from sfumato.transforms.release.catalog import (
 )
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.release_folder import remove_files
-from sfumato.transforms.release.release_index import MAPS, STAC_ITEMS, update_timeline
+from sfumato.transforms.release.release_index import MAPS, update_timeline
 from sfumato.transforms.storage import matching
 
 
@@ -37,8 +37,7 @@ def run(request: PruneRequest) -> int:
     removed = 0
     for day, release in old.items():
         names = [FileSystems.join(release.path, name) for name in remaining_files(release)]
-        for folder in (MAPS, STAC_ITEMS):
-            names += [file.path for file in matching(FileSystems.join(request.timeline, folder, f"{day}-*"))]
+        names += [file.path for file in matching(FileSystems.join(request.timeline, MAPS, f"{day}-*"))]
         if not names and is_pruned(release, history):
             continue
         if not request.dry_run:
@@ -91,4 +90,4 @@ def _check_intact(releases: Mapping[str, Release], history: History) -> None:
         problems += release.damage() if problem is None and not is_pruned(release, history) else []
         problems += [] if problem is None else [f"{release.path}: {problem}"]
     if problems:
-        raise LedgerError("ledger: nothing was pruned; some releases are not in order:\n  " + "\n  ".join(problems))
+        raise LedgerError("ledger: nothing was pruned; some releases are not in order: " + "; ".join(problems))

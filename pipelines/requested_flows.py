@@ -57,7 +57,7 @@ def _zones_of(request: FlowsRequest) -> Zones | None:
         zones = read_zones(request.zones, request.id_column)
     elif request.index is not None and request.region is not None:
         name, resolution = request.index
-        zones = index_zones("s2_token" if name == "s2" else name, resolution, request.region)
+        zones = index_zones(name, resolution, request.region)
     else:
         return None
     if len(zones) > MAX_ZONES:

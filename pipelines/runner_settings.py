@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -12,16 +13,17 @@ from typing import Any, NoReturn
 import apache_beam as beam
 import yaml
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, PortableOptions, StandardOptions
 from apache_beam.runners.runner import PipelineRunner, create_runner
 
-from sfumato.pipelines.job_servers import RUNNERS, engine_runner
+from sfumato.pipelines.job_servers import RUNNERS, check_endpoint, engine_runner
 from sfumato.pipelines.local_runner import LocalRunner, processors
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import RunnerOptions
 from sfumato.transforms.files import read_file
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
+_IN_THIS_PROCESS = "embed"  # a job_endpoint of Beam's
 _SERVING_MODES = ("multi_threading", "multi_processing")
 # From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
 LARGE_INPUT_ROWS = 10_000_000
@@ -55,9 +57,12 @@ class RunnerSettings:
     def pipeline(self) -> beam.Pipeline:
         """An empty pipeline. Raises RequestError if Beam reports a missing or wrong option of the runner."""
         try:
-            return beam.Pipeline(runner=self.runner, options=self.options)
+            pipeline = beam.Pipeline(runner=self.runner, options=self.options)
         except ValueError as error:
-            raise RequestError(f"runner: {' '.join(str(error).split())}") from None
+            raise RequestError(f"runner: {error}") from None
+        # A folder for transforms of other languages, which no job has. A killed run would leave it.
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
+        return pipeline
 
     def sized(self, rows: int) -> RunnerSettings:
         """Sets the number of threads for this number of rows, unless the user chose it. Returns the settings."""
@@ -124,6 +129,9 @@ def check_runner(name: str) -> None:
 def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
     if name in LOCAL_RUNNERS:
         return LocalRunner()
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if endpoint and endpoint != _IN_THIS_PROCESS:
+        check_endpoint(endpoint)
     if (engine := RUNNERS.get(name.lower())) is not None:
         return engine_runner(engine, options)
     check_runner(name)

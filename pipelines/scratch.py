@@ -96,9 +96,10 @@ def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int
     plan = next((one for one in plans if one.needed <= budget), None)
     if plan is None:
         least = min(one.needed for one in plans)
+        remedy = "and state it with --memory" if memory else "(a container or `ulimit -v` may limit it)"
         raise RequestError(
-            f"memory: this run needs about {byte_text(least)} and may use {byte_text(budget)}; give it more memory"
-            f"{' and state it with --memory' if memory else ''}, or read fewer rows"
+            f"memory: this run needs about {byte_text(least)} and may use {byte_text(budget)}; give it more memory "
+            f"{remedy}, or read fewer rows"
         )
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if plan.place == "folder" and size.stored > free:

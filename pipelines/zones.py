@@ -161,7 +161,7 @@ def _zones_of(request: ZonesRequest) -> Zones:
     """The zones of the request's file or index. Raises RequestError."""
     if request.index is not None and request.region is not None:
         name, resolution = request.index
-        return index_zones("s2_token" if name == "s2" else name, resolution, request.region)
+        return index_zones(name, resolution, request.region)
     assert request.zones is not None
     levels = request.level_columns
     return read_zones(request.zones, levels[0], levels)

@@ -2,9 +2,17 @@
 
 
 class SfumatoError(Exception):
-    """Base class of every error that a caller can act on."""
+    """Base class of every error that a caller can act on. Its message is one line, also if it quotes a library's."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return " ".join(map(str.strip, super().__str__().splitlines()))
+
+
+def reason_of(error: Exception) -> str:
+    """Returns why something failed, in words: those of the system, or of the library that raised the error."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 class DataError(SfumatoError):
@@ -27,7 +35,10 @@ class NotAdmittedError(RefusedError):
 
 
 class RequestError(SfumatoError, ValueError):
-    """An option, a configuration file or the shape of an input is wrong. The message names the field and the remedy."""
+    """An option, a configuration file or the shape of an input is wrong, or the system denies access or memory.
+
+    The message names the field or the file, and the remedy.
+    """
 
     exit_code = 2
 
@@ -43,13 +54,16 @@ class BudgetError(SfumatoError):
 
 
 class LedgerError(SfumatoError):
-    """The ledger is damaged or was changed by others. Nothing is charged until a person has checked it."""
+    """The ledger is damaged, was changed by others, or disagrees with the releases, one of which is damaged or gone.
+
+    Nothing is charged until a person has checked it.
+    """
 
     exit_code = 4
 
 
 class NotReadyError(SfumatoError):
-    """A later attempt may succeed: there are no or too few data for the date yet, or a service cannot be reached.
+    """A later attempt may succeed: no or too few data for the date yet, a full disk, a service out of reach.
 
     The exit status is EX_TEMPFAIL of sysexits.h. A new attempt with the same release id uses the same charge.
     """

@@ -114,13 +114,14 @@ _STDDEV = (
     "chosen by their counts and for sums of cells. With the methods count_min, emd, hierarchical, adaptive_grid and "
     "spatial_decomposition it is a lower bound everywhere"
 )
-_COUNT = "estimated users of the cohort, or user-slots with --records_per_user; may be negative"
+NEGATIVE = "may be negative: noise on few users or none, kept so that sums are right on average; read it as 0"
+_COUNT = f"estimated users of the cohort, or user-slots with --records_per_user; {NEGATIVE}"
 # Of the cells of public indexes. Their resolution has the mean area that is nearest, in ratio, to the region's area
 # divided by 4^depth.
 _OF_INDEX = "{} that holds the centre, of the resolution whose cells are about as large as those of this depth"
 INDEX_FIELDS = tuple(
     pa.field(name, pa.string(), False, {"description": _OF_INDEX.format(text)})
-    for name, text in (("h3", "H3 cell"), ("quadkey", "Bing tile"), ("s2_token", "S2 cell"))
+    for name, text in (("h3", "H3 cell"), ("quadkey", "Bing tile"))
 )
 CELLS_SCHEMA = pa.schema(
     [
@@ -142,7 +143,7 @@ CELLS_SCHEMA = pa.schema(
 
 _WITHOUT_SHRINKAGE = (
     "users by the last sub-query, without shrinkage; biased in cells finer than it measured, which have an earlier "
-    "sub-query's counts"
+    f"sub-query's counts; {NEGATIVE}"
 )
 _UNBIASED = (
     pa.field("users_unbiased", pa.float64(), False, {"description": _WITHOUT_SHRINKAGE}),
@@ -158,7 +159,9 @@ TOTALS_SCHEMA = pa.schema(
     [
         pa.field("node", pa.uint64(), False, {"description": "a leading 1 bit, then two bits a level"}),
         pa.field("cell", pa.int64(), False, {"description": "the leaf's row in cells.parquet; -1 for inner nodes"}),
-        pa.field("users", pa.float64(), False, {"description": "users without shrinkage, see users_unbiased"}),
+        pa.field(
+            "users", pa.float64(), False, {"description": f"users without shrinkage, see users_unbiased; {NEGATIVE}"}
+        ),
         pa.field("variance", pa.float64(), False, {"description": _MEASURED}),
     ]
 )
@@ -168,7 +171,7 @@ ANSWERS_SCHEMA = pa.schema(
     [
         pa.field("sub_query", pa.int16(), False, {"description": "its index in the manifest's sub_queries"}),
         pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
-        pa.field("users", pa.float64(), False, {"description": "noisy users by this sub-query alone; may be negative"}),
+        pa.field("users", pa.float64(), False, {"description": f"noisy users by this sub-query alone; {NEGATIVE}"}),
         pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise, in users"}),
     ]
 )
@@ -196,7 +199,7 @@ SLOTS_SCHEMA = pa.schema(
             False,
             {"description": "users to expect in such a slot, by the profiles of all cells: the pattern without chance"},
         ),
-        pa.field("users_unbiased", pa.float64(), False, {"description": "users with the noise alone; may be negative"}),
+        pa.field("users_unbiased", pa.float64(), False, {"description": f"users with the noise alone; {NEGATIVE}"}),
         pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the users"}),
         pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the users"}),
     ]
@@ -216,8 +219,8 @@ def changes_schema() -> pa.Schema:
             field("depth", pa.int8(), "level of the node, 0 for the whole region"),
             *(pa.field(name, number, False, {"unit": "degrees"}) for name in ("west", "south", "east", "north")),
             field("leaf", pa.bool_(), "the finest cell that both maps know; otherwise a merged region"),
-            field("before", number, "unbiased users of the first map, scaled if shares are compared; may be negative"),
-            field("after", number, "unbiased users of the second map; may be negative"),
+            field("before", number, f"unbiased users of the first map, scaled if shares are compared; {NEGATIVE}"),
+            field("after", number, f"unbiased users of the second map; {NEGATIVE}"),
             field("difference", number, "after - before, in users"),
             field("stddev", number, "standard deviation of the difference if nothing changed: noise and sampling"),
             field("low", number, "lower end of the difference's 95% interval, for each row by itself"),
@@ -300,7 +303,7 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
             nullable = not column.startswith(("rate_low", "rate_high"))
             fields.append(pa.field(column, pa.float64(), nullable, {"description": text}))
     for name in categories:
-        text = f"users in category {name} with the noise of the sub-query that counted them; may be negative"
+        text = f"users in category {name} with the noise of the sub-query that counted them; {NEGATIVE}"
         fields.append(pa.field(f"count_{name}", pa.float64(), False, {"description": text}))
     return fields
 
@@ -322,7 +325,7 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
             field("zone", pa.string(), "id of the zone"),
             field("level", pa.string(), "name of its level: the column that names the level's zones"),
             field("parent", pa.string(), "id of the zone of the next coarser level that holds it; null for none", True),
-            field("users", number, "estimated users, unbiased; may be negative"),
+            field("users", number, f"estimated users, unbiased; {NEGATIVE}"),
             field("stddev", number, "standard deviation of users: of the noise, after levels were made to agree"),
             field("low", number, "lower end of a 95% interval of the zone's users, for each zone by itself"),
             field("high", number, "upper end of the interval"),
@@ -342,7 +345,7 @@ RELEASE_ZONES_SCHEMA = pa.schema(
             "users",
             pa.float64(),
             True,
-            {"description": "estimated users of the cohort in the zone; may be negative; null outside the map"},
+            {"description": f"estimated users of the cohort in the zone; {NEGATIVE}; null outside the map"},
         ),
         pa.field(
             "stddev",
@@ -376,7 +379,7 @@ _SAMPLED_COUNT = (
 )
 _NOISY = (
     "users with the item, or with --max_records_per_item their records, with noise. A threshold selects counts whose "
-    "noise is high, so counts near it are too high on average"
+    f"noise is high, so counts near it are too high on average. Where every item is published, a count {NEGATIVE}"
 )
 _NOISY_COUNT = (
     pa.field("count", pa.float64(), False, {"description": _NOISY}),
@@ -414,7 +417,9 @@ RANGES_SCHEMA = pa.schema(
     [
         pa.field("low", pa.float64(), False),
         pa.field("high", pa.float64(), False, {"description": "not in the range"}),
-        pa.field("users", pa.float64(), False, {"description": "estimated users with a value in the range"}),
+        pa.field(
+            "users", pa.float64(), False, {"description": f"estimated users with a value in the range; {NEGATIVE}"}
+        ),
         pa.field("stddev", pa.float64(), False, {"description": "of the noise or the sampling, in users"}),
         pa.field("users_low", pa.float64(), False, {"description": "95% interval of the users, with what is hidden"}),
         pa.field("users_high", pa.float64(), False),
@@ -501,7 +506,9 @@ def flows_schema(zones: bool = False) -> pa.Schema:
                 )
             ),
             field(
-                "trips", number, "expected trips (shrunk: a posterior mean); of a rest without shrinkage, maybe below 0"
+                "trips",
+                number,
+                "expected trips (shrunk: a posterior mean); of a rest without shrinkage, may be negative by noise",
             ),
             field(
                 "stddev",
@@ -511,7 +518,11 @@ def flows_schema(zones: bool = False) -> pa.Schema:
             field("low", number, "lower end of a 95% interval, for each row by itself, also for the largest flows"),
             field("high", number, "upper end of the interval"),
             field("present", number, "probability that there is a trip; at least 0.5 for a listed pair"),
-            field("noisy", pa.int64(), "noisy count of the same trips, without shrinkage; may be negative"),
+            field(
+                "noisy",
+                pa.int64(),
+                f"noisy count of the same trips, without shrinkage; {NEGATIVE.replace('users', 'trips')}",
+            ),
             field("noise_stddev", number, "standard deviation of the noise in it; variances of rows add up"),
             *(
                 pa.field(

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Period
+from sfumato.schemas.ledger import Period, Reservation
 from sfumato.schemas.rotation import Rotation
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -74,6 +74,7 @@ class DatedRelease:
         started_anew: why the nights before were left out, as a sentence; None where they were not.
         changes: places that differ from what the nights before lead to expect; None as for `rests_on`.
         pruned: whether its files were removed, all but the manifest.
+        damaged: whether its manifest cannot be read. Then the entry states what the ledger knows of its charge.
 
     Raises:
         ValueError: a value is out of range.
@@ -96,6 +97,7 @@ class DatedRelease:
     changes: tuple[PlaceChange, ...] | None = None
     pruned: bool = False
     users_stddev: float | None = None
+    damaged: bool = False
 
     def __post_init__(self) -> None:
         _check_date(self.date)
@@ -125,6 +127,26 @@ class DatedRelease:
             "changes": None if changes is None else tuple(map(PlaceChange.from_manifest, changes)),
         }
         return cls(**{**values, **read})
+
+    @classmethod
+    def of_damaged(cls, date: str, folder: str, reservation: Reservation) -> DatedRelease:
+        """A night whose manifest cannot be read, by its charge."""
+        charge = reservation.charge
+        return cls(
+            date=date,
+            release_id=charge.release_id,
+            folder=folder,
+            job=charge.job,
+            epsilon=float(charge.epsilon),
+            delta=float(charge.delta),
+            users=None,
+            created=reservation.time,
+            warm_start=None,
+            map=None,
+            safe=True,  # a ledger's charges have a kept key
+            rotation=charge.rotation,
+            damaged=True,
+        )
 
     @classmethod
     def from_manifest(

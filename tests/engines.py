@@ -78,7 +78,7 @@ RELEASES: Mapping[str, tuple[str, ...]] = {
     "moments": ("moments", *NORTH, "--statistics", "mean,variance", "--epsilon", "2"),
     "moments of cells, secagg": ("moments", *NORTH, "--trust", "secagg", "--no_dp", "--cells", "2", *REGION),
     "moments, central": ("moments", "--column", "latitude", "--range", "50,51", *CENTRAL, "--epsilon", "2"),
-    "ranges build": ("ranges build", *REGION, "--epsilon", "1", "--method", "ag", "--sizes", "1000,5000"),
+    "ranges build": ("ranges build", *REGION, "--epsilon", "1", "--method", "grid", "--sizes", "1000,5000"),
 }  # fmt: skip
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import mimetypes
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, reason_of
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_PARTIAL = "sfumato-partial-"  # part of the name of a file that is being written
 
 
 def is_remote(path: str) -> bool:
@@ -94,23 +97,72 @@ def read_lines(option: str, path: str) -> tuple[str, ...]:
     try:
         text = read_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{option}: {path} cannot be read ({type(error).__name__})") from None
+        raise RequestError(f"{option}: {path} cannot be read ({reason_of(error)})") from None
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Writes a file in one step: readers see the old content or the new, never a part. Raises OSError.
+    """Writes a file in one step: readers see the old content or the new, never a part, even if the machine loses power.
 
-    In Google's storage with the type that browsers show, and so that they do not keep yesterday's.
+    What a killed process left of such a file in the same folder is removed. In Google's storage with the type that
+    browsers show, and so that they do not keep yesterday's. Raises OSError.
     """
     if path.startswith("gs://"):
         _storage().write_object(path, content, content_type(path))
         return
     place = Path(path).absolute()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    with naming_file(path):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _remove_lost(place.parent)
+        while not _replace(place, content):
+            pass
+
+
+@contextmanager
+def naming_file(path: str) -> Iterator[None]:
+    """Names a file in the OSErrors of a block that writes it: a full disk names none, others a temporary name."""
     try:
-        partial.write_bytes(content)
-        partial.replace(place)
+        yield
+    except OSError as error:
+        if error.errno is None:  # a library's
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Returns once the disk holds the names of a folder's files. Raises OSError."""
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # a folder that this user may not read is not one that they made
+        return
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _replace(place: Path, content: bytes) -> bool:
+    """Writes a file under a temporary name and renames it; False if another process took it for a leftover."""
+    partial = place.with_name(f".{place.name}.{_PARTIAL}{uuid.uuid4().hex}")
+    try:
+        with partial.open("xb") as file:
+            with suppress(OSError):  # some network storages have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)  # it ends with the process, however that ends
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            try:
+                partial.replace(place)
+            except FileNotFoundError:  # removed before it was locked
+                return False
     finally:
         partial.unlink(missing_ok=True)
+    return True
+
+
+def _remove_lost(folder: Path) -> None:
+    """Removes the temporary files of killed processes: those that no process locks."""
+    for path in folder.glob(f".*.{_PARTIAL}*"):
+        with suppress(OSError), path.open("rb") as file:  # it is gone, or its process is alive
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()

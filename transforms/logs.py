@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.transforms.text_tables import significant
+from sfumato.schemas.known_digits import Z
+from sfumato.transforms.text_tables import counted, significant
 
 JOB = logging.getLogger("sfumato.job")  # the command itself: plans, warnings, errors
 PROGRESS = logging.getLogger("sfumato.progress")  # the job's stages
@@ -20,12 +21,23 @@ OPERATIONS = logging.getLogger("sfumato.operations")  # raw numbers, shown with 
 
 
 class _MessageFormatter(string.Formatter):
-    """Formats `{x:~}` with three significant digits, and mappings as `name number, name number`."""
+    """Formats the fields of an event; mappings become `name number, name number`.
+
+    `{counted}` is the number of users with its margin, and `{margin}` the half width of a 95% interval: from the fields
+    `users` and `noise_stddev`, which an event's record has with all their digits.
+    """
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if key == "counted":
+            return counted(kwargs["users"], kwargs["noise_stddev"])
+        if key == "margin":
+            return significant(Z * kwargs["noise_stddev"], 2)
+        return super().get_value(key, args, kwargs)
 
     def format_field(self, value: Any, spec: str) -> Any:
         if isinstance(value, Mapping):
             return ", ".join(f"{name} {number:,}" for name, number in value.items()) or "none"
-        return significant(value) if spec == "~" else super().format_field(value, spec)
+        return super().format_field(value, spec)
 
 
 @dataclass(frozen=True)
@@ -51,23 +63,18 @@ class Event:
 
 
 READ_FILE = Event("read_file", "read file {file}")
-COUNTED_USERS = Event(
-    "read_logs", "read and grouped the logs: {users:,.0f} users (noisy user count, ±{noise_stddev:~})"
-)
+COUNTED_USERS = Event("read_logs", "read and grouped the logs: {counted}, by a noisy count")
 COUNTED_COHORT = Event(
     "read_logs",
-    "read and grouped the logs: {users:,.0f} users of the cohort that is asked, one of {cohorts} (noisy user count, "
-    "±{noise_stddev:~})",
+    "read and grouped the logs: {counted}, by a noisy count, of the cohort that is asked, one of {cohorts}",
 )
 FEW_USERS = Event(
     "few_users",
-    "the logs seem to hold hardly any user: about {users:,.0f} (noisy user count, ±{noise_stddev:~}); check "
+    "the logs seem to hold hardly any user: {counted}, by a noisy count; check "
     "--user_id_column and the other columns' names before you spend more",
 )
 SAMPLED_USERS = Event("read_logs", "read the logs")
-_SUB_QUERY = (
-    "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ±{noise_stddev:~} users"
-)
+_SUB_QUERY = "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ± {margin} users (95%)"
 SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")
 ROUND = Event("round", "{quantity}, round {round}: {clients:,.0f} clients sent {reports:,.0f} bits")

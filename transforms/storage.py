@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Any, BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
@@ -99,17 +100,52 @@ def _cause(error: Exception) -> Exception:
 def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
     """The files that match a pattern; none if the folder does not exist. limit: the largest number of files.
 
+    On a disk, links to folders are followed as well, unless they lead to a place below the pattern's own folder.
+
     Raises NotReadyError if the storage cannot be listed now, and RequestError if it cannot be listed at all. So a
     storage that cannot be listed never looks empty.
     """
     if "://" not in pattern and "/" not in pattern:
         pattern = f"./{pattern}"  # a pattern without a folder matches nothing in Beam
+    if "://" not in pattern and _folder_of(pattern) != pattern:
+        return list(islice(_matching_on_disk(pattern), limit))
     try:
         with storage_errors(pattern):
             (match,) = FileSystems.match([pattern], [limit])
     except (OSError, ValueError) as error:  # ValueError: no file system for such a path
         raise RequestError(f"{pattern} cannot be listed ({error})") from None
     return list(match.metadata_list)
+
+
+def _folder_of(pattern: str) -> str:
+    """The part of a pattern before its first wildcard."""
+    return re.sub(r"[*?[].*", "", pattern, flags=re.DOTALL)
+
+
+def _matching_on_disk(pattern: str) -> Iterator[FileMetadata]:
+    is_match = re.compile(FileSystem.translate_pattern(pattern)).match
+    for folder, _, files in walk(os.path.dirname(_folder_of(pattern))):
+        for path in filter(is_match, (os.path.join(folder, name) for name in files)):
+            with suppress(OSError):  # it is gone
+                found = os.stat(path)
+                yield FileMetadata(path, found.st_size, found.st_mtime)
+
+
+def walk(top: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yields each folder with the names of its folders and files, see `os.walk`, in the order of their names.
+
+    Links to folders are followed, so that no file is left out, unless they lead below `top`, where they are found
+    anyway. No folder is visited twice.
+    """
+    root, seen = os.path.realpath(top), set[str]()
+    for folder, folders, files in os.walk(top, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen or (folder != top and os.path.islink(folder) and f"{real}/".startswith(f"{root}/")):
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        yield folder, folders, sorted(files)
 
 
 @dataclass(frozen=True)
@@ -136,7 +172,7 @@ def listed(pattern: str) -> list[StoredFile]:
 
     A listing of Google's storage shows versions and digests too. So 10,000 objects need ten requests, not 20,000.
     """
-    prefix = re.sub(r"[*?[].*", "", pattern, flags=re.DOTALL)
+    prefix = _folder_of(pattern)
     if not pattern.startswith("gs://") or prefix == pattern:
         return [
             StoredFile(one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0) for one in matching(pattern)

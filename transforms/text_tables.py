@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from sfumato.schemas.known_digits import Z, about
+
 EXAMPLE_USERS = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)  # rows of a table by the number of users
 
 TYPICAL_USERS = 1_000_000  # of a figure that depends on the number of users, where that is not known
@@ -29,3 +31,13 @@ def significant(value: float, digits: int = 3) -> str:
     text = f"{value:.{digits}g}"
     large = abs(value) >= 10**digits
     return f"{float(text):,.0f}" if large and abs(value) < 1e15 else text
+
+
+def counted(users: float, stddev: float, noun: str = "users") -> str:
+    """Returns a noisy number of users with its margin, as in `320,000 users (± 1,600, 95%)`.
+
+    A negative number is `0 users (at most 390, 95%)`.
+    """
+    margin = significant(Z * stddev, 2)
+    reach = f"at most {margin}" if users < 0 else f"± {margin}"
+    return f"{about(users, stddev)} {noun}" + (f" ({reach}, 95%)" if stddev > 0 else "")

@@ -164,12 +164,11 @@ class LedgerRequest(LogOptions):
     )
     EXAMPLE: ClassVar[str] = "show --ledger ledger.db"
 
-    action: Literal["show", "account", "verify", "limit", "approver", "backup", "restore"] = option(
+    action: Literal["show", "account", "verify", "limit", "backup", "restore"] = option(
         ...,
         "show: charges, and what is left; account: the charges of one user; verify: the chain of entries, the limits "
-        "and the releases; limit: set a dataset's limits from here on; approver: name the holder of the key FILE, "
-        "without whose key no limit is loosened; backup: copy all entries to FILE; restore: append the entries of FILE "
-        "that the ledger lacks, and charge what the releases state and both lack",
+        "and the releases; limit: set a dataset's limits from here on; backup: copy all entries to FILE; "
+        "restore: append the entries of FILE that the ledger lacks, and charge what the releases state and both lack",
         INPUT,
         common=True,
         metavar="ACTION",
@@ -177,7 +176,7 @@ class LedgerRequest(LogOptions):
     )
     file: str | None = option(
         None,
-        "the copy, local or gs:// (backup, restore); the approver's key (approver)",
+        "the copy, local or gs:// (backup, restore)",
         INPUT,
         common=True,
         metavar="FILE",
@@ -208,25 +207,14 @@ class LedgerRequest(LogOptions):
     budget: BudgetOption | None = option(
         None, "the limits, as 10/365d,1/1d (limit)", PRIVACY, common=True, metavar="E/Nd,..."
     )
-    approver_key: str | None = option(
-        None,
-        "the key of the ledger's approver: needed for looser limits, a new dataset, another approver or a lost charge "
-        "above the limits, once one is named (limit, approver, restore)",
-        KEY,
-        common=True,
-        metavar="FILE",
-    )
 
     @model_validator(mode="after")
     def _of_action(self) -> Self:
-        if self.action in ("backup", "restore", "approver"):
+        if self.action in ("backup", "restore"):
             if self.file is None and not (self.action == "restore" and self.releases):
-                what = "key" if self.action == "approver" else "copy"
-                raise RequestError(f"file: name the {what}, as `sfumato ledger {self.action} FILE --ledger LOCATION`")
+                raise RequestError(f"file: name the copy, as `sfumato ledger {self.action} FILE --ledger LOCATION`")
         elif self.file is not None:
-            raise RequestError("file: only `sfumato ledger approver`, `backup` and `restore` take one")
-        if self.approver_key is not None and self.action not in ("limit", "approver", "restore"):
-            raise RequestError("approver_key: only `sfumato ledger limit`, `approver` and `restore` take it")
+            raise RequestError("file: only `sfumato ledger backup` and `restore` take one")
         if self.action == "limit":
             if self.dataset is None or self.budget is None:
                 raise RequestError("dataset, budget: give both, as --dataset taxis --budget 10/365d,1/1d")

@@ -25,7 +25,7 @@ class ExportRequest(LogOptions):
     )  # fmt: skip
     output: str = option(..., "the file, local or gs://", OUTPUT, common=True, metavar="FILE")
     format: str | None = option(
-        None, "geotiff, geojson, csv, gpkg, pmtiles, h3 or stac; default: by the suffix of the output", OUTPUT,
+        None, "geotiff, geojson, csv, gpkg, pmtiles or h3; default: by the suffix of the output", OUTPUT,
         common=True,
     )  # fmt: skip
     licence: str | None = option(

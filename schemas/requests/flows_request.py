@@ -41,7 +41,7 @@ class FlowsRequest(IndexOptions, PlaceColumns, UserColumn, MapGeography):
     zones: str | None = option(
         None,
         "pairs of zones in place of cells: polygons in a GeoJSON or GeoParquet file, local or gs://; they are "
-        "published, so they must be known from elsewhere (or give --h3, --quadkey or --s2)",
+        "published, so they must be known from elsewhere (or give --h3 or --quadkey)",
         INPUT,
         common=True,
         metavar="FILE",

@@ -29,9 +29,9 @@ class RefreshRequest(RunnerOptions):
     ABOUT: ClassVar[str] = (
         "Publishes the release of a day, once, and keeps the ledger and the page of all releases. Run again it "
         "returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the data cannot "
-        "support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger is damaged; 75 "
-        "not now: no data yet, too few, or a service or ledger out of reach, so try again later; 70 a crash: run it "
-        "again."
+        "support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger or an earlier "
+        "release is damaged; 75 not now: no data yet, too few, or a service or ledger out of reach, so try again "
+        "later; 70 a crash: run it again."
     )
     EXAMPLE: ClassVar[str] = "--config refresh.yaml --date 2026-11-20"
 

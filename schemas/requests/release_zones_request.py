@@ -9,8 +9,7 @@ from pydantic import model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import LogOptions
 from sfumato.schemas.requests.request_base import INPUT, MAP, OUTPUT, option
-
-_INDEXES = {"h3": "h3", "quadkey": "quadkey", "s2": "s2_token"}
+from sfumato.schemas.requests.zones_request import INDEXES
 
 
 class ReleaseZonesRequest(LogOptions):
@@ -34,8 +33,7 @@ class ReleaseZonesRequest(LogOptions):
     )
     zones: str | None = option(
         None,
-        "polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs:// (or give --h3, --quadkey or "
-        "--s2)",
+        "polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs:// (or give --h3 or --quadkey)",
         INPUT,
         common=True,
         metavar="FILE",
@@ -47,9 +45,6 @@ class ReleaseZonesRequest(LogOptions):
     quadkey: int | None = option(
         None, "zones are the map tiles of this level that meet the map", MAP, ge=1, le=23, metavar="N"
     )
-    s2: int | None = option(
-        None, "zones are the S2 cells of this level that meet the map", MAP, ge=0, le=30, metavar="N"
-    )
     output: str = option(
         ..., "table: .parquet (GeoParquet), .geojson, or .csv without polygons", OUTPUT, common=True, metavar="FILE"
     )
@@ -57,18 +52,18 @@ class ReleaseZonesRequest(LogOptions):
 
     @property
     def index(self) -> tuple[str, int] | None:
-        """The index whose cells are the zones, by its column's name, and the resolution; None for zones of a file."""
-        given = ((column, getattr(self, name)) for name, column in _INDEXES.items())
-        return next(((column, level) for column, level in given if level is not None), None)
+        """The index whose cells are the zones, and the resolution; None for zones of a file."""
+        given = ((name, getattr(self, name)) for name in INDEXES)
+        return next(((name, level) for name, level in given if level is not None), None)
 
     @model_validator(mode="after")
     def _of_one_source(self) -> Self:
-        sources = [name for name in ("zones", *_INDEXES) if getattr(self, name) is not None]
+        sources = [name for name in ("zones", *INDEXES) if getattr(self, name) is not None]
         if len(sources) != 1:
             text = (
                 f"{' and '.join(sources)}: give one of them" if sources else "zones: name their file with --zones FILE"
             )
-            raise RequestError(f"{text} (a file, or the cells of --h3, --quadkey or --s2)")
+            raise RequestError(f"{text} (a file, or the cells of --h3 or --quadkey)")
         if self.zones is not None and self.id_column is None:
             raise RequestError("id_column: name the property or column of the zones' ids, such as --id_column tract")
         if self.zones is None and self.id_column is not None:

@@ -19,7 +19,7 @@ from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, P
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 
 _OF_SHARDS = ("shard_size", "dropout")
-INDEXES = ("h3", "quadkey", "s2")
+INDEXES = ("h3", "quadkey")
 
 
 class IndexOptions(Request):
@@ -35,9 +35,6 @@ class IndexOptions(Request):
         ge=1,
         le=23,
         metavar="N",
-    )
-    s2: int | None = option(
-        None, "zones are the S2 cells of this level that meet --region, named by tokens", MAP, ge=0, le=30, metavar="N"
     )
 
     @property
@@ -63,7 +60,7 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, ReleaseRe
     zones: str | None = option(
         None,
         "polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://; they are published, so they "
-        "must be known from elsewhere (or give --h3, --quadkey or --s2)",
+        "must be known from elsewhere (or give --h3 or --quadkey)",
         INPUT,
         common=True,
         metavar="FILE",
@@ -83,9 +80,7 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, ReleaseRe
         common=True,
         metavar="NAMES",
     )
-    region: RegionOption | None = option(
-        None, f"{REGION_HELP}, with --h3, --quadkey or --s2", MAP, metavar=REGION_METAVAR
-    )
+    region: RegionOption | None = option(None, f"{REGION_HELP}, with --h3 or --quadkey", MAP, metavar=REGION_METAVAR)
     trust: CentralOrSecagg = option(
         Trust.CENTRAL,
         "central: the operator, who has the logs, adds noise once; secagg: noise in the sum of each shard, more in all",
@@ -176,11 +171,11 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, ReleaseRe
             text = (
                 f"{' and '.join(sources)}: give one of them" if sources else "zones: name their file with --zones FILE"
             )
-            raise RequestError(f"{text} (a file, or the cells of --h3, --quadkey or --s2)")
+            raise RequestError(f"{text} (a file, or the cells of --h3 or --quadkey)")
         if self.index is None:
             _ = self.level_columns
             if self.region is not None:
-                raise RequestError("region: is of --h3, --quadkey or --s2; zones of a file have their own")
+                raise RequestError("region: is of --h3 or --quadkey; zones of a file have their own")
         else:
             for name in ("id_column", "levels"):
                 if getattr(self, name) is not None:

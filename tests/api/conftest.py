@@ -31,5 +31,5 @@ def releases(city: Path) -> dict[str, sfumato.Release]:
         "quantiles": sfumato.quantiles(logs, column="km_from_home", range=(0, 30), **SAMPLED),
         "moments": sfumato.moments(logs, column="km_from_home", bits=12, fraction_bits=6, epsilon=4.0),
         "flows": sfumato.flows(logs, region=REGION, time_column="timestamp"),
-        "ranges": sfumato.ranges(logs, region=REGION, method="ag", sizes=(500, 5000)),
+        "ranges": sfumato.ranges(logs, region=REGION, method="grid", sizes=(500, 5000)),
     }

@@ -249,12 +249,15 @@ def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.Captu
     assert "--allow_reuse" in capsys.readouterr().err
     assert run("two", "two", dataset="city") == 3  # City and city are one
 
-    density = bytearray((tmp_path / "one" / "density.npy").read_bytes())
-    density[-1] ^= 1
-    (tmp_path / "one" / "density.npy").write_bytes(density)
+    whole = (tmp_path / "one" / "density.npy").read_bytes()
+    (tmp_path / "one" / "density.npy").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert cli.main(check) == 4
-    assert run("one", "one") == 4
     assert "density.npy is damaged" in capsys.readouterr().err
+    assert run("one", "one") == 0  # under its charge
+    assert "is made again" in capsys.readouterr().err
+    assert (tmp_path / "one" / "density.npy").read_bytes() == whole
+    assert ledger(tmp_path).history().charges == [charged]
+    assert cli.main(check) == 0
 
     (tmp_path / "ledger.db").unlink()
     assert run("two", "two") == 4

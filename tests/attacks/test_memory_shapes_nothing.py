@@ -33,7 +33,7 @@ JOBS = {
     "heatmap, weights": [*MAP, "--time_column", "timestamp"],
     "histogram": ["histogram", "--column", "kind", "--delta", "1e-5"],
     "quantiles": ["quantiles", "--column", "length", "--range", "0,100", "--population", "400"],
-    "ranges": ["ranges", "build", *MAP[1:3], "--method", "ag", "--sizes", "500,5000"],
+    "ranges": ["ranges", "build", *MAP[1:3], "--method", "grid", "--sizes", "500,5000"],
     "mean": ["moments", "--column", "length", "--bits", "8"],
 }
 PLANS = {"folder, 1 group a bit": ("folder", 2, 1), "memory, 512 groups": ("memory", 1, 9), "runner": ("runner", 1, 4)}

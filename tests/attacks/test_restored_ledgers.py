@@ -17,18 +17,15 @@ from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.ledger.approvals import ApproverKey
 from sfumato.transforms.privacy.ledger.entries import RECOVER, entry_bytes, read_entries, recover_content
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from sfumato.transforms.privacy.rotation import rotation_key, with_partition
-from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release.catalog import check_not_lost, disagreement, lost_charges
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import manifest_at
 from tests.attacks.releases import publish_release
-from tests.keys import write_key
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 EARLIER = Path(__file__).parents[1] / "data" / "version_0_1_0"
@@ -211,29 +208,6 @@ def test_a_cohort_is_charged_again_as_the_cohort(tmp_path: Path) -> None:
     assert found.charge.rotation == rotation
     assert manifest_at(str(output)) == path.read_bytes()
     assert found.manifest == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_lost_charges_are_no_way_around_an_approver(restored: Path) -> None:
-    """Within the limits nobody is asked. Above them a forged manifest would spend what nobody approved."""
-    book = ledger(restored)
-    write_key(restored / "alice")
-    alice = ApproverKey(FileSecret(str(restored / "alice")))
-    book.set_approver(alice)
-    assert run(restored, "restore", "--releases", str(restored / "out")) == 0
-    forged = restored / "forged"
-    forged.mkdir()
-    manifest = json.loads((restored / "out" / "releases" / LOST_DAY / "manifest.json").read_text())
-    manifest["ledger"]["hash"], manifest["release_id"] = "f" * 64, "forged"
-    (forged / "manifest.json").write_text(json.dumps(manifest))
-    before = book.history()
-    assert run(restored, "restore", "--releases", str(forged)) == 2
-    assert book.history() == before
-    entries = SqliteStore(str(restored / "ledger.db")).read()
-    content = recover_content(charge("forged", LOST_DAY), "f" * 64, "m", None)
-    with pytest.raises(LedgerError, match="exceeds the limit"):
-        replay([*entries, entry_bytes(len(entries), before.head, "t", "n", RECOVER, content)], with_limits=True)
-    assert run(restored, "restore", "--releases", str(forged), "--approver_key", str(restored / "alice")) == 0
-    assert book.history(with_limits=True).reservations["forged"].lost == "f" * 64
 
 
 @pytest.mark.parametrize(

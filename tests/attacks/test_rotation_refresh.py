@@ -52,7 +52,9 @@ def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     name = property(lambda file: hashlib.sha256("/".join(file.path.split("/")[-2:]).encode()).hexdigest())
     monkeypatch.setattr(InputFile, "digest", name)
     now = datetime(2026, 12, 1, tzinfo=UTC)
-    monkeypatch.setattr("sfumato.transforms.privacy.ledger.ledger.datetime", SimpleNamespace(now=lambda _: now))
+    clock = SimpleNamespace(now=lambda _: now, fromisoformat=datetime.fromisoformat)
+    monkeypatch.setattr("sfumato.transforms.privacy.ledger.ledger.datetime", clock)
+    monkeypatch.setattr("sfumato.pipelines.clock.datetime", clock)
     nonce = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 32))
     monkeypatch.setattr("sfumato.transforms.privacy.ledger.ledger.uuid", nonce)
 

@@ -126,6 +126,7 @@ class LocalPlace:
         steps.around(SqliteStore, "append", "ledger append")
         steps.around(release_folder.os, "fsync", "file of the release")
         steps.around(Path, "rename", "rename of the release")
+        steps.around(Path, "replace", "rename of a file of the timeline")
         steps.around(release_index, "write_file", "file of the timeline")
 
 
@@ -322,7 +323,7 @@ class Scene:
             self.problems.append("latest.json does not name the latest day")
         if not all(f"releases/{day}".encode() in objects["index.html"] for day in days):
             self.problems.append("the page lacks a day")
-        if left := [name for name in objects if "/." in name]:
+        if left := [name for name in objects if "/." in f"/{name}"]:
             self.problems.append(f"left behind: {left}")
 
 

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
-from sfumato.pipelines import cli, doctor
+from sfumato.pipelines import cli, doctor, job_servers
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
 from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from tests.keys import SECRET, write_key
 from tests.leaks import forms
+from tests.permissions import permissions_hold
 from tests.storage import BUCKET, Emulator, put, storage_emulator
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
@@ -163,29 +164,57 @@ def test_a_clock_before_the_ledgers_newest_entry(place: Path, run: Doctor) -> No
 # --- runners ---
 
 
-def test_a_missing_jar(place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SFUMATO_FLINK_JAR", str(place / "no.jar"))
-    found = run("--runner_config", "flink")["runner"]
-    assert found["state"] == "failed"
-    assert "no.jar'; `make flink-jar` makes" in found["text"]
+def test_a_clock_long_after_the_ledgers_newest_entry(place: Path, run: Doctor) -> None:
+    before = datetime.now(UTC) - timedelta(days=400)
+    Ledger(SqliteStore(str(place / "old.db")), lambda: before).set_limits("taxis", LIMITS)
+    found = run("--ledger", str(place / "old.db"))["clock"]
+    assert found["state"] == "warning"
+    assert "400 days after" in found["text"]
 
 
-@pytest.mark.parametrize(
-    ("version", "status", "words"),
-    [('openjdk version "1.8.0_392"', 0, "is Java 8"), ('openjdk version "17.0.9"', 0, ""), ("no java", 3, "status 3")],
-)
-def test_an_old_java(
-    place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch, version: str, status: int, words: str
-) -> None:
-    (place / "job-server.jar").touch()
-    java = place / "java"
+def _java(place: Path, version: str, status: int = 0) -> str:
+    java = place / f"java-{status}-{version.split()[-1][1:-1]}"
     java.write_text(f"#!/bin/sh\necho '{version}' >&2\nexit {status}\n")
     java.chmod(0o755)
+    return f"--job_server_java_launcher={java}"
+
+
+ENGINE = ("--runner_config", "flink")
+# Options of a job and of `doctor`, and words of the message; none if a job can start.
+ENGINES = {
+    "no jar": (lambda place: ["--open_job_server", f"--flink_job_server_jar={place}/no.jar"], "`make flink-jar` makes"),
+    "old Java": (lambda place: ["--open_job_server", _java(place, 'openjdk version "1.8.0_392"')], "is Java 8"),
+    "broken Java": (lambda place: ["--open_job_server", _java(place, 'no "java"', 3)], "status 3"),
+    "no Java": (lambda place: ["--open_job_server", "--job_server_java_launcher=/nowhere/java"], "there is no program"),
+    "others reach it": (lambda place: [_java(place, 'openjdk version "17.0.9"')], "could be reached by eth0"),
+    "nobody answers": (lambda _: ["--job_endpoint", "127.0.0.1:1"], "127.0.0.1:1"),
+    "a wrong option": (lambda _: ["--no_such_option", "1"], "--no_such_option"),
+    "in order": (lambda place: ["--open_job_server", _java(place, 'openjdk version "17.0.9"')], ""),
+}
+
+
+@pytest.mark.parametrize("case", list(ENGINES))
+def test_an_engine_is_judged_as_a_job_would(
+    case: str, place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the same words; a job looks before it reads its input."""
+    monkeypatch.setattr(job_servers, "_network_interfaces", lambda: ["eth0"])
+    (place / "job-server.jar").touch()
     monkeypatch.setenv("SFUMATO_FLINK_JAR", str(place / "job-server.jar"))
-    options = ["--runner_config", "flink", "--open_job_server", "--job_server_java_launcher", str(java)]
+    make, words = ENGINES[case]
+    options = [*ENGINE, *make(place)]
     found = run(*options)["runner"]
-    assert found["state"] == ("failed" if words else "ok")
-    assert words in found["text"]
+    assert (found["state"], words in found["text"]) == ("failed" if words else "ok", True)
+    nothing = ["--input", str(place / "nothing.parquet"), "--output", str(place / "out"), "--region", "0,0,1,1"]
+    assert cli.main(["heatmap", *nothing, *options]) == 2
+    expected = f"sfumato heatmap: {found['text']}" if words else "sfumato heatmap: input: no file matches"
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_a_job_server_that_would_be_downloaded(place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SFUMATO_FLINK_JAR", raising=False)
+    found = run(*ENGINE, "--open_job_server", _java(place, 'openjdk version "17.0.9"'))["runner"]
+    assert (found["state"], "downloads" in found["text"]) == ("ok", True)
 
 
 def test_a_job_server_that_does_not_answer(run: Doctor) -> None:
@@ -193,10 +222,6 @@ def test_a_job_server_that_does_not_answer(run: Doctor) -> None:
         endpoint = f"127.0.0.1:{server.getsockname()[1]}"
         assert run("--runner_config", "flink", "--job_endpoint", endpoint)["runner"]["state"] == "ok"
     assert run("--runner_config", "flink", "--job_endpoint", endpoint)["runner"]["state"] == "failed"
-
-
-def test_an_unknown_option_of_the_runner(run: Doctor) -> None:
-    assert run("--no_such_option", "1")["runner"]["state"] == "failed"
 
 
 # --- the machine ---
@@ -259,6 +284,18 @@ def test_folders_that_are_not_there(place: Path, run: Doctor) -> None:
     (place / "published").touch()
     found = run(*config_of(place))
     assert (found["input"]["state"], found["output"]["state"]) == ("failed", "failed")
+
+
+@pytest.mark.parametrize("name", ["dt=2026-11-18", "dt=2026-11-20/hours"])
+def test_a_days_folder_that_cannot_be_listed(place: Path, run: Doctor, name: str) -> None:
+    (place / "days" / "dt=2026-11-18").mkdir()
+    (place / "days" / "dt=2026-11-20" / "hours").mkdir(parents=True)
+    with permissions_hold():
+        assert run(*config_of(place))["input"]["state"] == "ok"
+        (place / "days" / name).chmod(0)
+        found = run(*config_of(place))["input"]
+    assert found["state"] == "failed"
+    assert str(place / "days" / name) in found["text"]
 
 
 @pytest.fixture(scope="module")

@@ -251,8 +251,8 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     text = ranges_plan_text(grid)
     assert "for squares of 500 to 2000 m" in text
     assert "epsilon 0.2 in all, of which the count of users costs 0.002" in text
-    noise = discrete_laplace_stddev(0.198)
-    assert f"noise ±{noise:.3g} to the users of every cell of about 900 x 900 m" in text
+    noise = 1.96 * discrete_laplace_stddev(0.198)
+    assert f"noise of ±{noise:.3g} (95%) to the users of every cell of about 900 x 900 m" in text
     assert "cells follow from the number of users" in ranges_plan_text(replace(grid, options={}))
     shards = replace(grid, counting=HeatmapParameters(epsilon=0.2, population=50_000))
     text = ranges_plan_text(shards)

@@ -83,11 +83,26 @@ def test_a_run_has_all_the_steps_that_matter(steps: dict[str, list[str]]) -> Non
         assert names == [
             "before ledger append", "after ledger append", "before assembly", "after assembly",
             "before file of the release", "after file of the release", "before rename of the release",
-            "after rename of the release", "before file of the timeline", "after file of the timeline",
+            "after rename of the release", "before file of the timeline", "before rename of a file of the timeline",
+            "after rename of a file of the timeline", "after file of the timeline",
         ]  # fmt: skip
         assert found.count("before ledger append") == 3  # limits, charge, publication
         assert found.index("before assembly") > found.index("after ledger append") + 1
     assert len(steps["heatmap"]) > 25
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_run_removes_what_a_killed_one_left_of_the_page(
+    tmp_path: Path, logs: Path, steps: dict[str, list[str]], number: int
+) -> None:
+    """A hidden file of a map, or of `latest.json`: it stayed for ever."""
+    one = scene(tmp_path, logs, "heatmap")
+    renames = [step for step, name in enumerate(steps["heatmap"]) if name == "before rename of a file of the timeline"]
+    assert one.wait([one.start(DAYS[0], renames[number])]) == [KILLED]
+    assert len([name for name in one.place.objects() if "/." in f"/{name}"]) == 1
+    assert one.wait([one.start(DAYS[0], None)]) == [0]
+    one.check_finished(DAYS[:1])
+    assert one.problems == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.inputs import layout_of, match_files, partition_of
+from sfumato.pipelines.inputs import has_logs, layout_of, match_files, partition_of
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.log_layout import PartitionFilter
@@ -114,3 +117,86 @@ def test_the_layout_of_a_request() -> None:
     assert (
         layout_of(request_of("quantiles", {"input": "a", "output": "o", "column": "km", "range": "0,5"})).format is None
     )
+
+
+# --- what is named like a log and is none ---
+
+
+@pytest.fixture
+def day(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs" / "dt=2026-11-20"
+    folder.mkdir(parents=True)
+    pq.write_table(records(3), folder / "a.parquet")
+    return folder
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    os.mknod(path, stat.S_IFSOCK)
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to("nowhere.parquet")
+
+
+def _folder_without_logs(path: Path) -> None:
+    path.mkdir()
+    (path / "part-0000").touch()
+
+
+@pytest.mark.parametrize("make", [_pipe, _socket, _dangling, _folder_without_logs])
+@pytest.mark.parametrize("pattern", ["", "*.parquet"])
+def test_what_is_named_like_a_log_and_is_none_is_refused(day: Path, make: Callable[[Path], None], pattern: str) -> None:
+    """A pipe was read for ever; the others were left out in silence."""
+    make(day / "b.parquet")
+    with pytest.raises(RequestError, match=f"input: {day}/b.parquet is "):
+        match_files(str(day / pattern))
+    if not pattern:
+        with pytest.raises(RequestError, match=f"input: {day}/b.parquet is "):
+            has_logs(str(day), None)
+        (day / "b.parquet").rename(day / "_b.parquet")
+        assert names(day) == ["dt=2026-11-20/a.parquet"]
+
+
+@pytest.mark.parametrize("name", ["b.json.gz", "b.parquet.zst", "B.CSV.ZIP"])
+def test_packed_logs_that_are_not_read_are_refused(day: Path, name: str) -> None:
+    (day / name).touch()
+    with pytest.raises(RequestError, match=f"input: {day}/{name} is packed"):
+        match_files(str(day))
+    (day / "a.parquet").unlink()  # a night is not without data then
+    with pytest.raises(RequestError, match=name):
+        has_logs(str(day), None)
+
+
+def test_files_of_no_known_format_are_named(day: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("notes.txt", "a.orc", "_SUCCESS", ".a.parquet.crc"):
+        (day / name).touch()
+    with caplog.at_level("WARNING"):
+        assert names(day) == ["dt=2026-11-20/a.parquet"]
+    (shown,) = [record.getMessage() for record in caplog.records]
+    assert shown.endswith(": a.orc, notes.txt")
+
+
+def test_a_folder_named_like_a_log_is_read_with_its_files(day: Path) -> None:
+    """As Spark writes it."""
+    (day / "b.parquet").mkdir()
+    shutil.copy(day / "a.parquet", day / "b.parquet" / "part-0000.parquet")
+    (day / "b.parquet" / "_SUCCESS").touch()
+    assert names(day) == ["dt=2026-11-20/a.parquet", "dt=2026-11-20/b.parquet/part-0000.parquet"]
+
+
+def test_links_to_folders_are_followed_and_no_file_is_read_twice(day: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(day / "a.parquet", other / "c.parquet")
+    (other / "again").symlink_to(other)
+    (other / "back").symlink_to(day)
+    (day.parent / "dt=2026-11-21").symlink_to(other)
+    (day.parent / "latest").symlink_to(day)
+    (day / "b.parquet").symlink_to(other / "c.parquet")
+    expected = ["dt=2026-11-20/a.parquet", "dt=2026-11-20/b.parquet", "dt=2026-11-21/c.parquet"]
+    assert names(day.parent) == expected
+    assert names(day.parent / "*" / "*.parquet") == expected

@@ -26,9 +26,9 @@ from tests.keys import SECRET, write_key
 
 
 def launcher(folder: Path, script: str = "exit 0") -> str:
-    """A program in place of `java`."""
+    """A program in place of `java`, of version 17."""
     path = folder / "java"
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.write_text(f"#!/bin/sh\n[ $1 = -version ] && echo 'openjdk version \"17.0.9\"' && exit\n{script}\n")
     path.chmod(0o700)
     return str(path)
 
@@ -46,6 +46,13 @@ def pipes_collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(logging.getLogger("apache_beam.utils.subprocess_server"), "disabled", True)
     yield
     gc.collect()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """A server that takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def settings(*flags: str) -> RunnerSettings:
@@ -90,9 +97,9 @@ def test_what_is_missing_is_named(tmp_path: Path, jar: str, monkeypatch: pytest.
         settings()
 
 
-def test_somebody_elses_job_server_needs_neither_java_nor_jar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_elses_job_server_needs_neither_java_nor_jar(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FLINK.variable, "/nowhere.jar")
-    assert settings("--job_endpoint=localhost:1", "--job_server_java_launcher=/nowhere/java")
+    assert settings(f"--job_endpoint={endpoint}", "--job_server_java_launcher=/nowhere/java")
 
 
 def test_flinks_own_option_is_known(tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +137,12 @@ def test_a_job_server_that_does_not_start_is_a_wrong_request(
 
 @pytest.mark.parametrize("workers", ["LOOPBACK", "DOCKER"])
 def test_the_graph_names_the_key_file_and_holds_no_secret(
-    logs: Any, tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    logs: Any,
+    tmp_path: Path,
+    workers: str,
+    endpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from tests.pipelines.test_dataflow import dofns, holds
 
@@ -145,7 +157,7 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(
     write_key(key_file)
     arguments = [
         "heatmap", "--input", logs(600), "--output", str(tmp_path / "out"), "--region", "-1,50,1,51", "--depth", "6",
-        "--shard_size", "100", "--runner_config", "flink", "--job_endpoint", "localhost:1",
+        "--shard_size", "100", "--runner_config", "flink", "--job_endpoint", endpoint,
         "--environment_type", workers,
     ]  # fmt: skip
     assert cli.main(arguments) == 2
@@ -165,7 +177,7 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(
 
 @pytest.mark.parametrize("engine", ["flink", "spark", "prism"])
 def test_a_job_server_that_others_could_reach_is_refused(
-    engine: str, tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch
+    engine: str, tmp_path: Path, jar: str, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Line 1 of the attack table: Beam's job servers listen on all network interfaces."""
     monkeypatch.setenv(RUNNERS[f"{engine}runner"].engine.variable, jar)
@@ -174,7 +186,7 @@ def test_a_job_server_that_others_could_reach_is_refused(
     with pytest.raises(RequestError, match=r"reached by eth0\..*--open_job_server"):
         runner_settings(engine, None, [java])
     assert runner_settings(engine, None, [java, "--open_job_server"])
-    assert runner_settings(engine, None, ["--job_endpoint=localhost:1"])  # somebody else's
+    assert runner_settings(engine, None, [f"--job_endpoint={endpoint}"])  # somebody else's
     monkeypatch.setattr(job_servers, "_network_interfaces", list)
     assert runner_settings(engine, None, [java])
 
@@ -191,6 +203,15 @@ def test_prism_needs_a_program_and_no_java(tmp_path: Path, jar: str, monkeypatch
     Path(other).touch()
     options = runner_settings("prism", None, [*none, f"--prism_location={other}"]).options
     assert options.view_as(PrismRunnerOptions).prism_location == other
+
+
+def test_the_page_of_engines_shows_each_command() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "runners.md").read_text().replace("\\\n", "")
+    shown = "\n".join(line for line in page.splitlines() if line.startswith("    "))
+    for name, kind in RUNNERS.items():
+        engine = kind.engine
+        for command in (f"make {engine.target}", f"export {engine.variable}=", f"--runner_config {name[:-6]} "):
+            assert command in shown
 
 
 def test_a_worker_is_started_for_a_server_of_this_user_on_loopback_alone() -> None:

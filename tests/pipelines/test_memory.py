@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,21 @@ def test_a_container_of_version_1_has_the_path_of_its_host(tmp_path: Path) -> No
 
 def test_a_group_that_is_full_leaves_what_the_process_has(tmp_path: Path) -> None:
     assert available_memory(system(tmp_path, "0::/\n", **{".": v2(str(500 * MB), 600, 0)})) == OWN
+
+
+@pytest.mark.parametrize(("left", "counted"), [(500, 500), (20_000, 10_000)])
+def test_a_limit_of_address_space_counts(tmp_path: Path, left: int, counted: int) -> None:
+    """That of `ulimit -v`."""
+    root, limits = system(tmp_path, "0::/\n"), resource.getrlimit(resource.RLIMIT_AS)
+    used = 100_000 * MB  # as the files state it, so that this process keeps what it has
+    with (root / "proc/self/status").open("a") as file:
+        file.write(f"VmSize: {used // 1024} kB\n")
+    resource.setrlimit(resource.RLIMIT_AS, (used + left * MB, limits[1]))
+    try:
+        found = available_memory(root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert found == expected(counted)
 
 
 def test_files_that_say_something_else_are_no_limit(tmp_path: Path) -> None:

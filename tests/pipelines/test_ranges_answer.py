@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.cli import run_command, worker_error
+from sfumato.pipelines.cli import run_command
+from sfumato.pipelines.failures import error_of
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.ranges import ANSWERS_SCHEMA
 from sfumato.schemas.release import MODEL_FILE
@@ -134,7 +135,7 @@ def test_a_bad_row_leaves_nothing_behind(place: Path) -> None:
     with pytest.raises(Exception, match=r"bad\.parquet: row 70,000 has nan for size") as raised:
         answer(place, "bad.parquet q.parquet", "new/answers")
     # The error crosses a runner, whose wrapping the command takes off again.
-    found = worker_error(raised.value)
+    found = error_of(raised.value)
     assert isinstance(found, RequestError)
     assert str(found).startswith(f"{place}/bad.parquet: row 70,000")
     assert sorted(place.rglob("*")) == before

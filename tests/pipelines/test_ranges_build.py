@@ -104,8 +104,6 @@ def test_the_release_answers_where_people_are(folder: Path, published: Path) -> 
     ("method", "kind"),
     [
         (["ug"], "grid"),
-        (["ag"], "partition"),
-        (["privtree", "--privtree_share", "0.3"], "partition"),
         (["adaptive", "--depth", "7"], "tree"),
         (["adaptive", "--depth", "7", "--trust", "secagg", "--dropout", "0.3", "--shard_size", "300"], "tree"),
         (["grid", "--cell_width", "4000", "--trust", "secagg", "--population", str(USERS), "--dropout", "0.3"], "grid"),
@@ -224,7 +222,6 @@ def test_it_is_charged_once(folder: Path, tmp_path: Path, capsys: pytest.Capture
         (["--method", "ug"], "cell_width: has no effect with method ug"),
         (["--depth", "8"], "depth: is of the heatmap's tree; use it with --method adaptive"),
         (["--shard_size", "100"], "shard_size: is of shards, which need --trust secagg"),
-        (["--trust", "secagg", "--method", "privtree", "--cell_width", "auto"], "trust: method privtree"),
         (["--max_bad_fraction", "2"], "max_bad_fraction: must be a number in"),
         (["--region", "-1,50,1"], "region: expected four numbers"),
         (["--max_dwell", "60"], "max_dwell: is of dwell times"),

@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pyarrow.parquet as pq
-import pystac
 import pytest
 import yaml
 from apache_beam.io.filesystem import BeamIOError
@@ -21,7 +20,7 @@ from sfumato.pipelines import cli, heatmap
 from sfumato.pipelines.refresh import read_config
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.release.catalog import published_releases
+from sfumato.transforms.release.catalog import read_folders
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.keys import SECRET, write_key
@@ -95,8 +94,12 @@ def backfilled(tmp_path_factory: pytest.TempPathFactory, days: Path) -> Place:
 def test_a_backfill_publishes_every_day_and_its_page(backfilled: Place) -> None:
     published = backfilled.folder / "published"
     assert sorted(path.name for path in published.iterdir()) == [
-        "catalog.json", "index.html", "latest.json", "maps", "releases", "stac", "timeline.json",
-    ]  # fmt: skip
+        "index.html",
+        "latest.json",
+        "maps",
+        "releases",
+        "timeline.json",
+    ]
     assert sorted(path.name for path in (published / "releases").iterdir()) == DAYS
     latest = json.loads((published / "latest.json").read_text())
     assert latest["date"] == "2026-11-20"
@@ -105,17 +108,6 @@ def test_a_backfill_publishes_every_day_and_its_page(backfilled: Place) -> None:
     page = (published / "index.html").read_text()
     assert all(f"releases/{day}" in page for day in DAYS)
     assert sorted(path.name[:10] for path in (published / "maps").iterdir()) == DAYS
-
-
-def test_a_catalog_of_data_has_an_item_of_every_night(backfilled: Place) -> None:
-    published = backfilled.folder / "published"
-    items = sorted(pystac.Catalog.from_file(str(published / "catalog.json")).get_items(), key=lambda item: item.id)
-    assert [item.id for item in items] == [f"city-{day}" for day in DAYS]
-    for day, item in zip(DAYS, items, strict=True):
-        assert str(item.common_metadata.start_datetime) == f"{day} 00:00:00+00:00"
-        assert item.properties["sfumato:epsilon"] == backfilled.release(day).manifest["privacy"]["epsilon"]
-        href = item.assets["cells.parquet"].get_absolute_href()
-        assert href == str(published / "releases" / day / "cells.parquet")
 
 
 def test_each_day_starts_from_the_one_before(backfilled: Place) -> None:
@@ -428,9 +420,9 @@ def test_what_others_publish_meanwhile_is_no_stranger(place: Place, monkeypatch:
     def overtaken(root: str) -> Any:
         monkeypatch.undo()
         assert place.refresh("--date", "2026-11-18") == 0
-        return published_releases(root)
+        return read_folders(root)
 
-    monkeypatch.setattr("sfumato.pipelines.refresh.published_releases", overtaken)
+    monkeypatch.setattr("sfumato.pipelines.published_nights.read_folders", overtaken)
     assert place.refresh("--date", "2026-11-19") == 0
     assert place.release("2026-11-19").manifest["parameters"]["warm_start"]["release_id"] == "city-2026-11-18"
 

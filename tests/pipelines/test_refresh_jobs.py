@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sfumato.pipelines.published_nights import PublishedNights
 from sfumato.pipelines.refresh import Refresh, read_config
 from sfumato.pipelines.run import JOBS
 from sfumato.schemas.requests.refresh_days import RefreshRequest
@@ -20,7 +21,7 @@ OTHER_JOBS: dict[str, dict[str, Any]] = {
     "moments": {"column": "latitude", "statistics": ["mean", "variance"]},
     "flows": {"region": [-1, 50, 1, 51], "time_column": "longitude"},
     "zones": {"region": [-1, 50, 1, 51], "h3": 5},
-    "ranges build": {"region": [-1, 50, 1, 51], "method": "ag", "sizes": [2000, 20_000]},
+    "ranges build": {"region": [-1, 50, 1, 51], "method": "grid", "sizes": [2000, 20_000]},
 }
 
 
@@ -61,6 +62,7 @@ def test_what_is_left_of_a_charge_lowers_both_epsilons_and_raises_none(
     place.write(job="moments", budget=[{"epsilon": 4, "days": 1}], options=options)
     ran: list[Any] = []
     monkeypatch.setattr("sfumato.pipelines.refresh.run_job", lambda request, _: ran.append(request))
-    runner = RefreshRequest.of({"config": str(place.config)})
-    Refresh(read_config(str(place.config)), runner)._run(date(2026, 11, 18), {}, None, left)
+    runner, config = RefreshRequest.of({"config": str(place.config)}), read_config(str(place.config))
+    nights = PublishedNights.read(config, str(place.config))
+    Refresh(config, str(place.config), runner)._run(date(2026, 11, 18), nights, None, left)
     assert (ran[0].epsilon, ran[0].group_epsilon) == expected

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.release.catalog import find_releases, published_releases
 from tests.conftest import make_logs, write_files
 from tests.pipelines.test_refresh import Place
 
@@ -95,3 +96,22 @@ def test_a_charged_file_that_is_gone_stops_the_run_and_says_so(
     assert place.refresh("--date", DAY) == 2
     assert "was charged for other input" in capsys.readouterr().err
     assert place.entries == entries
+
+
+@pytest.mark.parametrize("moved", ["releases", f"releases/{DAY}"])
+def test_releases_behind_a_link_are_the_same_for_a_refresh_and_for_verify(
+    place: Place, moved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refresh found them, and `ledger verify` said that there is no release."""
+    write_files(make_logs(900, 2, seed=3), place.folder / "logs" / "dt=2026-11-21", 2)
+    assert place.refresh("--date", DAY) == 0
+    published = place.folder / "published"
+    (published / moved).rename(tmp_path / "disk")
+    (published / moved).symlink_to(tmp_path / "disk")
+    (published / "newest").symlink_to(published / "releases")
+    assert place.refresh("--date", "2026-11-21") == 0
+    assert place.release("2026-11-21").manifest["parameters"]["warm_start"]["release_id"] == f"city-{DAY}"
+    assert sorted(published_releases(str(published))) == [DAY, "2026-11-21"]
+    capsys.readouterr()
+    assert place.ledger("verify", "--releases", str(published)) == 0
+    assert len(find_releases(str(published))[0]) == 2

@@ -119,14 +119,10 @@ def test_the_page_lists_a_pruned_night_without_a_map_and_every_link_leads_somewh
     assert [nights[day]["map"] is None for day in DAYS] == [False, True, True, False]
     assert [nights[day]["pruned"] for day in DAYS] == [False, True, True, False]
     assert sorted(path.name[:10] for path in (published / "maps").iterdir()) == [DAYS[0], DAYS[3]]
-    assert sorted(path.name[:10] for path in (published / "stac").iterdir()) == [DAYS[0], DAYS[3]]
     links = re.findall(r'href="(releases/[^"]+)"', (published / "index.html").read_text())
     assert len(links) >= len(DAYS)
-    linked = [link["href"] for link in json.loads((published / "catalog.json").read_text())["links"]]
-    assert sum("stac/" in link for link in linked) == 2
     for link in (*links, *(night["map"] for night in nights.values() if night["map"])):
         assert (published / link).exists(), link
-    assert all((published / link).exists() for link in linked if link.startswith("./"))
 
 
 def test_a_dry_run_removes_nothing_and_a_second_run_has_nothing_to_do(
@@ -152,8 +148,10 @@ def test_later_runs_go_on_and_a_pruned_night_stays_as_it_is(place: Path) -> None
     assert refresh(place, "2026-11-19") == 0  # published already
     assert files(place, "2026-11-19") == ["manifest.json"]
     assert {name for name, one in contents(place).items() if before.get(name) != one} <= {
-        "published/catalog.json", "published/index.html", "published/latest.json", "published/timeline.json",
-    }  # fmt: skip
+        "published/index.html",
+        "published/latest.json",
+        "published/timeline.json",
+    }
     write_files(make_logs(900, 2, seed=9), place / "logs" / "dt=2026-11-21", 1)
     assert refresh(place, "2026-11-21") == 0
     manifest = json.loads((place / "published/releases/2026-11-21/manifest.json").read_text())

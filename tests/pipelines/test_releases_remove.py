@@ -84,10 +84,8 @@ def test_a_release_goes_with_its_manifest_its_map_and_its_catalogue_entry(
     assert set(notice["privacy"]) == {"adjacency", "trust", "epsilon", "delta", "participation"}  # the charge's alone
     assert json.loads(manifest)["results"]["users"]  # which the notice must not repeat
     assert REASON in (published / f"releases/{GONE}/index.html").read_text()
-    for part in ("maps", "stac"):
-        assert sorted(path.name[:10] for path in (published / part).iterdir()) == [DAYS[0], DAYS[2]]
-    for name in ("timeline.json", "catalog.json"):
-        assert f"releases/{GONE}" not in (published / name).read_text()
+    assert sorted(path.name[:10] for path in (published / "maps").iterdir()) == [DAYS[0], DAYS[2]]
+    assert f"releases/{GONE}" not in (published / "timeline.json").read_text()
     assert verify(place) == 0
     assert f"taken down: city-{GONE}" in capsys.readouterr().out
     history = open_ledger(str(place / "ledger.db")).history(with_limits=True)

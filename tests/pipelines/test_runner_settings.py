@@ -8,6 +8,7 @@ from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptio
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.command_line import join_negative_values, parse_command, quoted_command
+from sfumato.pipelines.failures import error_of
 from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.pipelines.runner_settings import load_runner_config, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
@@ -188,8 +189,8 @@ QUICK = [
     ["moments", *FILES, "--column", "km", "--epsilon", "1", "--warm_start", "nowhere"],
     ["heatmap", *HEATMAP, "--warm_start", "nowhere"],
     ["heatmap", *HEATMAP, "--modulus", "3"],
-    ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "dawa", "--trust", "secagg"],
-    ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "ag", "--sizes", "100,25"],
+    ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "ug", "--trust", "secagg"],
+    ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "grid", "--sizes", "100,25"],
     ["moments", "--input", "x", "--output", "y", "--column", "c", "--bits", "x"],
 ]
 # Each command runs in a fork of a process that has imported the command line and nothing else.
@@ -230,11 +231,11 @@ def test_quick_commands_import_no_beam(arguments: list[str], loaded: dict[str, s
 def test_worker_errors_are_found_in_wrapped_tracebacks(kind: type[Exception]) -> None:
     name = f"sfumato.schemas.errors.{kind.__name__}"
     text = f"Traceback ...\n  File x\n{name}: too few users; nothing [while running 'A/B']\n"
-    found = cli.worker_error(RuntimeError(text))
+    found = error_of(RuntimeError(text))
     assert type(found) is kind
     assert str(found).startswith("too few users; nothing")
-    assert cli.worker_error(RuntimeError("something else")) is None
-    assert cli.worker_error(RuntimeError(f"Traceback ...\n{kind.__name__}: quoted from a file\n")) is None
+    assert error_of(RuntimeError("something else")) is None
+    assert error_of(RuntimeError(f"Traceback ...\n{kind.__name__}: quoted from a file\n")) is None
 
 
 def test_a_misspelt_beam_option_is_named_with_the_nearest(tmp_path: Path) -> None:
@@ -247,3 +248,10 @@ def test_text_and_python_values_make_the_same_request() -> None:
     text = {"input": "x", "output": "y", "region": "-1,0,1.5,2", "depth": "6", "categories": "a,b", "auxiliary": "c"}
     values = {**text, "region": [-1, 0, 1.5, 2], "depth": 6, "categories": ["a", "b"], "gamma": "auto", "blur": None}
     assert request_of("heatmap", text) == request_of("heatmap", values)
+
+
+def test_a_pipeline_leaves_no_folder_to_a_killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pipeline = runner_settings(None, None, []).pipeline()
+    assert pipeline.local_tempdir.startswith(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

@@ -238,7 +238,7 @@ def test_users_outside_of_all_zones_are_unusable(folder: Path, tmp_path: Path) -
     ]) == 0  # fmt: skip
 
 
-@pytest.mark.parametrize("option", [("--h3", "4"), ("--quadkey", "9"), ("--s2", "7")])
+@pytest.mark.parametrize("option", [("--h3", "4"), ("--quadkey", "9")])
 def test_cells_of_an_index_are_zones(folder: Path, tmp_path: Path, option: tuple[str, str]) -> None:
     status = cli.main([
         "zones", "--input", str(folder / "logs" / "*.parquet"), *option, "--region=-1,50,1,51", "--seed", "4",

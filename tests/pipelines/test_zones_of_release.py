@@ -52,7 +52,7 @@ def test_a_tract_has_the_users_of_the_log(folder: Path, tmp_path: Path, release:
     assert row["stddev"] < 0.2 * inside.sum()
 
 
-@pytest.mark.parametrize(("option", "level"), [("--h3", "8"), ("--quadkey", "14"), ("--s2", "12")])
+@pytest.mark.parametrize(("option", "level"), [("--h3", "8"), ("--quadkey", "14")])
 def test_cells_of_an_index_add_up_to_the_map(folder: Path, tmp_path: Path, option: str, level: str) -> None:
     assert zones(folder, tmp_path / "out.parquet", option, level) == 0
     table = geopandas.read_parquet(tmp_path / "out.parquet")
@@ -79,7 +79,7 @@ def test_the_form_of_the_option_does_not_matter_nor_its_place(folder: Path, tmp_
     ("options", "text"),
     [
         ((), "zones: name their file"),
-        (("--h3", "7", "--s2", "9"), "h3 and s2: give one of them"),
+        (("--h3", "7", "--quadkey", "9"), "h3 and quadkey: give one of them"),
         (("--h3", "16"), "h3: must be a whole number in 0..15"),
         (("--h3", "15"), "more than 1,000,000"),
         (("--h3", "7", "--id_column", "tract"), "id_column: is of a file"),

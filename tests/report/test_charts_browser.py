@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -190,6 +192,9 @@ def test_hot_spots_open_on_their_places_with_numbers(opened: Open, pages: Pages)
     tab = opened(page)
     numbers = tab.run("[...document.querySelectorAll('.key-number')].map(one => one.innerText)")
     assert numbers == ["1", "2", "3", "4", "5", "6"]
+    places = tab.run("[...document.querySelectorAll('.places li span:first-child')].map(one => one.innerText)")
+    digits = math.ceil(math.log10(111_195 / min(view.body.finest_metres)))
+    assert {len(one) for text in places for one in re.findall(r"\.(\d+)°", text)} == {digits}  # neighbours differ
     tab.click(".places li:nth-child(2) button")
     tab.until("location.hash.includes('map=')")
     zoom, latitude, longitude = map(float, tab.run("new URLSearchParams(location.hash.slice(1)).get('map')").split("/"))

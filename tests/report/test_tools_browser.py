@@ -181,7 +181,7 @@ def test_methods_are_chosen_and_tables_sorted(opened: Open, pages: dict[str, Pat
     table = "document.querySelectorAll('.report table')[1]"
     tab.run(f"(() => {{ {table}.querySelectorAll('th button')[4].click(); return true; }})()")
     mse = [
-        float(one.split(" ± ")[0])
+        float(one.split(" (")[0])
         for one in tab.run(f"[...{table}.tBodies[0].rows].map(one => one.cells[4].innerText)")
         if one != "-"
     ]

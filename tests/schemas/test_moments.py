@@ -149,5 +149,5 @@ def test_cells_have_every_statistic_beside_the_place() -> None:
     assert schema.names[6:11] == ["mean_value", "mean_stddev", "mean_low", "mean_high", "mean_clients"]
     assert schema.names[11:16] == [f"moment:3_{name[5:]}" for name in schema.names[6:11]]
     drawn = [f"mean_{name}" for name in ("shrunk", "shrunk_stddev", "differs", "simultaneous_low", "simultaneous_high")]
-    assert schema.names[16:] == [*drawn, "h3", "quadkey", "s2_token", "geometry"]
+    assert schema.names[16:] == [*drawn, "h3", "quadkey", "geometry"]
     assert schema.metadata == CELLS_SCHEMA.metadata  # GeoParquet

@@ -40,7 +40,7 @@ class Mean:
 
     @property
     def text(self) -> str:
-        """The mean and its error, as `3.87e-11 ± 2e-13`.
+        """The mean and its standard error, as `3.87e-11 (se 2e-13)`.
 
         The error has one digit. The mean ends at the same decimal place, and has 3 to 6 digits.
         """
@@ -49,11 +49,11 @@ class Mean:
         if not math.isfinite(self.error):
             return f"{self.value:.3g}"
         if self.error <= 1e-9 * abs(self.value):  # equal runs leave a rounding error
-            return f"{self.value:.3g} ± 0"
+            return f"{self.value:.3g} (se 0)"
         error = f"{self.error:.1g}"
         # The digits of a mean of 0, or one below its error, end where those of its error do.
         places = _exponent(self.value) - _exponent(float(error)) if self.value else 0
-        return f"{_digits(self.value, min(max(places + 1, 3), 6))} ± {error}"
+        return f"{_digits(self.value, min(max(places + 1, 3), 6))} (se {error})"
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def reading(rows: Sequence[Row], bold: bool) -> str:
         return "No run has come to an end."
     keys = sorted({row.keys for row in rows})
     number = f"{keys[0]}" if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
-    text = "One key" if keys == [1] else f"Mean ± standard error over {number} keys"
+    text = "One key" if keys == [1] else f"Mean (se: standard error) over {number} keys"
     return f"{text}; bold: the best private method of its group." if bold else f"{text}."
 
 

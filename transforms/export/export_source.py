@@ -16,9 +16,8 @@ from sfumato.transforms.export.release_statement import release_statement
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.published_release import Release
 
-RELEASE, TABLE, MAP, RASTER, HEATMAP = "release", "table", "map", "raster", "heatmap"
+TABLE, MAP, RASTER, HEATMAP = "table", "map", "raster", "heatmap"
 PARTS = {
-    RELEASE: "a release",
     TABLE: "a table",
     MAP: "a table with shapes",
     RASTER: "a map of cells",
@@ -56,7 +55,7 @@ class ExportSource:
     def parts(self) -> tuple[str, ...]:
         """Those of PARTS that this release has."""
         release = self.release
-        found = [RELEASE]
+        found: list[str] = []
         if self._is_model or release.tables:
             found.append(TABLE)
         if self._is_model or self._map_table is not None:

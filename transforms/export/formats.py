@@ -5,11 +5,11 @@ from __future__ import annotations
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import check_globe
 from sfumato.schemas.requests.request_base import did_you_mean
-from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, h3_file, pmtiles_file, stac_file
+from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, h3_file, pmtiles_file
 from sfumato.transforms.export.export_format import ExportFormat
-from sfumato.transforms.export.export_source import MAP, PARTS, RELEASE, TABLE, ExportSource
+from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource
 
-_MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, h3_file, stac_file)
+_MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, h3_file)
 FORMATS: dict[str, ExportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 
@@ -50,6 +50,6 @@ def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]
             f"format: {kind.name} needs {PARTS[kind.needs]}, which this release of `sfumato {job}` has not; possible: "
             f"{', '.join(possible)}"
         )
-    if kind.needs not in (TABLE, RELEASE) and source.release.grid is not None:
+    if kind.needs != TABLE and source.release.grid is not None:
         check_globe(source.release.grid.region, f"format: {kind.name}")
     return kind.write(source)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sfumato.schemas.guarantee import PRIVACY_UNIT
 from sfumato.schemas.rectangle import Plane
+from sfumato.schemas.release import NEGATIVE
 from sfumato.transforms.release.published_release import Release
 
 NOT_STATED = "not stated"
@@ -16,6 +17,7 @@ _POINTWISE = "columns and bands named low and high: ends of a 95% interval, for 
 _USERS = "counts are users; densities are users per square kilometre"
 _USERS_OF_PLANE = "counts are users; densities are users per square unit of the plane"
 _TRIPS = "counts are trips of users"
+_BELOW_ZERO = f"a number of users or trips, and its density, {NEGATIVE}"
 _SIDES = ("before", "after")  # of changes: the two releases that were compared
 
 
@@ -48,6 +50,7 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
         if plane is None
         else f"none: a plane with the axes {' and '.join(plane.axes)}, in units of the logs",
         "units": _TRIPS if job == "flows" else _USERS if plane is None else _USERS_OF_PLANE,
+        "below_zero": _BELOW_ZERO,
         "intervals": str(_entry(manifest, "errors").get("intervals", _POINTWISE)),
         "errors_of_sums": str(_entry(manifest, "errors").get("sums", "the errors of places are not independent")),
         "warnings": warnings or "none",

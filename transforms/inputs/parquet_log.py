@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import DataError, RequestError, reason_of
 from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 
@@ -41,10 +41,14 @@ def open_parquet(path: str, version: str | None = None, size: int | None = None)
             ) as file,
         ):
             yield file
+    except MemoryError:  # Arrow's own is an ArrowException too, and the file is not damaged
+        raise
     except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
+        raise DataError(f"{path}: cannot be opened ({reason_of(error)})") from error
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error
+        raise DataError(
+            f"{path}: cannot be read as Parquet ({error}); if it is damaged or cut off, replace it and run again"
+        ) from error
 
 
 class ParquetLog:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sfumato.schemas.errors import DataError
+from sfumato.schemas.errors import DataError, reason_of
 from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.inputs.log_file import TO_THE_END, LogFile
 
@@ -166,12 +166,16 @@ def reading_text(path: str, kind: str) -> Iterator[None]:
     """Converts errors of reading text into DataErrors that name the file. No value of the file is in the message."""
     try:
         yield
+    except MemoryError:  # Arrow's own is an ArrowException too, and the file is not damaged
+        raise
     except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
+        raise DataError(f"{path}: cannot be opened ({reason_of(error)})") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        problem = next((text for pattern, text in _PROBLEMS if re.search(pattern, str(error))), type(error).__name__)
+        problem = next((text for pattern, text in _PROBLEMS if re.search(pattern, str(error))), f"it is not {kind}")
         # The cause quotes the line or the value, so it is not shown.
-        raise DataError(f"{path}: cannot be read as {kind} ({problem}); is it damaged or cut off?") from None
+        raise DataError(
+            f"{path}: cannot be read as {kind} ({problem}); if it is damaged or cut off, replace it and run again"
+        ) from None
 
 
 _PROBLEMS = (

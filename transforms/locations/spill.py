@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.transforms.files import naming_file
+
 # A reference begins with one of these tags. They have eight bytes, so that what follows stays aligned.
 _TAG_BYTES = 8
 _INLINE = b"inline:\0"
@@ -71,8 +73,9 @@ class Spill:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             weakref.finalize(self, os.close, self._file)
         start = self._end
-        for view in views:
-            self._write(view)
+        with naming_file(self.place):
+            for view in views:
+                self._write(view)
         return _FILE + f"{start}:{','.join(map(str, lengths))}:{self._path}".encode()
 
     def _write(self, data: memoryview) -> None:

@@ -14,10 +14,12 @@ from typing import Protocol
 import numpy as np
 
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError, TooFewUsersError
+from sfumato.schemas.known_digits import about
 from sfumato.transforms.logs import FEW_USERS
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
+from sfumato.transforms.text_tables import counted as shown
 
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.
@@ -151,7 +153,7 @@ class Admit:
         if refused is not None:  # the ledger holds the cost of the refusal alone
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         if counted.users < 2 * counted.noise_stddev:  # a format without a schema cannot refuse a wrong name
-            FEW_USERS.emit(users=max(counted.users, 0), noise_stddev=counted.noise_stddev)
+            FEW_USERS.emit(users=counted.users, noise_stddev=counted.noise_stddev)
         return counted
 
 
@@ -176,7 +178,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     """
     margin = rule.noise.quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
     users, unusable = counted.users, counted.unusable
-    error = 2 * counted.noise_stddev  # two standard deviations, for messages
+    some = f"about {shown(users, counted.noise_stddev)}"
     limit = rule.max_bad_fraction
     max_total = max(users + unusable + 2 * margin, 0.0)  # an upper bound on all users
     # A bad user adds 1 - limit and a good one subtracts limit, so the excess is at most 0 in expectation where the
@@ -184,19 +186,17 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     excess = (1 - limit) * unusable - limit * users
     if excess > margin + _sampling_slack(max_total * limit * (1 - limit), rule.sampling_rate):
         raise NotAdmittedError(
-            f"about {max(unusable, 0):,.0f} of {max(users + unusable, 0):,.0f} users (+-{error:,.0f}) have no usable "
-            f"record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, mend the files, "
-            "or raise --max_bad_fraction (--verbose shows the operator the reasons)"
+            f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)} have no "
+            f"usable record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, mend the "
+            "files, or raise --max_bad_fraction (--verbose shows the operator the reasons)"
         )
     if rule.population is not None:
         allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)
         if abs(users - rule.population) > allowed:
             raise NotAdmittedError(
-                f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
-                f"(+-{error:,.0f}); correct it, or leave it out"
+                f"--population says {rule.population:,} users, and the logs hold {some}; correct it, or leave it out"
             )
     if rule.min_users and users * rule.cohorts < rule.min_users:  # without a minimum, a negative count is no reason
-        some = f"about {max(users, 0):,.0f} users (+-{error:,.0f})"
         if rule.cohorts > 1:
             some += f" in one of {rule.cohorts} cohorts, so about {max(users, 0) * rule.cohorts:,.0f} in all"
         raise TooFewUsersError(f"{some}, fewer than --min_users {rule.min_users:,}")

@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, reason_of
 
 SECRET_BYTES = 32  # of a new key
 
@@ -17,7 +17,7 @@ def check_folder(path: str) -> None:
     try:
         mode = os.stat(folder).st_mode
     except OSError as error:
-        raise RequestError(f"key_file: {folder} cannot be read ({type(error).__name__})") from None
+        raise RequestError(f"key_file: {folder} cannot be read ({reason_of(error)}); name another folder") from None
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise RequestError(
             f"key_file: everybody may replace files in {folder}; run: chmod o-w {shlex.quote(folder)}, or keep the "

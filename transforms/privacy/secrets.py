@@ -9,7 +9,7 @@ import stat
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.schemas.errors import NotReadyError, RequestError
+from sfumato.schemas.errors import NotReadyError, RequestError, reason_of
 from sfumato.transforms.files import is_remote, read_file
 from sfumato.transforms.google_errors import MAX_WAIT_S, google_retry, may_pass
 from sfumato.transforms.privacy.key_files import SECRET_BYTES, check_folder
@@ -40,7 +40,10 @@ class FileSecret:
         try:
             secret = read_file(self.path)
         except OSError as error:
-            raise RequestError(f"key_file: {self.path} cannot be read ({type(error).__name__})") from None
+            remedy = "name the key's file, and run as the user who owns it"
+            if isinstance(error, FileNotFoundError):
+                remedy = "name the key's file, or restore it from its copy (before the first run: sfumato key new FILE)"
+            raise RequestError(f"key_file: {self.path} cannot be read ({reason_of(error)}); {remedy}") from None
         if weakness := key_weakness(secret):
             raise RequestError(f"key_file: {self.path} {weakness}; make a key with: sfumato key new FILE")
         return secret

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from apache_beam.io.filesystems import FileSystems
 from sfumato.schemas.errors import FormatError, LedgerError, RequestError
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import (
+    CHANGES_FORMAT,
     EVALUATION_FILES,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
@@ -26,7 +28,7 @@ from sfumato.schemas.release import (
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release.published_release import Release, open_release
-from sfumato.transforms.release.release_folder import format_at, manifest_at
+from sfumato.transforms.release.release_folder import format_at, format_of, manifest_at
 from sfumato.transforms.release.removal import Notice
 from sfumato.transforms.release.stated_charge import NO_COST, StatedCharge, stated_charge, stated_cost
 from sfumato.transforms.storage import matching
@@ -36,6 +38,8 @@ _NOTICE = frozenset({MANIFEST_FILE, PAGE_FILE})
 NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: _NOTICE, REMOVAL_FORMAT: _NOTICE}
 _MARKERS = RELEASE_FILES - {PAGE_FILE}  # the page of all releases has that name too
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_NIGHTLY = re.compile(rf"(?P<dataset>.+)-(?P<date>{_DATE.pattern})(-\d+|-late|-\d+-late)?")  # a refresh's release id
+_NO_RELEASES = {*NO_RELEASE, CHANGES_FORMAT}
 
 
 def published_dates(root: str) -> list[str]:
@@ -50,6 +54,49 @@ def published_dates(root: str) -> list[str]:
     return [name for name in names if _DATE.fullmatch(name)]
 
 
+@dataclass(frozen=True)
+class DatedFolders:
+    """What the folders `releases/YYYY-MM-DD` of an output hold.
+
+    Attributes:
+        releases: the published releases by date, in order.
+        unreadable: dates whose manifest cannot be read.
+        without_manifest: dates whose folder has files and no manifest. In a bucket such a release is being written.
+        dates: all dates with a manifest, of releases and of notices.
+    """
+
+    releases: dict[str, Release]
+    unreadable: list[str]
+    without_manifest: list[str]
+    dates: list[str]
+
+
+def read_folders(root: str) -> DatedFolders:
+    """Returns what the folders in `root/releases/` hold.
+
+    Raises:
+        FormatError: another version of sfumato wrote one of the releases.
+        NotReadyError: the folder cannot be listed now.
+        RequestError: the folder cannot be listed.
+    """
+    names: dict[str, set[str]] = {}
+    for file in matching(FileSystems.join(root, RELEASES, "*", "*")):
+        *_, date, name = file.path.split("/")
+        if _DATE.fullmatch(date):
+            names.setdefault(date, set()).add(name)
+    dates = sorted(date for date, found in names.items() if MANIFEST_FILE in found)
+    with ThreadPoolExecutor(16) as pool:
+        opened = dict(
+            zip(dates, pool.map(_opened, [FileSystems.join(root, RELEASES, one) for one in dates]), strict=True)
+        )
+    return DatedFolders(
+        releases={date: one for date, one in opened.items() if isinstance(one, Release)},
+        unreadable=[date for date, one in opened.items() if one is False],
+        without_manifest=sorted(names.keys() - opened.keys()),
+        dates=dates,
+    )
+
+
 def published_releases(root: str) -> dict[str, Release]:
     """Returns the published releases by date, in order, without what cannot be opened as a release now.
 
@@ -58,11 +105,31 @@ def published_releases(root: str) -> dict[str, Release]:
         NotReadyError: the folder cannot be listed now.
         RequestError: the folder cannot be listed.
     """
-    dates = published_dates(root)
-    folders = [FileSystems.join(root, RELEASES, date) for date in dates]
-    with ThreadPoolExecutor(16) as pool:
-        releases = pool.map(_opened, folders)
-        return {date: release for date, release in zip(dates, releases, strict=True) if release is not None}
+    return read_folders(root).releases
+
+
+def night_of(reservation: Reservation) -> tuple[str, str] | None:
+    """Returns the dataset and the date of a night that a refresh charged; None for other charges.
+
+    The dataset is written as in the refresh's configuration: the ids of its releases begin with it, and those of
+    another series of the ledger do not.
+    """
+    found = _NIGHTLY.fullmatch(reservation.charge.release_id)
+    if found is None or found["date"] != str(reservation.charge.period):
+        return None
+    return found["dataset"], found["date"]
+
+
+def nightly_charges(history: History, dataset: str) -> dict[str, Reservation]:
+    """Returns the charge behind each night of a refresh, by date: the newest that published, else the newest.
+
+    Args:
+        history: the ledger.
+        dataset: as in `night_of`.
+    """
+    ordered = sorted(history.reservations.values(), key=lambda one: (one.manifest is not None, one.index))
+    nights = {night: one for one in ordered if (night := night_of(one)) is not None}
+    return {day: one for (name, day), one in sorted(nights.items(), key=lambda item: item[0]) if name == dataset}
 
 
 def disagreement(release: Release, history: History) -> str | None:
@@ -291,13 +358,18 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
                 )
 
 
-def _opened(folder: str) -> Release | None:
+def _opened(folder: str) -> Release | bool:
+    """Returns the release in a folder; True for what is readable and no release, False for what cannot be read."""
     try:
         return open_release(folder)
     except FormatError:  # it is a release: the night is not taken for one without
         raise
     except RequestError:
-        return None
+        try:
+            manifest = manifest_at(folder)
+        except OSError:
+            return False
+        return manifest is None or format_of(manifest) in _NO_RELEASES  # None: removed since the folder was listed
 
 
 def _manifest_of(folder: str) -> bytes | None:

@@ -22,7 +22,14 @@ from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.release.release_folder import clear_lost, is_notice, manifest_at, publish, with_digests
+from sfumato.transforms.release.release_folder import (
+    clear_lost,
+    is_notice,
+    manifest_at,
+    publish,
+    sync_release,
+    with_digests,
+)
 
 
 def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
@@ -76,8 +83,9 @@ class WriteRelease(beam.PTransform):
         def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
             content = with_digests({**metadata.geography_files, **content})
             check_same_result(content, with_charge(metadata))
+            is_charged = metadata.ledger_location is not None
             with RELEASE_TIME.timed():
-                publish(output, content, metadata.release_id, overwrite)
+                publish(output, content, metadata.release_id, overwrite, is_charged)
             RELEASE_BYTES.record(sum(map(len, content.values())))
             return output
 
@@ -126,6 +134,17 @@ def published_digest(output: str, reservation: Reservation) -> str | None:
     return hashlib.sha256(manifest).hexdigest() if ours else None
 
 
+def is_published(output: str, reservation: Reservation) -> bool:
+    """Returns whether the reserved release is at `output`, complete and unchanged.
+
+    Raises:
+        OSError: the manifest cannot be read now.
+    """
+    if published_digest(output, reservation) is None:
+        return False
+    return reservation.pruned is not None or not open_release(output).damage()
+
+
 class CommitRelease(beam.PTransform):
     """Marks the published release in the ledger and updates the timeline. Passes the path on.
 
@@ -171,9 +190,8 @@ def commit_release(output: str, release_id: str, timeline: str | None, ledger: s
         if digest is not None:
             damage = [] if reservation.pruned is not None else open_release(output).damage()
             if damage:
-                raise LedgerError(
-                    f"ledger: {'; '.join(damage)}; restore it from a copy, or move the folder away and run again"
-                )
+                raise LedgerError(f"ledger: {'; '.join(damage)}; run it again: it is made again under its charge")
+            sync_release(output)  # a loss of power must not take back what the ledger calls published
             open_ledger(ledger).commit(reservation.charge.release_id, digest)
             clear_lost(output, reservation.charge.release_id)
     if timeline is not None:

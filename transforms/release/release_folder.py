@@ -27,7 +27,7 @@ from sfumato.schemas.release import (
     RELEASE_FILES,
     REMOVAL_FORMAT,
 )
-from sfumato.transforms.files import content_type, is_remote
+from sfumato.transforms.files import content_type, is_remote, naming_file, sync_folder
 from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
 from sfumato.transforms.storage import matching, storage_errors
@@ -66,7 +66,7 @@ def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> N
         raise RequestError(f"output: {output} exists and is no {_NOUNS[kind]}, so --overwrite will not replace it")
 
 
-def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
+def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool, restores: bool = False) -> None:
     """Writes all files of a release, or none.
 
     On a disk, the release is written to a folder beside `output` and moved there in one step. A bucket has no such
@@ -79,6 +79,8 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
         files: content by name. The manifest is written with the digest of every other file (see `with_digests`).
         release_id: the release.
         overwrite: whether to replace an existing release.
+        restores: whether a ledger charged this very release, whose bytes are the same each time. Then it also replaces
+            what is left of a release whose manifest is gone or cannot be read, and its own damaged files.
 
     Raises:
         RequestError: `output` must not be overwritten.
@@ -86,14 +88,15 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
     """
     files = with_digests(files)
     existing = manifest_at(output)
-    if existing == files[MANIFEST_FILE]:
+    if existing == files[MANIFEST_FILE] and not (restores and _is_damaged(output, files)):
         return
     kind = str(_kind_of(files[MANIFEST_FILE]))
     if is_remote(output):
-        if existing is not None:
+        if existing is not None and not (restores and _is_damaged(output, files)):
             _check_kind(output, overwrite, _kind_of(existing) == kind, kind)
-        _publish_remote(output, files, release_id, overwrite)
-    else:
+        _publish_remote(output, files, release_id, overwrite, restores)
+        return
+    if not (restores and _is_damaged(output, files)):
         try:
             check_output(output, overwrite, kind)
         except RequestError:
@@ -101,7 +104,22 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
             if manifest_at(output) == files[MANIFEST_FILE]:
                 return
             check_output(output, overwrite, kind)
-        _publish_local(Path(output), files, release_id, overwrite)
+    elif foreign := {path.name for path in Path(output).iterdir()} - RELEASE_FILES:
+        raise RequestError(
+            f"output: {output} holds {min(foreign)}, which is of no release; move it away, and run again"
+        )
+    _publish_local(Path(output), files, release_id, overwrite, restores)
+
+
+def _is_damaged(output: str, files: Mapping[str, bytes]) -> bool:
+    """Returns whether a folder holds what is left of a release: no manifest that can be read, or changed files."""
+    existing = manifest_at(output)
+    if existing != files[MANIFEST_FILE]:
+        return format_of(existing) is None and (is_remote(output) or os.path.isdir(output))
+    try:
+        return any(read_part(output, name) != content for name, content in files.items())
+    except FileNotFoundError:
+        return True
 
 
 def with_digests(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -115,21 +133,23 @@ def with_digests(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {**files, MANIFEST_FILE: manifest_bytes(manifest)}
 
 
-def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
+def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, overwrite: bool, restores: bool) -> None:
     output = output.absolute()
     output.parent.mkdir(parents=True, exist_ok=True)
     attempt = f"{release_id}-{uuid.uuid4().hex}"  # unique, because another process may write the same release
     partial = output.with_name(f".{output.name}.partial-{attempt}")
     replaced = output.with_name(f".{output.name}.replaced-{attempt}")
     try:
-        partial.mkdir()
-        for name in sorted(files, key=MANIFEST_FILE.__eq__):  # the manifest last
-            with (partial / name).open("wb") as file:
-                file.write(files[name])
-                file.flush()
-                os.fsync(file.fileno())
+        with naming_file(str(output)):
+            partial.mkdir()
+            for name in sorted(files, key=MANIFEST_FILE.__eq__):  # the manifest last
+                with (partial / name).open("wb") as file:
+                    file.write(files[name])
+                    file.flush()
+                    os.fsync(file.fileno())
         existing = manifest_at(str(output))
-        if (overwrite or is_refusal(existing)) and existing not in (None, files[MANIFEST_FILE]):
+        is_other = existing not in (None, files[MANIFEST_FILE])
+        if (is_other and (overwrite or is_refusal(existing))) or (restores and _is_damaged(str(output), files)):
             output.rename(replaced)
         try:
             partial.rename(output)
@@ -145,6 +165,17 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, ov
         _remove(partial)
         _remove(replaced)
     clear_lost(str(output), release_id)
+
+
+def sync_release(output: str) -> None:
+    """Returns once a disk holds a published release: the names of its files, and of its folder. Raises OSError.
+
+    Their content was there before the release had its name. A bucket's objects are there once they are written.
+    """
+    if not is_remote(output):
+        folder = Path(output).absolute()
+        for one in (folder, *folder.parents[:3]):  # `releases` and the output may be new too
+            sync_folder(one)
 
 
 def clear_lost(output: str, release_id: str) -> None:
@@ -174,7 +205,7 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
+def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool, restores: bool) -> None:
     partial = FileSystems.join(output, f".partial-{release_id}-{uuid.uuid4().hex}")  # unique to this attempt
     staged = {name: FileSystems.join(partial, name) for name in files}
     placed = {name: FileSystems.join(output, name) for name in files}
@@ -186,7 +217,8 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
         existing = manifest_at(output)  # checked again, because the uploads took time
         if existing not in (None, files[MANIFEST_FILE]):
             kind = str(_kind_of(files[MANIFEST_FILE]))
-            _check_kind(output, overwrite, _kind_of(existing) == kind, kind)
+            if not (restores and _is_damaged(output, files)):
+                _check_kind(output, overwrite, _kind_of(existing) == kind, kind)
             # Without its manifest the older release is no longer a release.
             _delete_remote([placed[MANIFEST_FILE]])
             left = [name for name in _KNOWN_FILES if name not in files]
@@ -242,7 +274,7 @@ def remove_files(paths: Sequence[str]) -> None:
 
 def format_at(path: str) -> str | None:
     """Returns the format of the manifest in a folder; None without a manifest or a format."""
-    return _format_of(manifest_at(path))
+    return format_of(manifest_at(path))
 
 
 def manifest_at(output: str) -> bytes | None:
@@ -294,20 +326,21 @@ def _is_replaceable(output: Path, kind: str) -> bool:
 
 def _kind_of(manifest: bytes | None) -> str | None:
     """Returns the format of a manifest, that of a release for a notice in its place; None without one."""
-    return MANIFEST_FORMAT if is_notice(manifest) else _format_of(manifest)
+    return MANIFEST_FORMAT if is_notice(manifest) else format_of(manifest)
 
 
 def is_notice(manifest: bytes | None) -> bool:
     """Returns whether a manifest stands in place of a release that was refused or taken down."""
-    return _format_of(manifest) in (REFUSAL_FORMAT, REMOVAL_FORMAT)
+    return format_of(manifest) in (REFUSAL_FORMAT, REMOVAL_FORMAT)
 
 
 def is_refusal(manifest: bytes | None) -> bool:
     """Returns whether a manifest belongs to a refused release. The next attempt at the release replaces it."""
-    return _format_of(manifest) == REFUSAL_FORMAT
+    return format_of(manifest) == REFUSAL_FORMAT
 
 
-def _format_of(manifest: bytes | None) -> str | None:
+def format_of(manifest: bytes | None) -> str | None:
+    """Returns the format that a manifest states; None without one, and where it cannot be read."""
     try:
         return None if manifest is None else json.loads(manifest).get("format")
     except (ValueError, AttributeError, RecursionError):

@@ -1,7 +1,5 @@
 """The index of a folder of dated releases, beside `releases/`: `latest.json`, `timeline.json`, `maps/` and the page.
 
-`catalog.json` and the items in `stac/` are the same for catalogues of data (STAC).
-
 The index follows from the published releases and the ledger. Any run can rebuild it at any time.
 """
 
@@ -22,10 +20,16 @@ from sfumato.transforms.files import write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_by_day
-from sfumato.transforms.release.catalog import RELEASES, is_pruned, published_releases
+from sfumato.transforms.release.catalog import (
+    RELEASES,
+    DatedFolders,
+    is_pruned,
+    night_of,
+    nightly_charges,
+    read_folders,
+)
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.release_folder import remove_files
-from sfumato.transforms.release.stac_item import stac_bytes, stac_catalog, stac_item
 from sfumato.transforms.release.timeline_view import (
     LATEST_FILE,
     MAP_FORMAT,
@@ -38,8 +42,6 @@ from sfumato.transforms.report.report import render_page
 from sfumato.transforms.storage import matching
 
 MAPS = "maps"
-STAC_ITEMS = "stac"
-CATALOG_FILE = "catalog.json"
 _ROUNDS = 5
 
 
@@ -50,23 +52,26 @@ def update_timeline(root: str, ledger: str | None) -> None:
         root: folder that holds `releases/`.
         ledger: location of the ledger whose spending the page shows; None for a page without spending.
     """
-    releases = published_releases(root)
+    folders = read_folders(root)
     for _ in range(_ROUNDS):
+        releases = folders.releases
         if not releases:
             return
         history = (
             None if ledger is None else open_ledger(ledger).history()
         )  # read after the releases, so it has them all
         removed = _pruned(root, releases, history)
-        _write_all(root, [_Dated(name, one, name in removed) for name, one in releases.items()], history)
-        shown, releases = releases, published_releases(root)
+        dated = [_Dated(name, one, name in removed) for name, one in releases.items()]
+        _write_all(root, dated, _damaged(folders, history), history)
+        shown, folders = releases, read_folders(root)
+        releases = folders.releases
         if [release.digest for release in shown.values()] == [release.digest for release in releases.values()]:
             return  # nothing was published meanwhile, so no newer page was overwritten
 
 
 def remove_index(root: str) -> None:
-    """Removes the page, its files and the catalog, where no release is left. Raises OSError."""
-    names = (PAGE_FILE, TIMELINE_FILE, LATEST_FILE, CATALOG_FILE, BASEMAP_FILE)
+    """Removes the page and its files, where no release is left. Raises OSError."""
+    names = (PAGE_FILE, TIMELINE_FILE, LATEST_FILE, BASEMAP_FILE)
     remove_files([FileSystems.join(root, name) for name in names])
 
 
@@ -76,6 +81,21 @@ def _pruned(root: str, releases: Mapping[str, Release], history: History | None)
         return {name for name, release in releases.items() if is_pruned(release, history)}
     pages = matching(FileSystems.join(root, RELEASES, "*", PAGE_FILE))
     return set(releases) - {file.path.split("/")[-2] for file in pages}
+
+
+def _damaged(folders: DatedFolders, history: History | None) -> list[DatedRelease]:
+    """The published nights whose manifest is gone or cannot be read, as far as the ledger knows them."""
+    if history is None:
+        return []
+    ids = [str(release.manifest["release_id"]) for release in folders.releases.values()]
+    series = {night[0] for one in ids if one in history.reservations and (night := night_of(history.reservations[one]))}
+    dates = {*folders.unreadable, *folders.without_manifest}
+    return [
+        DatedRelease.of_damaged(name, f"{RELEASES}/{name}", one)
+        for dataset in series
+        for name, one in nightly_charges(history, dataset).items()
+        if name in dates and one.manifest is not None and one.removal is None
+    ]
 
 
 @dataclass(frozen=True)
@@ -99,28 +119,15 @@ class _Dated:
         mark = hashlib.sha256(content.encode()).hexdigest()[:12]
         return f"{MAPS}/{self.date}-{mark}.js"
 
-    @property
-    def stac_item(self) -> str:
-        """The file of its STAC item, relative to the catalog. Its name differs between releases of a day."""
-        return f"{STAC_ITEMS}/{self.date}-{self.release.digest[:12]}.json"
-
-    def stac_bytes(self) -> bytes:
-        catalog = f"../{CATALOG_FILE}"
-        links = [{"rel": rel, "href": catalog, "type": "application/json"} for rel in ("root", "parent")]
-        return stac_bytes(stac_item(self.release, f"../{self.folder}", links=links))
-
     def map_bytes(self) -> bytes:
         return night_map(self.date, self.release)
 
 
-def _write_all(root: str, releases: list[_Dated], history: History | None) -> None:
-    folders = (MAPS, STAC_ITEMS)
-    present = {file.path.rsplit("/", 1)[-1] for name in folders for file in matching(FileSystems.join(root, name, "*"))}
+def _write_all(root: str, releases: list[_Dated], damaged: list[DatedRelease], history: History | None) -> None:
+    present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
     for dated in releases:
         if dated.map is not None and dated.map.rsplit("/", 1)[-1] not in present:
             write_file(FileSystems.join(root, dated.map), dated.map_bytes())
-        if not dated.pruned and dated.stac_item.rsplit("/", 1)[-1] not in present:
-            write_file(FileSystems.join(root, dated.stac_item), dated.stac_bytes())
     newest = releases[-1]
     latest = {
         "date": newest.date,
@@ -129,14 +136,12 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
         "created": newest.release.manifest["created"],
     }
     write_file(FileSystems.join(root, LATEST_FILE), (json.dumps(latest, indent=2) + "\n").encode())
-    entries = [_entry(dated, history) for dated in releases]
+    entries = [*(_entry(dated, history) for dated in releases), *damaged]
     dataset = str((newest.release.manifest.get("ledger") or {}).get("dataset", ""))
-    files = {TIMELINE_FILE: timeline_bytes(dataset, entries, _spending(history, dataset, releases))}
+    files = {TIMELINE_FILE: timeline_bytes(dataset, entries, _spending(history, dataset, entries))}
     if BASEMAP_FILE in (newest.release.listed or {}):
         files[BASEMAP_FILE] = newest.release.read(BASEMAP_FILE)
     files[PAGE_FILE] = render_page(timeline_view(files)).encode()
-    items = {f"./{one.stac_item}": one.date for one in releases if not one.pruned}
-    files[CATALOG_FILE] = stac_bytes(stac_catalog(dataset, items))
     for name, content in files.items():
         write_file(FileSystems.join(root, name), content)
 
@@ -148,12 +153,12 @@ def _entry(dated: _Dated, history: History | None) -> DatedRelease:
     return entry if reservation is None else replace(entry, rotation=reservation.charge.rotation)
 
 
-def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> list[Spending]:
+def _spending(history: History | None, dataset: str, nights: list[DatedRelease]) -> list[Spending]:
     """Returns, for each limit of the dataset, the worst user's epsilon in the window that ends on each day."""
     if history is None:
         return []
     dataset = dataset.casefold()
-    first, last = (date.fromisoformat(dated.date) for dated in (releases[0], releases[-1]))
+    first, last = (date.fromisoformat(ends(night.date for night in nights)) for ends in (min, max))
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     found = []
     for limit in history.limits.get(dataset, ()):

@@ -112,7 +112,7 @@ def test_ratio_of_a_constant_factor_has_no_error() -> None:
     yardstick, flat = summarise(runs, ["mse"])
     assert flat.ratio is not None
     assert (flat.ratio.value, flat.ratio.error) == (pytest.approx(2.5), pytest.approx(0, abs=1e-15))
-    assert flat.ratio.text == "2.5 ± 0"
+    assert flat.ratio.text == "2.5 (se 0)"
     assert yardstick.ratio == Mean(1.0, 0.0)
 
 
@@ -163,17 +163,17 @@ def test_a_key_without_a_value_spoils_the_mean() -> None:
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
-        (3.868e-11, 2.4e-13, "3.87e-11 ± 2e-13"),
-        (0.98765, 2e-4, "0.9877 ± 0.0002"),
-        (0.98, 2e-4, "0.9800 ± 0.0002"),
-        (1.05123, 0.03, "1.05 ± 0.03"),
-        (126.4, 3.0, "126 ± 3"),
-        (2.0, 0.0, "2 ± 0"),
-        (0.1 + 0.2, 5e-17, "0.3 ± 0"),
-        (0.0, 0.01, "0.00 ± 0.01"),
-        (0.001, 0.5, "0.00100 ± 0.5"),
-        (-0.25, 0.01, "-0.250 ± 0.01"),
-        (1.23456789, 1e-8, "1.23457 ± 1e-08"),
+        (3.868e-11, 2.4e-13, "3.87e-11 (se 2e-13)"),
+        (0.98765, 2e-4, "0.9877 (se 0.0002)"),
+        (0.98, 2e-4, "0.9800 (se 0.0002)"),
+        (1.05123, 0.03, "1.05 (se 0.03)"),
+        (126.4, 3.0, "126 (se 3)"),
+        (2.0, 0.0, "2 (se 0)"),
+        (0.1 + 0.2, 5e-17, "0.3 (se 0)"),
+        (0.0, 0.01, "0.00 (se 0.01)"),
+        (0.001, 0.5, "0.00100 (se 0.5)"),
+        (-0.25, 0.01, "-0.250 (se 0.01)"),
+        (1.23456789, 1e-8, "1.23457 (se 1e-08)"),
         (5.4321, math.nan, "5.43"),
         (math.nan, math.nan, "-"),
         (math.inf, 1.0, "-"),
@@ -227,7 +227,7 @@ def test_best_of_a_group_is_private_and_respects_what_is_better(rows: list[Row])
 
 def test_text_table_is_aligned_markdown(rows: list[Row]) -> None:
     text = text_table(rows, METRICS)
-    words = "Evaluation on exact data, no release. Mean ± standard error"
+    words = "Evaluation on exact data, no release. Mean (se: standard error)"
     assert text.startswith(f"{words} over 4 keys; bold: the best private method of its group.\n\n|")
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({len(line) for line in lines}) == 1

@@ -58,7 +58,7 @@ def publish_all(folder: Path) -> None:
         "moments": ["moments", *logs, *CITY_REGION, "--column", "latitude", "--bits", "8", "--epsilon", "4", "--cells",
                     "2"],
         "zones": ["zones", *logs, "--zones", str(folder / "zones.geojson"), "--id_column", "tract"],
-        "ranges": ["ranges", "build", *logs, *CITY_REGION, "--method", "ag", "--epsilon", "8", "--sizes", "500,2000"],
+        "ranges": ["ranges", "build", *logs, *CITY_REGION, "--method", "grid", "--epsilon", "8", "--sizes", "500,2000"],
     }  # fmt: skip
     for name, arguments in runs.items():
         with pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,6 @@ from typing import Any
 import geopandas
 import pyarrow.parquet as pq
 import pyogrio
-import pystac
 import pytest
 import rasterio
 from pmtiles.reader import MemorySource, Reader
@@ -143,17 +142,8 @@ def test_words_have_a_table_and_no_map(exported: dict[str, Path], sources: dict[
     assert [row["item"] for row in rows] == items["item"].tolist()
     assert [float(row["count"]) for row in rows] == items["count"].tolist()
     for name in ("geotiff", "geojson", "gpkg", "pmtiles"):
-        with pytest.raises(RequestError, match=r"^format: .* histogram.*; possible: csv, stac$"):
+        with pytest.raises(RequestError, match=r"^format: .* histogram.*; possible: csv$"):
             exported_files(source, FORMATS[name])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_item_of_a_catalogue_names_every_file(
-    kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
-) -> None:
-    item = pystac.Item.from_file(str(exported[kind] / "map.stac.json"))
-    assert set(item.assets) == {*(sources[kind].release.listed or {}), "manifest.json"}
-    assert all(Path(asset.href).exists() for asset in item.assets.values())
 
 
 def test_a_map_without_rows_has_files_without_rows_and_no_tiles(
@@ -189,7 +179,6 @@ def test_gdal_opens_what_it_should(exported: dict[str, Path]) -> None:
 
 def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
     assert find_format(None, "Map.TIF").name == "geotiff"
-    assert find_format(None, "night.stac.json").name == "stac"
     assert find_format(None, "night.json").name == "geojson"
     assert find_format("csv", "map.tif").name == "csv"
     with pytest.raises(RequestError, match=r"^format: .*did you mean geotiff"):

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from sfumato.schemas.release import NEGATIVE
 from sfumato.transforms.export.export_source import ExportSource
+from sfumato.transforms.export.map_layer import column_text
 from sfumato.transforms.export.release_statement import period_of, release_statement
 from sfumato.transforms.release.published_release import Release
 from tests.transforms.export.conftest import KINDS
+
+COUNTS = {"users", "count", "trips", "noisy", "users_unbiased", "before", "after"}
 
 
 def stated(**manifest: Any) -> dict[str, str]:
@@ -26,6 +30,18 @@ def test_it_is_plain_text_without_gaps(kind: str, sources: dict[str, ExportSourc
         assert statement["guarantee"] == sources[kind].release.guarantee
         assert statement["trust"] == manifest["privacy"]["trust"]
         assert float(statement["delta"]) == pytest.approx(manifest["privacy"]["delta"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_says_what_a_count_below_zero_means(kind: str, sources: dict[str, ExportSource]) -> None:
+    source = sources[kind]
+    assert NEGATIVE in source.statement["below_zero"]
+    for name in source.release.tables if kind != "flows" else ():  # the flows here are a table made by hand
+        table = source.release.arrow_table(f"{name}.parquet")
+        for field in table.schema:
+            if field.name in COUNTS or field.name.startswith("count_"):
+                below_zero = min((value for value in table[field.name].to_pylist() if value is not None), default=0) < 0
+                assert not below_zero or "negative" in column_text(field), (name, field.name)
 
 
 def test_no_privacy_and_unsafe_keys_are_said() -> None:

@@ -54,7 +54,9 @@ def test_a_tenth_of_the_users_gives_the_map_of_all() -> None:
 def test_the_least_number_of_users_is_of_all_cohorts() -> None:
     counted = NoisyUserCounts(users=120.0, unusable=0.0, epsilon=1.0, noise_stddev=1.0)
     check_admission(counted, AdmissionRule(1.0, min_users=1_000, cohorts=10))
-    with pytest.raises(TooFewUsersError, match=r"about 120 users \(\+-2\) in one of 10 cohorts, so about 1,200 in all"):
+    with pytest.raises(
+        TooFewUsersError, match=r"about 120 users \(± 2, 95%\) in one of 10 cohorts, so about 1,200 in all"
+    ):
         check_admission(counted, AdmissionRule(1.0, min_users=2_000, cohorts=10))
 
 

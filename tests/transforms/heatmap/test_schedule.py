@@ -93,6 +93,19 @@ def test_the_target_is_two_standard_deviations_over_all_shards() -> None:
     assert math.isclose(2 * weighted.noise_stddev(target_epsilon(weighted, 64, 0.1)), 0.1 * 100_000 / 64)
 
 
+@pytest.mark.parametrize(
+    ("users", "printed"),
+    [
+        (10_000, [0.01131364816007492, 0.04525097313957988, 0.18077309093243188]),
+        (100_000, [0.003577706855891111, 0.014310712939686405, 0.05723552747969013, 0.22847608844135425]),
+    ],
+)
+def test_epsilons_are_those_that_the_authors_printed(users: int, printed: list[float]) -> None:
+    """Eqs. 7 and 8 with c = 0.1 on complete levels: the outputs in ebagdasa/location-heatmaps, commit 5aaf63c."""
+    state = start(users, HeatmapParameters(population=users), KEY)
+    assert np.allclose([target_epsilon(state, 4**n, 0.1) for n in range(1, len(printed) + 1)], printed, rtol=1e-9)
+
+
 def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
     """Paper 000, Table 3: a fixed epsilon of 0.1 a level and a fixed threshold of 10 users."""
     method = replace(PAPER, split_count=10, sub_query_share=0.1)

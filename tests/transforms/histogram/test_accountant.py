@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import mpmath
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from benchmarks.baselines.sampling_bounds import min_threshold, theorem_delta
+from benchmarks.baselines.sampling_bounds import frequency_bound, min_threshold, omission_bound, theorem_delta
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import delta, largest_rate, max_rate, profile
 from sfumato.transforms.histogram.paper_sampling import corollary_rate, corollary_threshold
@@ -124,6 +125,19 @@ def test_the_numbers_in_the_paper() -> None:
     # Its Theorem 1 promises nothing above 1 - e^-epsilon, where the exact guarantee still may.
     assert theorem_delta(1.0, 0.7, 200) == 1.0
     assert delta(1.0, 0.7, 200) < 1e-12
+
+
+def test_the_accuracy_bounds_of_the_paper_hold() -> None:
+    """Section 3.3, against sums of the binomial law; and its two numeric examples."""
+    for users, rate, threshold, error in itertools.product((10, 300, 3000), (0.05, 0.4), (1, 20), (0.1, 0.5)):
+        law = stats.binom.pmf(np.arange(users + 1), users, rate)
+        assert law[:threshold].sum() <= omission_bound(users, rate, threshold) + 1e-12
+        far = np.abs(np.arange(users + 1) - users * rate) > error * users * rate
+        assert law[far].sum() <= frequency_bound(users, rate, error) + 1e-12
+    assert omission_bound(1000, 0.1, 20) == pytest.approx(math.exp(-32))
+    assert omission_bound(1000, 0.1, 20) < 1e-13
+    # It inverts its bound with ln(1 / (2 beta)) = 10; that of 2 e^-10 is ln(2 / beta) = 10.
+    assert frequency_bound(3000, 0.1, math.sqrt(0.1)) == pytest.approx(4 * math.exp(-10) / 2)
 
 
 def test_searches_land_on_the_safe_side() -> None:

@@ -163,6 +163,15 @@ def test_powers_that_are_none_are_refused(name: str, value: float) -> None:
         Tuning(**{name: value})
 
 
+@pytest.mark.parametrize(("local", "squash"), [(True, 2.5), (False, 0.5)])
+def test_the_papers_tuning_is_that_of_section_4_2(local: bool, squash: float) -> None:
+    """A third of the clients first, by 2^(j / 2); then by the root of 4^j m (1 - m); reports of both rounds."""
+    tuning = Tuning.from_paper(local)
+    assert (tuning.first_share, tuning.first_power, tuning.second_power, tuning.caching) == (1 / 3, 0.5, 0.5, True)
+    assert tuning.squash == squash
+    assert tuning.resolved("adaptive") == Tuning(1 / 3, 0.5, 0.5, 1.0, True, squash)
+
+
 @pytest.mark.parametrize("method", ["adaptive", "weighted"])
 def test_only_what_is_left_open_is_chosen(method: str) -> None:
     given = Tuning(0.4, 0.3, 0.7, 0.9, False, 1.5)

@@ -82,6 +82,20 @@ def test_intervals_hold_the_mean(epsilon: float | None, users: int) -> None:
     assert np.sqrt(np.mean(np.square(errors))) < 0.1  # wide intervals alone would hold it too
 
 
+def test_intervals_of_a_logarithm_allow_for_a_heap_at_zero() -> None:
+    """One user in fifty has 0, so all thresholds below the others' logarithms have the share 0.98."""
+    slots, response = Quantity(FixedPoint(14), "log2", by_thresholds=True).slots, RandomisedResponse(1.0)
+    assert isinstance(slots, Thresholds)
+    rng, share = np.random.default_rng(3), np.where(slots.below * slots.weight.min() < 12.4, 0.98, 0.0)
+    held, runs = 0, 40
+    for _ in range(runs):
+        ones = rng.binomial(500, share * response.gain + 1 - response.truth_probability)
+        estimates = ThresholdEstimates(Tally(ones[None], 500 - ones[None]), slots, response, 0.0)
+        mean = estimates.quantity_mean(evenly=True)
+        held += mean.low[0] <= share @ slots.weight <= mean.high[0]
+    assert stats.binomtest(held, runs, 0.93, "less").pvalue > FLAKE_RATE
+
+
 def test_the_second_round_asks_where_answers_differ() -> None:
     slots, response = strata(10), RandomisedResponse(None)
     values = np.random.default_rng(0).normal(600, 20, 2000).clip(0, 1023)

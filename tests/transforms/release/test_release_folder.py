@@ -185,3 +185,35 @@ def test_what_is_no_release_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"format": "something else"}')
     with pytest.raises(RequestError, match="something else"):
         open_release(tmp_path)
+
+
+@pytest.mark.parametrize("name", [None, *FILES])
+@pytest.mark.parametrize("content", [None, b"", b"damaged"])
+def test_what_a_ledger_charged_is_restored(tmp_path: Path, name: str | None, content: bytes | None) -> None:
+    """Only what is damaged is replaced: a release in order stays the folder that readers have open."""
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False, restores=True)
+    whole, folder = {path.name: path.read_bytes() for path in out.iterdir()}, out.stat().st_ino
+    if name is not None and content is None:
+        (out / name).unlink()
+    elif name is not None and content is not None:
+        (out / name).write_bytes(content)
+        if name == "manifest.json":
+            with pytest.raises(RequestError):
+                publish(str(out), FILES, "one", overwrite=False)
+    publish(str(out), FILES, "one", overwrite=False, restores=True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+    assert (out.stat().st_ino == folder) == (name is None)
+    assert names(tmp_path) == {"out"}
+
+
+def test_only_this_very_release_is_restored(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publish(str(out), OTHER, "two", overwrite=False)
+    with pytest.raises(RequestError, match="exists already"):
+        publish(str(out), FILES, "one", overwrite=False, restores=True)
+    (out / "manifest.json").write_bytes(b"")
+    (out / "thesis.tex").write_text("years of work")
+    with pytest.raises(RequestError, match=r"thesis\.tex"):
+        publish(str(out), FILES, "one", overwrite=False, restores=True)
+    assert names(out) == {*OTHER, "thesis.tex"}
