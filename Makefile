@@ -126,17 +126,21 @@ spark-jar: build/spark/job-server.jar
 
 build/%/job-server.jar: runner_configs/%/pom.xml | $(VENV)/.installed
 	mkdir -p build/$*
-	artifact=$(PUBLISHED_$*) && \
+	@echo "Maven fetches the job server for $* of Beam $(BEAM): about a minute."
+	@artifact=$(PUBLISHED_$*) && \
 	if mvn --batch-mode --quiet $(MAVEN_COPY) -Dartifact=org.apache.beam:$$artifact:$(BEAM) \
 	  -Dmdep.stripVersion=true -DoutputDirectory=$(abspath build/$*) >build/$*/published.log 2>&1; \
 	then mv build/$*/$$artifact.jar $@; \
-	else mvn --batch-mode --quiet --file $< package; fi
+	else echo "There is no $$artifact $(BEAM) (build/$*/published.log has the reason). Maven takes the job server of Beam" \
+	  "$$(sed -n 's:.*<beam>\(.*\)</beam>.*:\1:p' $<) in its place: older, for the same protocol, one to two minutes." && \
+	  mvn --batch-mode --quiet --file $< package; fi
 	touch $@
 
 # Beam's local engine, of the installed Beam's version. Needs Go 1.21 or later, which fetches the Go that it needs.
 prism: build/prism/prism
 
 build/prism/prism: | $(VENV)/.installed
+	@echo "Go fetches and compiles Prism of Beam $(BEAM) and prints nothing until it is done: about 6 minutes on 2 cores."
 	GOBIN=$(abspath build/prism) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$(BEAM)
 
 # The example DAG in an Airflow of its own (some 300 MB in build/airflow).
@@ -166,6 +170,7 @@ bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.month --plot docs/images
 	$(ENGINES) $(BIN)/python -m benchmarks.runners --data bench_data
 	$(BIN)/python -m benchmarks.histograms
+	$(BIN)/python -m benchmarks.emd_rate
 	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.comparison && $(BIN)/python -m benchmarks.few_users \
 	  && $(BIN)/python -m benchmarks.hotspots && $(BIN)/python -m benchmarks.accuracy \
 	  && $(BIN)/python -m benchmarks.several_locations && $(BIN)/python -m benchmarks.rates \
