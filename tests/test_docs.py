@@ -64,7 +64,7 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
         "--mean_only",
         "--tasks",
     ),
-    *("--two_releases", "--methods", "--metrics", "--dropout_margin", "--earlier_releases"),
+    *("--two_releases", "--keys", "--methods", "--metrics", "--dropout_margin", "--earlier_releases"),
 }
 
 
