@@ -11,30 +11,38 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from benchmarks.baselines.heatmap_methods import BASELINES
 from benchmarks.baselines.level_errors import best_uniform_level
 from benchmarks.speed import command
 from sfumato.pipelines.command_line import parse_command
 from sfumato.pipelines.compare import CompareJob
+from sfumato.pipelines.job import run_release
+from sfumato.pipelines.runner_settings import settings_of
 from sfumato.schemas.comparison import Outcome
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row, interleave
+from sfumato.transforms.checks import value_type
+from sfumato.transforms.evaluation.cases import Case
 from sfumato.transforms.evaluation.compare_request import CompareRequest
 from sfumato.transforms.evaluation.comparison_table import Row, summarise, text_table
 from sfumato.transforms.evaluation.evaluate_case import YARDSTICK_OPTIONS, evaluate_case, evaluate_yardstick
 from sfumato.transforms.evaluation.in_memory import Rows
+from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 
@@ -209,9 +217,39 @@ def run_compare(
 
 
 def compare_map(title: str, name: str, options: str, pattern: str, folder: Path, keys: int) -> tuple[str, Path]:
-    """Runs `sfumato compare` on one of MAPS."""
+    """Runs a comparison on logs of one of MAPS: its command, and the folder with what it wrote."""
     given = _given(name, options, keys)
-    return run_compare(title.split(":")[0] + "_" + name, given, pattern, folder, _TWO_THREADS)
+    output = folder / "".join(c if c.isalnum() else "_" for c in title.split(":")[0] + "_" + name)
+    job, left = job_of(["--input", pattern, "--output", str(output), *given, "--overwrite", *_TWO_THREADS])
+    run_release(job, settings_of(job.request, left))
+    return _shown(given), output
+
+
+def job_of(arguments: Sequence[str]) -> tuple[CompareJob, list[str]]:
+    """The job of a comparison, and the remaining arguments for Apache Beam.
+
+    Parameters of BASELINES are given like options, with several values each: the command itself has none of them.
+    """
+    own, given = {}, list(arguments)
+    for name, kind in {one.name: value_type(of, one) for of in BASELINES.values() for one in fields(of)}.items():
+        if f"--{name}" in given and kind is not None:
+            at = given.index(f"--{name}")
+            own[name] = [kind(value) for value in given[at + 1].split(",")]
+            del given[at : at + 2]
+    request, left = parse_command(CompareRequest, given)
+    job = CompareJob.of(request)
+    return replace(job, cases=[one for case in job.cases for one in _varied(case, own)]), left
+
+
+def _varied(case: Case, values: Mapping[str, Sequence[Any]]) -> Iterator[Case]:
+    """The case with every combination of the values of its method's parameters, named by those with several values."""
+    method = case.parameters.method
+    mine = {one.name: values[one.name] for one in fields(method) if one.name in values}
+    for chosen in itertools.product(*mine.values()):
+        own = dict(zip(mine, chosen, strict=True))
+        names = tuple((name, value) for name, value in own.items() if len(mine[name]) > 1)
+        setting = replace(case.setting, options=(*case.setting.options, *names))
+        yield replace(case, setting=setting, parameters=replace(case.parameters, method=replace(method, **own)))
 
 
 def _given(name: str, options: str, keys: int) -> list[str]:
@@ -236,7 +274,7 @@ def rows_in_memory(
 ) -> tuple[str, list[Row], Sequence[str]]:
     """That command, the rows of that table, and the names of its metrics."""
     given = _given(name, options, keys)
-    job = CompareJob.of(parse_command(CompareRequest, ["--input", "MAP", "--output", "OUT", *given])[0])
+    job, _ = job_of(["--input", "MAP", "--output", "OUT", *given])
     run_key = RunKey.derive(seed_secret(1), {"benchmark": "comparison"})
     sums = np.empty(truth.size)
     sums[_codes_by_row(len(truth)).astype(np.int64)] = truth.ravel()
@@ -285,6 +323,7 @@ def main() -> None:
     parser.add_argument("--in_memory", action="store_true", help="on cohorts drawn from the maps, without logs")
     parser.add_argument("--only", default="", help="tables and figures with this in their title, such as 'Figure 8'")
     options = parser.parse_args()
+    METHODS.update(BASELINES)
     data = Path(os.environ["SFUMATO_DATA"])
     sources = {
         name: counts_of(MAPS[name], data) if options.in_memory else logs_of(MAPS[name], data, options.folder)

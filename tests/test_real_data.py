@@ -103,7 +103,7 @@ def test_the_default_is_nearer_to_the_cabs_than_the_paper(data: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_papers_figures_on_its_map(data: Path, tmp_path: Path) -> None:
+def test_the_papers_figures_on_its_map(baselines: None, data: Path, tmp_path: Path) -> None:
     """Paper 000, Table 1, 10,000 users: 340 entries; error within 1.10 of the yardstick, hierarchical within 1.20."""
     one = comparison.MAPS["manhattan_like"]
     logs = comparison.logs_of(one, data, tmp_path / "logs")

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks import comparison
-from benchmarks.comparison import Map, compare_in_memory, compare_map, counts_of, draw_cohort, logs_of
-from sfumato.pipelines.command_line import parse_command
-from sfumato.pipelines.compare import CompareJob
+from benchmarks.baselines.heatmap_methods import CountMin, SpatialDecomposition
+from benchmarks.comparison import Map, compare_in_memory, compare_map, counts_of, draw_cohort, job_of, logs_of
 from sfumato.schemas.region import by_row
-from sfumato.transforms.evaluation.compare_request import CompareRequest
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.methods.count_min import CountMin
-from sfumato.transforms.heatmap.methods.spatial_decomposition import SpatialDecomposition
 
 OPTIONS = "--methods flat,hierarchical --users 400 --shard_size 200 --metrics mse"
 
@@ -47,7 +43,7 @@ def test_logs_have_the_users_of_the_counts(tiny: Map, tmp_path: Path) -> None:
     assert np.array_equal(counts_of(Map(str(part), tiny.region, tiny.depth), tmp_path), truth)
 
 
-def test_a_comparison_in_memory_is_that_of_the_command(tiny: Map, tmp_path: Path) -> None:
+def test_a_comparison_in_memory_is_that_of_the_command(baselines: None, tiny: Map, tmp_path: Path) -> None:
     """The same rows and communication; errors differ by the draw of ten keys."""
     command, text = compare_in_memory("tiny", OPTIONS, counts_of(tiny, tmp_path), 10)
     shown, folder = compare_map("tiny", "tiny", OPTIONS, logs_of(tiny, tmp_path, tmp_path), tmp_path, 10)
@@ -65,11 +61,11 @@ def test_a_comparison_in_memory_is_that_of_the_command(tiny: Map, tmp_path: Path
     assert found == pytest.approx(expected, rel=6.2 * math.sqrt(2 * 5 / 256 / 10))
 
 
-def test_table_1_has_the_papers_parameters() -> None:
+def test_table_1_has_the_papers_parameters(baselines: None) -> None:
     """Section 6.2 of paper 000: more budget to upper levels, the minimum of a sketch, Algorithm 2 as published."""
     ((_, options),) = [table for table in comparison._TABLES if table[0] == "Table 1"]
     given = f"--input LOGS --output OUT --region=0,0,1,1 --depth 4 {options}"
-    job = CompareJob.of(parse_command(CompareRequest, given.split())[0])
+    job, _ = job_of(given.split())
     methods = {case.parameters.method for case in job.cases}
     assert {SpatialDecomposition(budget_doubling=-3), CountMin(sketch_estimate="min")} < methods
     assert Adaptive(schedule="paper", estimator="last") in methods

@@ -40,7 +40,7 @@ def runs(output: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO((output / "runs.csv").read_text())))
 
 
-def test_methods_meet_the_same_cohorts_over_the_whole_grid(logs, tmp_path: Path, capsys) -> None:
+def test_methods_meet_the_same_cohorts_over_the_whole_grid(baselines: None, logs, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
     more = ("--methods", "adaptive,hierarchical,emd", "--users", "600,1200", "--epsilon", "1,4", "--dropout", "0,0.1")
     assert cli.main(command(logs(1500, 2, 3), out, *more, "--metrics", "mse,similarity")) == 0

@@ -41,7 +41,7 @@ class CompareOptions(LogColumns, RegionOfMap, PublishRequest):
     )
 
     methods: Several[str] = option(
-        ("adaptive", "flat", "hierarchical", "count_min", "adaptive_grid", "spatial_decomposition"),
+        ("adaptive", "flat", "emd"),
         f"of {', '.join(METHODS)}",
         METHOD,
         common=True,

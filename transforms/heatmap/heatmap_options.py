@@ -77,6 +77,8 @@ def heatmap_options() -> dict[str, Option]:
     options = {one.name: _option(HeatmapParameters, one) for one in fields(HeatmapParameters) if one.metadata}
     for name, method in METHODS.items():
         for one in fields(method):
+            if not one.metadata:  # a parameter that no request offers
+                continue
             mine = _option(method, one)
             known = options.get(one.name)
             methods = (*known.methods, name) if known else (name,)

@@ -193,7 +193,7 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
     def _check_night(self, night: date, parameters: HeatmapParameters) -> None:
         """Raises RequestError for options whose answers do not add up over nights."""
         parameters.method.check_warm_start()
-        if getattr(parameters.method, "estimator", "bayes") != "bayes":
+        if parameters.method.errors != "posterior":
             raise RequestError("estimator: a map of several nights is estimated by bayes; leave it out")
         for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary), ("users", parameters.users)):
             if value is not None:
