@@ -53,6 +53,7 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
     *("--lists", "--rates", "--maps", "--only", "--seeds", "--choices", "--in_memory", "--mean_only", "--tasks"),
     "--two_releases",
+    *("--sketch_estimate", "--budget_doubling"),  # parameters of methods in the benchmarks
 }
 
 
