@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import itertools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,12 +34,13 @@ from sfumato.pipelines.runner_settings import settings_of
 from sfumato.schemas.comparison import Outcome
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row, interleave
-from sfumato.transforms.checks import value_type
-from sfumato.transforms.evaluation.cases import Case
-from sfumato.transforms.evaluation.compare_request import CompareRequest
+from sfumato.transforms.evaluation.cases import make_cases
+from sfumato.transforms.evaluation.compare_request import SWEPT, CompareRequest
 from sfumato.transforms.evaluation.comparison_table import Row, summarise, text_table
 from sfumato.transforms.evaluation.evaluate_case import YARDSTICK_OPTIONS, evaluate_case, evaluate_yardstick
 from sfumato.transforms.evaluation.in_memory import Rows
+from sfumato.transforms.heatmap.heatmap_options import heatmap_options
+from sfumato.transforms.heatmap.heatmap_request import lists_of
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -228,28 +227,17 @@ def compare_map(title: str, name: str, options: str, pattern: str, folder: Path,
 def job_of(arguments: Sequence[str]) -> tuple[CompareJob, list[str]]:
     """The job of a comparison, and the remaining arguments for Apache Beam.
 
-    Parameters of BASELINES are given like options, with several values each: the command itself has none of them.
+    Parameters of registered methods, which the command does not have, are given like its options.
     """
     own, given = {}, list(arguments)
-    for name, kind in {one.name: value_type(of, one) for of in BASELINES.values() for one in fields(of)}.items():
-        if f"--{name}" in given and kind is not None:
+    for name, one in heatmap_options().items():
+        if f"--{name}" in given and not one.help:
             at = given.index(f"--{name}")
-            own[name] = [kind(value) for value in given[at + 1].split(",")]
+            own[name] = [one.kind(value) for value in given[at + 1].split(",")]
             del given[at : at + 2]
     request, left = parse_command(CompareRequest, given)
     job = CompareJob.of(request)
-    return replace(job, cases=[one for case in job.cases for one in _varied(case, own)]), left
-
-
-def _varied(case: Case, values: Mapping[str, Sequence[Any]]) -> Iterator[Case]:
-    """The case with every combination of the values of its method's parameters, named by those with several values."""
-    method = case.parameters.method
-    mine = {one.name: values[one.name] for one in fields(method) if one.name in values}
-    for chosen in itertools.product(*mine.values()):
-        own = dict(zip(mine, chosen, strict=True))
-        names = tuple((name, value) for name, value in own.items() if len(mine[name]) > 1)
-        setting = replace(case.setting, options=(*case.setting.options, *names))
-        yield replace(case, setting=setting, parameters=replace(case.parameters, method=replace(method, **own)))
+    return replace(job, cases=make_cases(request.methods, {**lists_of(request, SWEPT), **own})), left
 
 
 def _given(name: str, options: str, keys: int) -> list[str]:

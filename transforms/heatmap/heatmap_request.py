@@ -46,12 +46,12 @@ _GROUPS = {
 def request_fields(options: dict[str, Option], *, many: bool = False) -> dict[str, Any]:
     """Fields of a request for options, as `pydantic.create_model` takes them. many: each takes several values.
 
-    Those that every release has are left out, unless they take several values.
+    Those that every release has are left out, unless they take several values, and parameters without a help text.
     """
     return {
         name: one.field(_GROUPS.get(name, METHOD if one.methods else PROTOCOL), many)
         for name, one in options.items()
-        if many or name not in ReleaseRequest.model_fields
+        if one.help and (many or name not in ReleaseRequest.model_fields)
     }
 
 
