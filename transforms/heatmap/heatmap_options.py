@@ -28,7 +28,7 @@ class Option:
         name: of the field.
         kind: type of its values: int, float, str or bool.
         default: None where the job chooses the value, or where methods have different defaults.
-        help: for the help text.
+        help: for the help text; empty for a parameter of a method that no request offers.
         methods: names of the methods that have it; empty for an option of every method.
         common: whether `--help` shows it.
         among: the names that it may have; empty for any value of its type.
@@ -172,5 +172,5 @@ def _option(owner: type, one: Field[Any]) -> Option:
     kind = value_type(owner, one) or str
     if one.default is MISSING:
         raise TypeError(f"the option {one.name} of {owner.__name__} has no default")
-    text, common, bounds = (one.metadata[key] for key in ("help", "common", "bounds"))
-    return Option(one.name, kind, one.default, text, common=common, among=names_of(owner, one), bounds=bounds)
+    told = {key: one.metadata[key] for key in ("help", "common", "bounds") if one.metadata}
+    return Option(one.name, kind, one.default, **{"help": "", **told}, among=names_of(owner, one))

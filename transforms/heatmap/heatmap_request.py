@@ -46,12 +46,12 @@ _GROUPS = {
 def request_fields(options: dict[str, Option], *, many: bool = False) -> dict[str, Any]:
     """Fields of a request for options, as `pydantic.create_model` takes them. many: each takes several values.
 
-    Those that every release has are left out, unless they take several values.
+    Those that every release has are left out, unless they take several values, and parameters without a help text.
     """
     return {
         name: one.field(_GROUPS.get(name, METHOD if one.methods else PROTOCOL), many)
         for name, one in options.items()
-        if many or name not in ReleaseRequest.model_fields
+        if one.help and (many or name not in ReleaseRequest.model_fields)
     }
 
 
@@ -193,7 +193,7 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
     def _check_night(self, night: date, parameters: HeatmapParameters) -> None:
         """Raises RequestError for options whose answers do not add up over nights."""
         parameters.method.check_warm_start()
-        if getattr(parameters.method, "estimator", "bayes") != "bayes":
+        if parameters.method.errors != "posterior":
             raise RequestError("estimator: a map of several nights is estimated by bayes; leave it out")
         for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary), ("users", parameters.users)):
             if value is not None:

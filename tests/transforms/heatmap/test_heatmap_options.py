@@ -21,7 +21,7 @@ def test_every_method_has_its_options_with_help_and_default() -> None:
 def test_a_request_has_the_bounds_that_an_option_declares() -> None:
     """One declaration: what the dataclasses check is what the help, the reference and the request's errors say."""
     declared = {name: one for name, one in heatmap_options().items() if one.bounds}
-    assert {"depth", "epsilon", "shard_size", "max_sub_queries", "sketch_rows", "emd_width"} <= set(declared)
+    assert {"depth", "epsilon", "shard_size", "max_sub_queries", "emd_width"} <= set(declared)
     for name, one in declared.items():
         wrong = one.bounds.get("ge", one.bounds.get("gt")) - 1
         wrong = int(wrong) if one.kind is int else wrong

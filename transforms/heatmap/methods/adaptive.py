@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.checks import check_integer, option
-from sfumato.transforms.heatmap.methods.base import Method
+from sfumato.transforms.heatmap.methods.base import Errors, Method
 from sfumato.transforms.heatmap.methods.few_queries import MIN_ENTRIES, FewQueries
 from sfumato.transforms.heatmap.methods.paper_schedule import TARGETS, PaperSchedule
 from sfumato.transforms.heatmap.posterior.estimator import ESTIMATOR_HELP, ESTIMATORS, decode
@@ -41,7 +41,7 @@ class Adaptive(Method):
     """
 
     NAME: ClassVar[str] = "adaptive"
-    TEXT: ClassVar[str] = "a quadtree refined sub-query by sub-query (Bagdasaryan et al.)"
+    SENTENCE: ClassVar[str] = "Each sub-query uses only the noisy sums before it to choose where to look more closely."
     CATEGORIES: ClassVar[bool] = True
     STARTS_WARM: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
@@ -152,8 +152,13 @@ class Adaptive(Method):
     def max_rounds(self, depth: int) -> int:
         return self._algorithm.max_rounds(depth)
 
-    def max_query_entries(self) -> int | None:
-        return None if self.schedule == "paper" else self.max_entries
+    @property
+    def errors(self) -> Errors:
+        return "posterior" if self.estimator == "bayes" else "independent"
+
+    def max_query_entries(self, depth: int, categories: int) -> int | None:
+        """See Method.max_query_entries. The paper's schedule has no bound but the finest tree."""
+        return categories * 4**depth if self.schedule == "paper" else self.max_entries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
         return self._algorithm.next_query(state, depth)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.checks import check_integer, option
+from sfumato.transforms.checks import check_integer, check_number
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
@@ -116,13 +116,20 @@ class AdaptiveGrid(Method):
     """
 
     NAME: ClassVar[str] = "adaptive_grid"
-    TEXT: ClassVar[str] = "a coarse grid, each cell of which is then divided by its count (Qardaji et al.)"
-
-    grid_side: int = option(10, "cells a side of the first grid", ge=1, le=_MAX_GRID_SIDE)
-    grid_share: float = option(0.5, "alpha: share of epsilon that the first grid spends", gt=0, lt=1)
-    grid_constant: float = option(
-        10.0, "c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2", gt=0, lt=1e9
+    SENTENCE: ClassVar[str] = (
+        "The first sub-query asks about a coarse grid. The second divides every cell by its noisy count, the more "
+        "finely the more users it has. Both answers make the map; the surer one weighs more. The second grid's cells "
+        "are cut into this map's squares, which share their users and noise by area."
     )
+
+    grid_side: int = 10
+    grid_share: float = 0.5
+    grid_constant: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_integer("grid_side", self.grid_side, 1, _MAX_GRID_SIDE)
+        check_number("grid_share", self.grid_share, gt=0, lt=1)
+        check_number("grid_constant", self.grid_constant, gt=0, lt=1e9)
 
     def check(self, depth: int) -> None:
         check_integer("grid_side", self.grid_side, 1, 1 << _level(depth))

@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.baselines.heatmap_methods.pyramid import BEST, LEVELS, Pyramid
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.checks import check_integer, option
+from sfumato.transforms.checks import check_choice, check_integer
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL
-from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy import keys
@@ -102,7 +102,8 @@ class SketchEncoding(Encoding):
 class CountMin(Pyramid):
     """A sketch of each level.
 
-    sketch_width and sketch_rows: of the sketch; sketch_estimate: how rows become a cell's count.
+    sketch_width: entries in a row. sketch_rows: each location adds to one entry in each. sketch_estimate: how a cell's
+    entries become its count.
 
     `mean` is the best linear unbiased estimate for any noise, and the best of all for normal noise, such as the sum of
     many shards' noise. `median` is robust to heavy collisions, which are small beside noise of sensitivity 20. `min` is
@@ -111,20 +112,15 @@ class CountMin(Pyramid):
     """
 
     NAME: ClassVar[str] = "count_min"
-    TEXT: ClassVar[str] = (
-        "a count-min sketch of every level at an equal share of epsilon; each place shows its best level"
-    )
+    SENTENCE: ClassVar[str] = f"{LEVELS} Each is a sketch, in which many cells share an entry. {BEST}"
 
-    sketch_width: int = option(2000, "entries in a row of a count-min sketch", ge=2, le=_MAX_ENTRIES)
-    sketch_rows: int = option(
-        20, "rows of a count-min sketch: each location adds to one entry in each", ge=1, le=_MAX_ROWS
-    )
-    sketch_estimate: str = option(
-        "mean", "a cell's count from its entries: mean or median (minus collisions), or min", among=_ESTIMATES
-    )
+    sketch_width: int = 2000
+    sketch_rows: int = 20
+    sketch_estimate: str = "mean"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_choice("sketch_estimate", self.sketch_estimate, _ESTIMATES)
+        check_integer("sketch_rows", self.sketch_rows, 1, _MAX_ROWS)
         check_integer("sketch_width", self.sketch_width, 2, _MAX_ENTRIES // self.sketch_rows)
 
     def weights(self, depth: int) -> NDArray[np.float64]:
