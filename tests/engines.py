@@ -149,7 +149,7 @@ def started(engine: str) -> Iterator[list[str]]:
     """A running job server of the engine; the options of jobs that run on it. For made-up data: all can reach it."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    settings = runner_settings(engine, None, ["--open_job_server", f"--job_port={port}"])
+    settings = runner_settings(engine, ["--open_job_server", f"--job_port={port}"])
     runner = settings.runner
     assert isinstance(runner, OneJobRunner)
     try:

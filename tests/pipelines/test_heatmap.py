@@ -367,7 +367,7 @@ def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
 
 
 def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> None:
-    settings = runner_settings(None, None, [])
+    settings = runner_settings(None, [])
     files = match_files(logs(600))
 
     def subkey(files=files, release_id="r", **options) -> bytes:
@@ -533,7 +533,7 @@ def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -
     state = run_state(pattern, parameters)
     values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **SMALL, **options}
     job = HeatmapJob.of(HeatmapRequest.of(values))
-    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, None, []))
+    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, []))
     files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
     assert list(files)[-1] == "manifest.json"
     final = state.results[-1]

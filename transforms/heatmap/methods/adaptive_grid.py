@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.checks import check_integer, option
+from sfumato.transforms.checks import check_integer
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
@@ -112,17 +113,15 @@ class AdaptiveGrid(Method):
     Attributes:
         grid_side: cells a side of the first grid.
         grid_share: alpha, the first grid's share of epsilon.
-        grid_constant: c2.
+        grid_constant: c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2.
     """
 
     NAME: ClassVar[str] = "adaptive_grid"
     TEXT: ClassVar[str] = "a coarse grid, each cell of which is then divided by its count (Qardaji et al.)"
 
-    grid_side: int = option(10, "cells a side of the first grid", ge=1, le=_MAX_GRID_SIDE)
-    grid_share: float = option(0.5, "alpha: share of epsilon that the first grid spends", gt=0, lt=1)
-    grid_constant: float = option(
-        10.0, "c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2", gt=0, lt=1e9
-    )
+    grid_side: Annotated[int, Interval(ge=1, le=_MAX_GRID_SIDE)] = 10
+    grid_share: Annotated[float, Interval(gt=0, lt=1)] = 0.5
+    grid_constant: Annotated[float, Interval(gt=0, lt=1000000000.0)] = 10.0
 
     def check(self, depth: int) -> None:
         check_integer("grid_side", self.grid_side, 1, 1 << _level(depth))

@@ -18,7 +18,7 @@ MIN_LEVEL_SHARE = 1e-4  # of epsilon, for a level: well above the minimum of `sc
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A method is a frozen dataclass. Its fields are its own options: `checks.option` declares their help and bounds.
+    """A method is a frozen dataclass. Its fields are its own parameters, whose annotations declare their ranges.
 
     `next_query` and `decode` see released values alone: the state holds noisy sums and public figures.
 

@@ -6,13 +6,14 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.checks import check_integer, option
+from sfumato.transforms.checks import check_integer
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
@@ -26,7 +27,8 @@ _MAX_ROWS, _MAX_ENTRIES = 256, 4**MAX_UNIFORM_LEVEL
 _BLOCK_CELLS = 1 << 14  # cells that are looked up at once
 # How a cell's entries, one a row, become its count; and the count's standard deviation, by the number of rows, in
 # standard deviations of one entry.
-_ESTIMATES: dict[str, tuple[Callable[..., NDArray[np.float64]], Callable[[int], float]]] = {
+SketchEstimate = Literal["mean", "median", "min"]
+_ESTIMATES: dict[SketchEstimate, tuple[Callable[..., NDArray[np.float64]], Callable[[int], float]]] = {
     "mean": (np.mean, lambda rows: rows**-0.5),
     "median": (np.median, lambda rows: min(1.0, (math.pi / 2 / rows) ** 0.5)),  # of many normal values
     "min": (np.min, lambda rows: 1.0),  # at most about that, and far too low
@@ -102,7 +104,8 @@ class SketchEncoding(Encoding):
 class CountMin(Pyramid):
     """A sketch of each level.
 
-    sketch_width and sketch_rows: of the sketch; sketch_estimate: how rows become a cell's count.
+    sketch_width: entries in a row. sketch_rows: each location adds to one entry in each. sketch_estimate: how the
+    entries of a cell become its count: their mean or median, minus collisions, or their minimum.
 
     `mean` is the best linear unbiased estimate for any noise, and the best of all for normal noise, such as the sum of
     many shards' noise. `median` is robust to heavy collisions, which are small beside noise of sensitivity 20. `min` is
@@ -115,13 +118,9 @@ class CountMin(Pyramid):
         "a count-min sketch of every level at an equal share of epsilon; each place shows its best level"
     )
 
-    sketch_width: int = option(2000, "entries in a row of a count-min sketch", ge=2, le=_MAX_ENTRIES)
-    sketch_rows: int = option(
-        20, "rows of a count-min sketch: each location adds to one entry in each", ge=1, le=_MAX_ROWS
-    )
-    sketch_estimate: str = option(
-        "mean", "a cell's count from its entries: mean or median (minus collisions), or min", among=_ESTIMATES
-    )
+    sketch_width: Annotated[int, Interval(ge=2, le=_MAX_ENTRIES)] = 2000
+    sketch_rows: Annotated[int, Interval(ge=1, le=_MAX_ROWS)] = 20
+    sketch_estimate: SketchEstimate = "mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.checks import option
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 
@@ -27,7 +26,7 @@ class SpatialDecomposition(Pyramid):
         "every level at a geometric share of epsilon, made consistent; each place shows its best level"
     )
 
-    budget_doubling: float = option(3.0, "epsilon doubles every so many levels (below 0: towards the root)")
+    budget_doubling: float = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
