@@ -56,7 +56,10 @@ def _parsed(hint: Any) -> _Declared:
 
 
 def check_declared(options: Any) -> None:
-    """Raises RequestError for the first field of a dataclass whose value is not what its annotation declares."""
+    """Raises RequestError for the first field of a dataclass whose value is not what its annotation declares.
+
+    Numbers are checked where the annotation declares their bounds.
+    """
     for name, declared in _declared(type(options)).items():
         value = getattr(options, name)
         if declared.kind is None or (value is None and declared.optional):
@@ -64,7 +67,8 @@ def check_declared(options: Any) -> None:
         if declared.names:
             check_choice(name, value, declared.names)
         elif declared.kind in (int, float):
-            check_number(name, value, declared.kind, **declared.bounds)
+            if declared.bounds:
+                check_number(name, value, declared.kind, **declared.bounds)
         elif not isinstance(value, declared.kind):
             noun = "true or false" if declared.kind is bool else "text"
             raise RequestError(f"{name}: must be {noun}, got {value!r}")

@@ -134,7 +134,7 @@ def test_without_a_date_it_is_the_last_day_that_is_over_in_its_zone(
     ("options", "words"),
     [
         (["--time_zone", "Europe/Berlin"], "time_zone: requires --day_column"),
-        (["--day_column", "time"], "day_column: needs the days whose rows are read; give --period"),
+        (["--day_column", "time"], "day_column: requires --period"),
         (["--period", "2026-11-20"], "period: needs a ledger"),
         (["--day_column", "time", "--time_zone", "Europe/Berlim", "--period", "2026-11-20"], "did you mean"),
     ],

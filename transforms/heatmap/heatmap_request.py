@@ -192,10 +192,12 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         """The parameters of the heatmap. Raises RequestError."""
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
-        own = {name: getattr(self, name) for name in _OWN if name in self.model_fields_set}
+        values = {**self.counting(), **self.given(_OWN)}
+        if self.schedule == "paper":
+            values["estimator"] = "last"  # the paper publishes the answers of the last sub-query
         return heatmap_parameters(
             self.method,
-            {**self.counting(), **own},
+            values,
             columns.categories,
             slots,
             columns.records_per_user,
@@ -238,8 +240,8 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     def _check_night(self, night: date, parameters: HeatmapParameters) -> None:
         """Raises RequestError for options whose answers do not add up over nights."""
         parameters.method.check_warm_start()
-        if getattr(parameters.method, "estimator", "bayes") != "bayes":
-            raise RequestError("estimator: a map of several nights is estimated by bayes; leave it out")
+        if self.schedule == "paper":
+            raise RequestError("schedule: the paper's cannot be combined with --night, which estimates from all answers")
         for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary)):
             if value is not None:
                 raise RequestError(f"{name}: the nights are of plain maps of all users; leave out --{name} or --night")

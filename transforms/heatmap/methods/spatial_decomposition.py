@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
@@ -26,7 +27,7 @@ class SpatialDecomposition(Pyramid):
         "every level at a geometric share of epsilon, made consistent; each place shows its best level"
     )
 
-    budget_doubling: float = 3.0
+    budget_doubling: Annotated[float, Interval(ge=-1000, le=1000)] = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
