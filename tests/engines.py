@@ -59,7 +59,7 @@ NIGHT = (
 # Each job of the registry that publishes, with the options that lead through another part of its graph.
 RELEASES: Mapping[str, tuple[str, ...]] = {
     "heatmap": ("heatmap", *SMALL, "--dropout", "0.4"),
-    "heatmap, all locations": ("heatmap", *SMALL, "--contribution", "all", "--gamma", "100", "--cohorts", "disjoint"),
+    "heatmap, all locations": ("heatmap", *SMALL, "--contribution", "all"),
     "heatmap, rates": ("heatmap", *SMALL, "--auxiliary", "infected", "--refine", "interval"),
     "heatmap, slots": ("heatmap", *SMALL, "--time_column", "time", "--slots", "0,8,16,24"),
     "heatmap, a night of a rotation": ("heatmap", *SMALL, *NIGHT),

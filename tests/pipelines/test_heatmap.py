@@ -518,7 +518,8 @@ def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, 
 def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -> None:
     pattern, parameters = logs(3000), heatmap_parameters("adaptive", {**SMALL, **options})
     state = run_state(pattern, parameters)
-    values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **SMALL, **options}
+    own = {name: value for name, value in {**SMALL, **options}.items() if name != "estimator"}
+    values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **own}
     job = HeatmapJob.of(HeatmapRequest.of(values))
     _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, []))
     files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import shapely
 
 from sfumato.pipelines import cli
 from sfumato.schemas.locations import LocationColumns
@@ -20,7 +19,7 @@ from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import bind_key
-from sfumato.transforms.heatmap.raster import density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill

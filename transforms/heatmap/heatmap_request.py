@@ -241,7 +241,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         """Raises RequestError for options whose answers do not add up over nights."""
         parameters.method.check_warm_start()
         if self.schedule == "paper":
-            raise RequestError("schedule: the paper's cannot be combined with --night, which estimates from all answers")
+            raise RequestError("schedule: paper cannot be combined with --night, which estimates from all answers")
         for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary)):
             if value is not None:
                 raise RequestError(f"{name}: the nights are of plain maps of all users; leave out --{name} or --night")
