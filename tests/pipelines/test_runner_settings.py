@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions
+from apache_beam.options.pipeline_options import DirectOptions
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.command_line import join_negative_values, parse_command, quoted_command
