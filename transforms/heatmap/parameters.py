@@ -174,10 +174,10 @@ class HeatmapParameters:
         if 0 < self.delta < MIN_GAUSSIAN_DELTA:
             raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
         if self.noise == "laplace" and self.delta:
-            raise RequestError("delta: laplace noise needs none; leave it out, or give --noise gaussian")
+            raise RequestError("delta: laplace noise needs none; leave it out")
         if self.rho is not None and (name := self._by_client):
             raise RequestError(
-                f"{name}: clients' shares do not add up to Gaussian noise; leave it out, or give --noise laplace"
+                f"{name}: clients' shares do not add up to Gaussian noise; leave out this option, or --delta"
             )
 
     def _check_slots(self) -> None:

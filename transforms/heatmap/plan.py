@@ -171,7 +171,7 @@ def plan_details(plan: Plan) -> str:
     if (max_entries := own.method.max_query_entries()) is not None:
         lines.append(
             "this assumes evenly spread users; concentrated users lead to more entries, up to "
-            f"{max_entries:,} a sub-query\n(--max_entries)"
+            f"{max_entries:,} a sub-query"
         )
     lines.append(
         f"the noisy user count costs {state.noise.UNIT} {counting_cost:.3g} of {state.budget.total:.4g}; its error is "
