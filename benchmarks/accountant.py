@@ -3,7 +3,8 @@
     python -m benchmarks.accountant [--delta 1e-8]
 
 Prints Markdown tables; nothing here depends on data. The third and fourth table show the guarantee that is left without
-a trusted aggregator, the last one numeric examples of the paper's Sections 3.3 and 5.
+a trusted aggregator, the fifth that of a fixed number of contacts, the last one numeric examples of the paper's
+Sections 3.3 and 5.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.baselines.sampling_bounds import frequency_bound, min_threshold, omission_bound
@@ -70,6 +72,11 @@ def heads(first: str, delta: float) -> list[str]:
     return [f"| {first} | {' | '.join(names)} |", "|---|---|---|"]
 
 
+def distance(first: NDArray[np.float64], second: NDArray[np.float64], epsilon: float) -> float:
+    """Returns the delta of two distributions at an epsilon, in the direction that has more."""
+    return max(float(np.maximum(a - math.exp(epsilon) * b, 0).sum()) for a, b in ((first, second), (second, first)))
+
+
 def without_threshold(delta: float) -> list[str]:
     """Delta at epsilon 1 towards a server that sees all sampled counts, by the number of users who share an item."""
     rows = heads("users of the item", delta)
@@ -78,8 +85,7 @@ def without_threshold(delta: float) -> list[str]:
         for one in both_samplings(delta):
             sampled = np.arange(users + 1)
             with_user, without = (stats.binom.pmf(sampled, count, one.rate) for count in (users, users - 1))
-            pairs = ((with_user, without), (without, with_user))
-            shown.append(max(float(np.maximum(a - math.e * b, 0).sum()) for a, b in pairs))
+            shown.append(distance(with_user, without, 1.0))
         rows.append(f"| {users} | {' | '.join(f'{value:.1e}' for value in shown)} |")
     return rows
 
@@ -90,6 +96,43 @@ def with_colluders(delta: float) -> list[str]:
     for colluders in (0, 1, 5, 10, 15, 19, 23):
         left = [(one.rate, max(one.threshold - colluders, 1)) for one in both_samplings(delta)]
         rows.append(f"| {colluders} | {' | '.join(f'{round_delta(1.0, *one):.1e}' for one in left)} |")
+    return rows
+
+
+def published(users: int, holders: int, contacts: int, probability: float, threshold: int) -> NDArray[np.float64]:
+    """Distribution of an item's published count if exactly so many users are contacted, and each may take part."""
+    among = np.arange(max(0, contacts - users + holders), min(holders, contacts) + 1)
+    chosen = stats.hypergeom.pmf(among, users, holders, contacts)
+    shares: NDArray[np.float64] = chosen @ stats.binom.pmf(np.arange(contacts + 1), among[:, None], probability)
+    shares[0] = shares[:threshold].sum()
+    shares[1:threshold] = 0
+    return shares
+
+
+def fixed_contacts() -> list[str]:
+    """Contacts by c, and delta of m + c sqrt(m) contacts (Section 3.2) over that of the Poisson sample.
+
+    Delta is of one item, with and without one of its holders: the largest over all numbers of holders near the worst
+    one of the Poisson sample, and over every twentieth of the users.
+    """
+    slacks = (0.5, 1, 2, 5, 10)
+    names = " | ".join(f"c = {slack:g}" for slack in slacks)
+    rows = [f"| users | epsilon | rate, threshold | {names} |", f"|---|---|---|{'---|' * len(slacks)}"]
+    cases = [(300, 0.2, 0.15, 30), (1000, 0.2, corollary_rate(0.2), 20), (1000, 1.0, corollary_rate(1.0), 20)]
+    for users, epsilon, rate, threshold in cases:
+        worst = threshold / (1 - math.exp(-epsilon) * (1 - rate))  # of the Poisson sample
+        near = range(max(threshold, int(0.9 * worst)), min(users, int(1.15 * worst) + 2) + 1)
+        holders = sorted({*near, *range(threshold, users + 1, users // 20), users})
+        ratios = []
+        for slack in slacks:
+            mean = users * rate
+            contacts = math.ceil(mean + slack * math.sqrt(mean))
+            leak = 0.0
+            for count in holders:
+                pair = [published(users, one, contacts, mean / contacts, threshold) for one in (count, count - 1)]
+                leak = max(leak, distance(*pair, epsilon))
+            ratios.append(f"{contacts}: {leak / round_delta(epsilon, rate, threshold):.3g} times")
+        rows.append(f"| {users} | {epsilon:g} | {rate:.3f}, {threshold} | {' | '.join(ratios)} |")
     return rows
 
 
@@ -131,6 +174,8 @@ def main() -> None:
     print("\n".join(without_threshold(options.delta)))
     print("\ndelta at epsilon 1 where users collude to report the item of one more user\n")
     print("\n".join(with_colluders(options.delta)))
+    print("\ncontacts, and delta over that of the Poisson sample, if exactly m + c sqrt(m) users are contacted\n")
+    print("\n".join(fixed_contacts()))
     print("\nbounds of the paper, and exact probabilities\n")
     print("\n".join(accuracy_bounds()))
 

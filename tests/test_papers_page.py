@@ -13,7 +13,7 @@ RESULTS = ROOT / "docs" / "results"
 COLUMNS = ["Figure or table", "Measure", "Setting", "Command", "The paper", "Ours", "Verdict"]
 VERDICTS = ("confirmed", "not confirmed", "better", "equal", "worse", "not comparable", "not measured")
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def tables(page: Path) -> list[tuple[int, dict[str, str]]]:
@@ -53,8 +53,8 @@ CONFORMANCE = tables(RESULTS / "conformance.md")
 
 
 def test_numbers_reads_figures_and_no_links() -> None:
-    text = "1.10, 12,734 and 7e-15 of 90% in [Figure 8](page9.md#anchor10); 2^14, -3"
-    assert numbers(text) == {Decimal(n) for n in ("1.1", "12734", "7e-15", "90", "8", "2", "14", "3")}
+    text = "1.10, 12,734, 1.3e+05 and 7e-15 of 90% in [Figure 8](page9.md#anchor10); 2^14, -3"
+    assert numbers(text) == {Decimal(n) for n in ("1.1", "12734", "130000", "7e-15", "90", "8", "2", "14", "3")}
 
 
 def test_papers_has_one_form() -> None:

@@ -25,7 +25,7 @@ from sfumato.transforms.inputs.parquet_log import open_parquet
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
-from tests.unprivileged import unprivileged
+from tests.permissions import permissions_hold
 
 DAYS = ["2026-11-18", "2026-11-19"]
 CONFIG: dict[str, Any] = {
@@ -106,7 +106,7 @@ def read_only(folder: Path) -> Iterator[None]:
     mode = folder.stat().st_mode
     folder.chmod(0o555)
     try:
-        with unprivileged():
+        with permissions_hold():
             yield
     finally:
         folder.chmod(mode)

@@ -68,7 +68,9 @@ class CentralPage(SampledPage):
         super().__init__(files, manifest)
 
     def stddev_of(self, users: float) -> float:
-        return 0.0
+        """Of the users by the noisy count that admitted the run; 0 without one."""
+        admission = self._manifest["privacy"]["admission"]
+        return 0.0 if admission is None else float(admission["noise_stddev"])
 
     def ends(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         low, high = (np.asarray(table[name]).astype(float) for name in ("low", "high"))

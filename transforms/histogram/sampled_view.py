@@ -180,8 +180,9 @@ class SampledPage:
         return published_scale(density)
 
     def held(self, table: pa.Table) -> str:
-        """The rows' users, beside all users."""
-        return f"about {self.total(table)} of {self.everybody} users"
+        """The rows' users, beside all users where a noisy count has more."""
+        beside = f" of {self.everybody}" if self._all > float(np.asarray(table["count"]).sum()) else ""
+        return f"about {self.total(table)}{beside} users"
 
     @property
     def everybody(self) -> str:

@@ -2,8 +2,9 @@
 
 Limited contact (paper 004, Section 3.2): the paper contacts a fixed number s = m + c sqrt(m) of n users, m = n p, and
 each takes part with probability m / s. That is not the Poisson sample: its size, Bin(s, m / s), varies far less than
-Bin(n, p). Exact enumeration of small cases finds up to 240 times the Poisson sample's delta (a test keeps that case).
-A run that counted its participants and stopped if they were too many would be no better: it would reveal their number.
+Bin(n, p). Exact enumeration of small cases finds up to 241 times the Poisson sample's delta with c = 0.5, and no more
+than its delta with the paper's c = 10 (benchmarks/accountant.py); no proof covers all cases. A run that counted its
+participants and stopped if they were too many would be no better: it would reveal their number.
 
 So here each user is contacted independently with a public probability a, and a contacted user takes part with
 probability p / a. The participants are then the Poisson sample at p itself, whatever the number of users. So delta is
