@@ -53,9 +53,6 @@ demo: $(VENV)/.installed
 	$(BIN)/python -c "import pandas; pandas.DataFrame({'x': [3.08, 3.09], 'y': [1.08, 1.07], 'size': [50, 100]}).to_parquet('demo/squares.parquet')"
 	$(BIN)/sfumato ranges answer --model demo/ranges --queries demo/squares.parquet --output demo/answers.parquet --overwrite
 	$(BIN)/sfumato plan --users 1000000 --epsilon 1
-	$(BIN)/sfumato compare --input 'demo/logs/*.parquet' --output demo/compare --overwrite \
-	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 1 \
-	  --methods adaptive,flat,adaptive_grid,spatial_decomposition --metrics mse --keys 3
 	rm -rf demo/nightly
 	$(BIN)/sfumato synth --users 100000 --days 2026-11-17:2026-11-20 --output demo/nightly/logs
 	$(BIN)/sfumato key new demo/nightly/key
@@ -68,7 +65,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/hours, demo/zones, demo/flows, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
-	@echo "demo/moments, demo/moments_central, demo/moments_map, demo/ranges, demo/compare, demo/changes, demo/nightly/published."
+	@echo "demo/moments, demo/moments_central, demo/moments_map, demo/ranges, demo/changes, demo/nightly/published."
 
 # The documents as a site. Search needs a server, such as `python -m http.server --directory build/site`.
 docs: $(VENV)/.documented

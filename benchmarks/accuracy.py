@@ -4,9 +4,9 @@
     SFUMATO_DATA=... python -m benchmarks.accuracy --two_releases [--maps sf_cabs,...] [--keys 10]
     python -m benchmarks.accuracy --choices [--only penalty] [--keys 5]
 
-The first runs `sfumato compare` in memory; the commands stand above its tables. The second is about two releases of
-one population. The third needs no data: it is about synthetic maps, on which alone constants were chosen that no
-formula gives.
+The first compares as benchmarks/comparison.py does, with the options above its tables. The second is about two
+releases of one population. The third needs no data: it is about synthetic maps, on which alone constants were chosen
+that no formula gives.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison import MAPS, counts_of, draw_cohort, maps_at_hand, rows_in_memory
+from benchmarks.comparison import MAPS, compare_on_map, counts_of, draw_cohort, maps_at_hand
+from benchmarks.evaluation.comparison_table import Row, text_table
+from benchmarks.evaluation.density_metrics import mean_squared_error
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from benchmarks.evaluation.outcomes import Value
 from benchmarks.synthetic_maps import KINDS, synthetic_map
-from sfumato.schemas.comparison import Value
 from sfumato.schemas.region import by_row
-from sfumato.transforms.evaluation.comparison_table import Row, text_table
-from sfumato.transforms.evaluation.density_metrics import mean_squared_error
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -69,8 +69,10 @@ def real_maps(names: list[str], keys: int) -> None:
     for name in names:
         truth = counts_of(MAPS[name], data)
         for title, options in _RUNS:
-            command, rows, metrics = rows_in_memory(name, f"{options} --metrics mse", truth, keys)
-            printed.append(f"### {title}, map `{name}`\n\n    {command}\n\n{text_table(rows, metrics)}")
+            rows, metrics = compare_on_map(name, f"{options} --metrics mse", truth, keys)
+            printed.append(
+                f"### {title}, map `{name}`\n\n    {options} --metrics mse --keys {keys}\n\n{text_table(rows, metrics)}"
+            )
             found[name, title] = rows
             print(f"{name}: {title}", file=sys.stderr)
     columns = [(name, users) for name in names for users in _SIZES]

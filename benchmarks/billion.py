@@ -29,11 +29,11 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.evaluation.density_metrics import coarsen
+from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines.local_runner import processors
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, deinterleave
-from sfumato.transforms.evaluation.density_metrics import coarsen
-from sfumato.transforms.evaluation.in_memory import planned_state
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.release_files import release_files

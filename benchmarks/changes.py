@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.few_users import markdown
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_levels
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts

@@ -15,12 +15,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from benchmarks.evaluation.density_metrics import coarsen
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, interleave
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.evaluation.density_metrics import coarsen
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey

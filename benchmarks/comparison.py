@@ -1,10 +1,9 @@
-"""Tables 1 and 3 and Figures 6 to 8 of paper 000: every method on four maps, by `sfumato compare` itself.
+"""Tables 1 and 3 and Figures 6 to 8 of paper 000: every method on four maps.
 
-    SFUMATO_DATA=... python -m benchmarks.comparison [--maps sf_cabs,...] [--keys 10] [--in_memory | --folder FOLDER]
+    SFUMATO_DATA=... python -m benchmarks.comparison [--maps sf_cabs,...] [--keys 10] [--only "Figure 8"]
 
-Grids become user logs (one user a unit of a cell, at the cell's centre); each table is what the command above it
-prints. Maps and evaluations are kept in the folder: open their index.html. With --in_memory the command's cases run on
-cohorts drawn from the grids, without logs: the same figures but for the draw of the keys, in less time.
+Each table is printed under its options. Its cases run in memory, on cohorts drawn from the maps' counts (one user a
+unit of a cell). It reads exact data: an evaluation, and no release.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,25 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from benchmarks.baselines.level_errors import best_uniform_level
-from benchmarks.speed import command
-from sfumato.pipelines.command_line import parse_command
-from sfumato.pipelines.compare import CompareJob
-from sfumato.schemas.comparison import Outcome
+from benchmarks.evaluation.cases import parse_cases
+from benchmarks.evaluation.comparison_table import Row, text_table
+from benchmarks.evaluation.evaluate_case import compare_cases
+from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row, interleave
-from sfumato.transforms.evaluation.compare_request import CompareRequest
-from sfumato.transforms.evaluation.comparison_table import Row, summarise, text_table
-from sfumato.transforms.evaluation.evaluate_case import YARDSTICK_OPTIONS, evaluate_case, evaluate_yardstick
-from sfumato.transforms.evaluation.in_memory import Rows
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
-
-_PART_USERS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -140,29 +131,6 @@ def maps_at_hand() -> list[str]:
     return [name for name, one in MAPS.items() if (Path(os.environ.get("SFUMATO_DATA", "")) / one.file).exists()]
 
 
-def logs_of(one: Map, data: Path, folder: Path) -> str:
-    """A pattern of Parquet logs of the map: the file itself, or a grid's users, written once."""
-    source = data / one.file
-    if source.suffix == ".parquet":
-        return str(source)
-    target = folder / source.stem
-    if not target.exists():
-        partial = target.with_suffix(".partial")
-        partial.mkdir(parents=True, exist_ok=True)
-        counts = np.load(source).astype(np.int64)
-        region, side = Region.parse(one.region), len(counts)
-        ends = np.cumsum(counts.ravel())
-        for number, first in enumerate(range(0, int(ends[-1]), _PART_USERS)):
-            users = np.arange(first, min(first + _PART_USERS, int(ends[-1])))
-            row, column = np.divmod(np.searchsorted(ends, users, side="right"), side)
-            latitude = region.north - (row + 0.5) * (region.north - region.south) / side
-            longitude = region.west + (column + 0.5) * (region.east - region.west) / side
-            table = pa.table({"user_id": users, "latitude": latitude, "longitude": longitude})
-            pq.write_table(table, partial / f"part-{number}.parquet")
-        partial.rename(target)
-    return str(target / "*.parquet")
-
-
 def counts_of(one: Map, data: Path) -> NDArray[np.int64]:
     """The users of a map's cells, int64[side, side], row 0 in the north."""
     if (data / one.file).suffix == ".npy":
@@ -189,112 +157,55 @@ def _codes_by_row(side: int) -> NDArray[np.uint64]:
     return interleave(column, row).astype(np.uint64)
 
 
-_TWO_THREADS = ("--direct_num_workers", "2")
+def compare_on_map(name: str, options: str, truth: NDArray[np.int64], keys: int) -> tuple[list[Row], Sequence[str]]:
+    """Compares methods on cohorts drawn from a map's counts.
 
+    Args:
+        name: of the map.
+        options: see `parse_cases`. Without a depth, the map's.
+        truth: the users of its cells, int64[side, side].
+        keys: runs of each case, each with its own cohort and noise.
 
-def run(command: list[str]) -> None:
-    """Runs a command. Ends the program with its errors where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-
-
-def run_compare(
-    name: str, given: list[str], pattern: str, folder: Path, runner: tuple[str, ...] = ()
-) -> tuple[str, Path]:
-    """Runs `sfumato compare` on logs: the command as it is shown, and the folder, named so, with what it wrote."""
-    output = folder / "".join(c if c.isalnum() else "_" for c in name)
-    run(command("compare", "--input", pattern, "--output", str(output), *given, "--overwrite", *runner))
-    return _shown(given), output
-
-
-def compare_map(title: str, name: str, options: str, pattern: str, folder: Path, keys: int) -> tuple[str, Path]:
-    """Runs `sfumato compare` on one of MAPS."""
-    given = _given(name, options, keys)
-    return run_compare(title.split(":")[0] + "_" + name, given, pattern, folder, _TWO_THREADS)
-
-
-def _given(name: str, options: str, keys: int) -> list[str]:
-    """The options of a comparison on one of MAPS."""
-    one, depth = MAPS[name], [] if "--depth" in options else ["--depth", str(MAPS[name].depth)]
-    return [f"--region={one.region}", *depth, *options.split(), "--keys", str(keys), "--seed", "1"]
-
-
-def _shown(given: list[str]) -> str:
-    """The command of a comparison with these options."""
-    return f"sfumato compare --input MAP --output OUT {' '.join(given)}"
-
-
-def compare_in_memory(name: str, options: str, truth: NDArray[np.int64], keys: int) -> tuple[str, str]:
-    """The command of `compare_map` as it is shown, and the table of its cases on cohorts drawn from a map's counts."""
-    shown, rows, metrics = rows_in_memory(name, options, truth, keys)
-    return shown, text_table(rows, metrics)
-
-
-def rows_in_memory(
-    name: str, options: str, truth: NDArray[np.int64], keys: int
-) -> tuple[str, list[Row], Sequence[str]]:
-    """That command, the rows of that table, and the names of its metrics."""
-    given = _given(name, options, keys)
-    job = CompareJob.of(parse_command(CompareRequest, ["--input", "MAP", "--output", "OUT", *given])[0])
-    run_key = RunKey.derive(seed_secret(1), {"benchmark": "comparison"})
+    Returns:
+        The rows of the table, and the names of its metrics.
+    """
+    cases, metrics = parse_cases(options if "--depth" in options else f"--depth {MAPS[name].depth} {options}")
     sums = np.empty(truth.size)
     sums[_codes_by_row(len(truth)).astype(np.int64)] = truth.ravel()
-    outcomes: list[Outcome] = []
-    for number in range(keys):
-        cohort = functools.cache(lambda users, key: draw_cohort(truth, users, key)[0])
-        measured = set()
-        for case in job.cases:
-            users = case.parameters.users or int(truth.sum())
-            rows, earlier = cohort(users, number), cohort(users, keys + number) if case.earlier else None
-            shared = tuple(pair for pair in case.setting.options if pair[0] in YARDSTICK_OPTIONS)
-            if shared not in measured:
-                measured.add(shared)
-                outcomes.append(evaluate_yardstick(case, rows, number, job.evaluation, sums, run_key))
-            outcomes += evaluate_case(case, rows, int(truth.sum()), number, job.evaluation, sums, run_key, earlier)
-    metrics = job.evaluation.metrics
-    return _shown(given), summarise(outcomes, metrics), metrics
-
-
-def print_run(title: str, made: Callable[[], tuple[str, Path | str]]) -> None:
-    """Prints the table that `made` returns, or its folder, under its command; to the other stream how long it took."""
-    begun = time.perf_counter()
-    shown, output = made()
-    text = output if isinstance(output, str) else (output / "table.md").read_text()
-    print(f"### {title}\n\n    {shown}\n\n{text}", flush=True)
-    print(f"{title}: {time.perf_counter() - begun:.0f} s, {time.process_time():.0f} s of CPU\n", file=sys.stderr)
-
-
-def compare(title: str, name: str, options: str, source: str | NDArray[np.int64], folder: Path, keys: int) -> None:
-    """Runs the command on logs, or its cases on a map's counts, and prints the table under it."""
-    print_run(
-        f"{title}, map `{name}`",
-        lambda: (
-            compare_map(title, name, options, source, folder, keys)
-            if isinstance(source, str)
-            else compare_in_memory(name, options, source, keys)
-        ),
+    population = int(truth.sum())
+    drawn = functools.lru_cache(8)(lambda users, number: draw_cohort(truth, users, number)[0])
+    key = RunKey.derive(seed_secret(1), {"benchmark": "comparison"})
+    rows = compare_cases(
+        cases, metrics, keys, sums, population, lambda case, n: drawn(case.parameters.users or population, n), key
     )
+    return rows, metrics
+
+
+def print_table(title: str, options: str, keys: int, compared: Callable[[], tuple[list[Row], Sequence[str]]]) -> None:
+    """Prints the table of a comparison under its options; to the other stream how long it took."""
+    begun = time.perf_counter()
+    rows, metrics = compared()
+    print(f"### {title}\n\n    {options} --keys {keys}\n\n{text_table(rows, metrics)}", flush=True)
+    print(f"{title}: {time.perf_counter() - begun:.0f} s, {time.process_time():.0f} s of CPU\n", file=sys.stderr)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--maps", default=",".join(maps_at_hand()))
     parser.add_argument("--keys", type=int, default=10)
-    parser.add_argument("--folder", type=Path, default=Path("compare_data"))
-    parser.add_argument("--in_memory", action="store_true", help="on cohorts drawn from the maps, without logs")
     parser.add_argument("--only", default="", help="tables and figures with this in their title, such as 'Figure 8'")
+    parser.add_argument("--options", help="another comparison, as --options='--methods flat,emd --metrics mse'")
     options = parser.parse_args()
-    data = Path(os.environ["SFUMATO_DATA"])
-    sources = {
-        name: counts_of(MAPS[name], data) if options.in_memory else logs_of(MAPS[name], data, options.folder)
-        for name in options.maps.split(",")
-    }
-    tables = [(*table, name) for name in sources for table in _TABLES]
-    tables += [(*_FIGURE_6, name) for name in sources if name != "manhattan_like"]
-    figures = [(*figure, next(iter(sources))) for figure in _FIGURES]
-    for title, varied, name in [one for one in tables + figures if options.only in one[0]]:
-        compare(title, name, varied, sources[name], options.folder, options.keys)
+    data, maps = Path(os.environ["SFUMATO_DATA"]), options.maps.split(",")
+    tables = [(*table, name) for name in maps for table in _TABLES]
+    tables += [(*_FIGURE_6, name) for name in maps if name != "manhattan_like"]
+    tables += [(*figure, maps[0]) for figure in _FIGURES]
+    if options.options:
+        tables = [("Comparison", options.options, name) for name in maps]
+    counts = functools.cache(lambda name: counts_of(MAPS[name], data))
+    for title, varied, name in [one for one in tables if options.only in one[0]]:
+        run = functools.partial(compare_on_map, name, varied, counts(name), options.keys)
+        print_table(f"{title}, map `{name}`", varied, options.keys, run)
 
 
 if __name__ == "__main__":

@@ -30,11 +30,11 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
 from benchmarks.billion import Simulation, Times, run
+from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines import cli
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.evaluation.in_memory import planned_state
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.heatmap.state import HeatmapState

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.baselines.emd_trusted_server import analysed_aggregate, emd_aggregate
-from sfumato.transforms.evaluation.earth_mover import earth_mover
+from benchmarks.evaluation.earth_mover import earth_mover
 from sfumato.transforms.heatmap.methods.emd import Emd
 from sfumato.transforms.text_tables import markdown_table
 

@@ -36,15 +36,15 @@ import pyarrow.parquet as pq
 from benchmarks.baselines.emd_trusted_server import analysed_aggregate, emd_aggregate
 from benchmarks.baselines.k_median import k_median, median_cost
 from benchmarks.baselines.privhp import privhp_density
+from benchmarks.evaluation.cases import Case, case_parameters
+from benchmarks.evaluation.density_metrics import HIGHER_IS_BETTER, coarsen, evaluate
+from benchmarks.evaluation.evaluate_case import Evaluation, evaluate_case, truth_of
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from benchmarks.evaluation.outcomes import Outcome, Setting
 from benchmarks.public_data import dataset
 from benchmarks.speed import REGION, command, watch
-from sfumato.schemas.comparison import Outcome, Setting
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row
-from sfumato.transforms.evaluation.cases import Case, case_parameters
-from sfumato.transforms.evaluation.density_metrics import METRICS, coarsen, evaluate
-from sfumato.transforms.evaluation.evaluate_case import Evaluation, evaluate_case, truth_of
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Emd, Flat, Method
 from sfumato.transforms.heatmap.raster import density, gaussian_heatmap
 from sfumato.transforms.locations.distributions import bound_distributions
@@ -217,7 +217,7 @@ class Plan:
 
 
 def make_case(name: str, epsilon: float, users: int = USERS, depth: int = DEPTH) -> Case:
-    """A method with a trusted curator, or in one shard that tolerates what `sfumato compare` lets it."""
+    """A method with a trusted curator, or in one shard that tolerates what `case_parameters` lets it."""
     values = {"epsilon": epsilon, "depth": depth, "contribution": "all", "gamma": GAMMA, "shard_size": users}
     values |= {"users": users, "population": users, "trust": "secagg" if name == SHARD else "central"}
     parameters = replace(case_parameters(METHODS[name].NAME, values), method=METHODS[name])
@@ -313,7 +313,7 @@ def baseline_table(runs: list[Scores]) -> str:
     for column, metric in enumerate(BASELINE_JUDGED):
         for epsilon in BASELINE_EPSILONS:
             found = {name: np.array([one[name, epsilon][column] for one in runs]) for name in names}
-            pick = better(metric) if metric in METRICS else min
+            pick = better(metric)
             winner = pick(found, key=lambda name: found[name].mean())
             shown = {name: f"{one.mean():.3f} (se {error(one):.3f})" for name, one in found.items()}
             rows.append([metric, f"{epsilon:g}", *(f"**{t}**" if n == winner else t for n, t in shown.items())])
@@ -346,7 +346,7 @@ def error(values: np.ndarray) -> float:
 
 def better(metric: str) -> Callable[..., Any]:
     """max or min: which picks the better of several values."""
-    return max if METRICS[metric].better == "higher" else min
+    return max if metric in HIGHER_IS_BETTER else min
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

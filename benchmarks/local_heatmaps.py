@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.local_heatmap import run_local
 from benchmarks.comparison import MAPS, counts_of, draw_cohort
-from sfumato.transforms.evaluation.comparison_table import Mean
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from benchmarks.evaluation.comparison_table import Mean
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive, Flat, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import estimate_density

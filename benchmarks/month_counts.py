@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.city_nights import DEPTH, SIDE, Crowd
+from benchmarks.evaluation.density_metrics import coarsen
+from benchmarks.evaluation.in_memory import planned_state
 from benchmarks.month_ways import WINDOW, Array, Way
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import CentralOrSecagg
-from sfumato.transforms.evaluation.density_metrics import coarsen
-from sfumato.transforms.evaluation.in_memory import planned_state
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import receive
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState

@@ -15,9 +15,9 @@ import scipy
 from numpy.typing import NDArray
 
 from benchmarks.city_nights import SIDE
+from benchmarks.evaluation.density_metrics import mean_squared_error
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import CentralOrSecagg
-from sfumato.transforms.evaluation.density_metrics import mean_squared_error
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
 from sfumato.transforms.heatmap.nights.nights_update import Change, update
 from sfumato.transforms.heatmap.parameters import HeatmapParameters

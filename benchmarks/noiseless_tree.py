@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.comparison import MAPS, counts_of, draw_cohort
-from sfumato.transforms.evaluation.comparison_table import Mean
-from sfumato.transforms.evaluation.density_metrics import METRICS, evaluate
-from sfumato.transforms.evaluation.in_memory import Rows, planned_state
+from benchmarks.evaluation.comparison_table import Mean
+from benchmarks.evaluation.density_metrics import evaluate
+from benchmarks.evaluation.in_memory import Rows, planned_state
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import estimate_density
@@ -61,7 +61,7 @@ def main() -> None:
         entries = state.per_user_total([one.spent.vector_length for one in state.results])
         for text, chosen in zip(found, (maps[-1], min(maps, key=lambda one: one["mse"])), strict=True):
             found[text].append([*(chosen[name] for name in NAMES), chosen["mse"] / best, entries])
-    lines = [["map of", *(METRICS[name].name for name in NAMES), "mse / best_level", "entries"]]
+    lines = [["map of", *NAMES, "mse / best_level", "entries"]]
     for text, runs in found.items():
         values = np.array(runs).T
         texts = [Mean.of(one.tolist()).text for one in values[:-1]]

@@ -26,12 +26,12 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.baselines.range_methods import BASELINES
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.public_data import SOURCES, dataset
 from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, interleave
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec

@@ -39,11 +39,11 @@ import shapely
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, area_km2
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.cell_indexes import INDEXES, index_cells
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts

@@ -32,11 +32,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines import cli
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.schemas.slots import Slots
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.release_files import add_up_to

@@ -30,10 +30,10 @@ import sfumato
 from benchmarks.baselines.emd_trusted_server import emd_aggregate
 from benchmarks.baselines.histogram_mechanisms import BernoulliShuffle, HistogramMechanism, UnaryEncoding
 from benchmarks.baselines.location_oracles import local_epsilon, reported_shares, share_messages, shuffled_noise_shares
+from benchmarks.evaluation.earth_mover import earth_mover
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, by_row, deinterleave
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.evaluation.density_metrics import METRICS
 from sfumato.transforms.heatmap.methods import Emd
 from sfumato.transforms.text_tables import markdown_table, significant
 
@@ -78,7 +78,7 @@ def few_users(users: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 def moved(density: np.ndarray, users: pd.DataFrame) -> float:
     """The earth mover's distance of a density from the users' own, in sides."""
-    return float(METRICS["emd"].compute(density / density.sum(), by_row(counts_of(users, 8) / len(users))))
+    return earth_mover(density / density.sum(), by_row(counts_of(users, 8) / len(users)))
 
 
 def histogram_error(logs: str, users: pd.DataFrame, **options: Any) -> float:

@@ -92,11 +92,11 @@ class Console(logging.Handler):
         self.common_fields: dict[str, Any] = {"job": job}
         self.stream = sys.stderr
         self._min_foreign_level = logging.WARNING if verbose else logging.CRITICAL
-        self._files = self._read = self._compared = 0
+        self._files = self._read = 0
 
     def begin(self, files: int) -> None:
-        """Starts the counts of files and runs at 0. files: number to read."""
-        self._files, self._read, self._compared = files, 0, 0
+        """Starts the count of files at 0. files: number to read."""
+        self._files, self._read = files, 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a record, unless it is hidden (see the class)."""
@@ -130,11 +130,6 @@ class Console(logging.Handler):
         if line.event == "read_file":
             self._read += 1
             return f"\r  reading: {self._read} of {self._files} files" if in_place else ""
-        if line.event == "compared":
-            self._compared += 1
-            if in_place:
-                return f"\r  compared: {self._compared} runs"
-            return "" if self._compared % 50 else f"  compared: {self._compared} runs\n"
         if line.raw:
             return f"{start}  operations data: {line.message}\n{_table(line)}"
         if line.event in STAGE_EVENTS:

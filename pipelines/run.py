@@ -73,11 +73,6 @@ JOBS = {
         "schemas.requests.release_zones_request:ReleaseZonesRequest",
         "pipelines.zones_of_release:run",
     ),
-    "compare": Job(
-        "compare heatmap methods on data that you may look at: an evaluation",
-        "transforms.evaluation.compare_request:CompareRequest",
-        "pipelines.compare:run",
-    ),
     "histogram": Job(
         "publish how many users hold each category or visit each map cell, by a sample or with noise",
         "schemas.requests.sampled_counts:HistogramRequest",

@@ -76,25 +76,9 @@ RELEASE_FILES = frozenset(
 )
 MANIFEST_FORMAT = "sfumato-release/2"
 REFUSAL_FORMAT = "sfumato-refusal/2"  # of the notice that replaces a release that was refused after its charge
+EVALUATION_FORMAT = "sfumato-evaluation/2"  # of `sfumato compare`, which sfumato 0.1 of November 2026 or earlier has
 REMOVAL_FORMAT = "sfumato-removal/1"  # of the notice that replaces a release that was taken down
 
-# `sfumato compare` writes a page and a manifest too, in a format that readers of releases refuse.
-RUNS_FILE = "runs.csv"
-TABLE_FILE = "table.csv"
-TABLE_TEXT_FILE = "table.md"
-DENSITIES_FILE = "densities.parquet"
-EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, DENSITIES_FILE, PAGE_FILE, MANIFEST_FILE})
-EVALUATION_FORMAT = "sfumato-evaluation/2"
-DENSITIES_SCHEMA = pa.schema(
-    [
-        pa.field(
-            "settings", pa.list_(pa.int32()), False, {"description": "rows of table.csv, from 0; none: the truth"}
-        ),
-        pa.field(
-            "density", pa.list_(pa.float32()), False, {"description": "shares of the users by row from the north"}
-        ),
-    ]
-)
 
 # What `sfumato changes` writes: post-processing of two releases.
 CHANGES_FILE = "changes.parquet"

@@ -393,41 +393,6 @@ class FlowsBody(_Model):
     reading: str
 
 
-class MethodRow(_Model):
-    """A setting of a comparison: method, options, metrics as [mean, standard error, text], and its picture."""
-
-    method: str
-    private: bool
-    options: dict[str, int | float | str | bool | None]
-    texts: dict[str, str]
-    metrics: dict[str, tuple[float | None, float | None, str]]
-    picture: int | None = None
-
-
-class MetricName(_Model):
-    """A metric of a comparison, what it is, and whether lower or higher is better."""
-
-    name: str
-    help: str
-    better: str
-
-
-class ComparisonBody(_Model):
-    """Methods compared on exact data: methods first, then error curves, then the table."""
-
-    kind: Literal["comparison"] = "comparison"
-    notice: str
-    rows: list[MethodRow]
-    metrics: list[MetricName]
-    shared: list[str]
-    own: list[str]
-    start: dict[str, int | float | str | bool | None]
-    pictures: list[str]  # data URIs of PNG files, on one colour scale
-    captions: list[str]
-    scale: Scale
-    reading: str
-
-
 class PlaceChange(_Model):
     """See `schemas.timeline.PlaceChange`."""
 
@@ -508,7 +473,7 @@ class TimelineBody(_Model):
 
 
 Body = Annotated[
-    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | ComparisonBody | TimelineBody,
+    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | TimelineBody,
     Field(discriminator="kind"),
 ]
 

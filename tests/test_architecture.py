@@ -17,7 +17,6 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("schemas", "transforms", "pipelines")
 # The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
 WITH_BEAM = {
-    "transforms/evaluation/compare_methods.py",
     "transforms/storage.py",
     "transforms/heatmap/private_heatmap.py",
     "transforms/heatmap/refine.py",
@@ -43,6 +42,7 @@ WITH_BEAM = {
 # Those that wait for each other do so for random times; nothing else of theirs is random.
 WAITING = {"transforms/privacy/ledger/bucket_store.py", "transforms/privacy/ledger/ledger.py"}
 SOURCES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+API = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "api").rglob("*.py"))
 
 
 @functools.cache
@@ -168,13 +168,10 @@ def test_what_runs_no_pipeline_starts_without_beam(arguments: list[str], tmp_pat
     assert [name for name in loaded if name.startswith(("apache_beam", "matplotlib", "pandas", "scipy.optimize"))] == []
 
 
-def test_nothing_that_reads_the_truth_has_a_way_into_a_release() -> None:
-    """Only the evaluation and the command that runs it may use what looks at the exact data."""
-    users = {
-        path for path in SOURCES if any(name.startswith("sfumato.transforms.evaluation") for name in imports(path))
-    }
-    outside = {path for path in users if not path.startswith("transforms/evaluation/")}
-    assert outside == {"pipelines/compare.py"}
+@pytest.mark.parametrize("path", [*SOURCES, *API])
+def test_no_product_module_imports_benchmarks(path: str) -> None:
+    """They read the exact data, and are not installed."""
+    assert not {name for name in imports(path) if name.split(".")[0] in ("benchmarks", "tests")}
 
 
 def test_the_report_sees_views_alone() -> None:
@@ -222,7 +219,7 @@ def test_every_public_thing_has_a_docstring() -> None:
 # --- structure: cycles, imports inside functions, file names ---
 
 # Pages import the rooms they show, until they render views of `schemas` alone. Nothing is to be added.
-ROOM_CYCLES = ({f"transforms/{room}" for room in ("ranges", "release", "evaluation", "heatmap")},)
+ROOM_CYCLES = ({f"transforms/{room}" for room in ("ranges", "release", "heatmap")},)
 # Modules that only some commands need, and that are expensive to load or not always installed.
 DEFERRED = {
     "pipelines/console.py": {"sfumato.transforms.metrics"},

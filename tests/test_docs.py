@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import get_args
 
 import matplotlib as mpl
-import pandas as pd
 import pytest
 
 import sfumato
+from benchmarks.comparison import compare_on_map
+from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.pipelines import cli
 from sfumato.pipelines.run import JOBS, Job, request_class
 from sfumato.schemas.errors import BudgetError, RequestError
@@ -51,8 +52,19 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     ),
     *("--overhead", "--vcpu_hour", "--gb_hour", "--shuffle_gb", "--require-hashes"),
     *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
-    *("--lists", "--rates", "--maps", "--only", "--seeds", "--choices", "--in_memory", "--mean_only", "--tasks"),
-    "--two_releases",
+    *(
+        "--lists",
+        "--rates",
+        "--maps",
+        "--only",
+        "--seeds",
+        "--choices",
+        "--in_memory",
+        "--options",
+        "--mean_only",
+        "--tasks",
+    ),
+    *("--two_releases", "--keys", "--methods", "--metrics", "--dropout_margin", "--earlier_releases"),
 }
 
 
@@ -114,7 +126,7 @@ def test_the_code_on_a_page_runs(
 
 
 def test_a_method_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The document's method, put into the registry as it says, runs through compare, plan and the heatmap itself."""
+    """The document's method, put into the registry as it says, runs through a comparison, plan and the job."""
     (code,) = blocks("docs/how_to/add_a_method.md")
     (tmp_path / "even_method.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -122,10 +134,10 @@ def test_a_method_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pyte
     files = ["--input", f"{demo}/demo/logs/*.parquet", "--seed", "1", "--region", REGION]
     assert cli.main(["plan", "--users", "30000", "--method", "even"]) == 0
     assert cli.main(["heatmap", *files, "--method", "even", "--output", str(tmp_path / "map")]) == 0
-    compare = ["--methods", "even,flat", "--users", "20000", "--metrics", "mse", "--keys", "2", "--depth", "8"]
-    assert cli.main(["compare", *files, *compare, "--output", str(tmp_path / "compare")]) == 0
-    table = pd.read_csv(tmp_path / "compare" / "table.csv").set_index("method")
-    assert table.mse["even"] < table.mse["flat"]
+    truth = synthetic_map(KINDS[0])
+    options = "--depth 9 --methods even,flat --users 20000 --metrics mse"
+    table = {row.setting.method: row.metrics["mse"].value for row in compare_on_map("lagos", options, truth, 2)[0]}
+    assert table["even"] < table["flat"]
 
 
 def test_a_statistic_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +216,7 @@ def test_the_tutorials_commands_are_those_that_make_demo_runs() -> None:
         return {one.replace(" --overwrite", "") for one in found if "demo/" in one and "demo/tuner" not in one}
 
     tutorials = set.union(*map(shown, TUTORIALS))
-    assert len(tutorials) == 26
+    assert len(tutorials) == 25
     assert tutorials == shown("Makefile")
     assert shown("README.md") <= tutorials
 
@@ -212,7 +224,7 @@ def test_the_tutorials_commands_are_those_that_make_demo_runs() -> None:
 def test_the_plan_in_the_tutorial_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--users", "100000", "--epsilon", "1"]) == 0
     lines = [f"    {line}" if line else "" for line in capsys.readouterr().out.rstrip().splitlines()]
-    assert "\n".join(lines) in text_of("docs/tutorials/plan_and_compare.md")
+    assert "\n".join(lines) in text_of("docs/tutorials/plan.md")
 
 
 def test_the_tutorials_configuration_is_the_one_that_its_commands_copy() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import comparison, hotspots
+from benchmarks.evaluation.comparison_table import Row
 from sfumato.pipelines import cli
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
@@ -73,42 +74,43 @@ def test_the_most_visited_cells_of_the_cabs_are_found(data: Path, tmp_path: Path
     assert set(best) <= set(cells["cell_id"])  # recall 1
 
 
-def compared(logs: str, region: str, out: Path, *options: str) -> pd.DataFrame:
-    """The table of `sfumato compare` for 10,000 users, by mean squared error."""
-    asked = ["--users", "10000", "--metrics", "mse", "--seed", "1"]
-    assert cli.main(["compare", "--input", logs, "--output", str(out), "--region", region, *asked, *options]) == 0
-    return pd.read_csv(out / "table.csv")
+def compared(name: str, data: Path, options: str, keys: int) -> list[Row]:
+    """The table of a comparison for 10,000 users of a map, by mean squared error."""
+    truth = comparison.counts_of(comparison.MAPS[name], data)
+    return comparison.compare_on_map(name, f"{options} --users 10000 --metrics mse", truth, keys)[0]
 
 
-CABS = "-122.51,37.70,-122.35,37.82"
-PAPER = ("--schedule", "paper", "--estimator", "last")
+def ratios(rows: list[Row], *options: str) -> dict[Any, float]:
+    """Errors over the yardstick's of the adaptive method, by the values of options."""
+    mine = [row for row in rows if row.setting.method == "adaptive"]
+    return {tuple(row.options[name] for name in options): row.ratio.value for row in mine if row.ratio}
+
+
+PAPER = "--schedule paper --estimator last"
 
 
 @pytest.mark.slow
-def test_cabs_stay_near_the_non_private_yardstick(data: Path, tmp_path: Path) -> None:
+def test_cabs_stay_near_the_non_private_yardstick(data: Path) -> None:
     """10,000 users, epsilon 1: 1.28 was measured; a tree with one query and without refinement has above 1.4."""
-    logs = str(data / "sf_cabs_starts.parquet")
-    once = ("--methods", "adaptive", *PAPER, "--max_sub_queries", "1,10")
-    table = compared(logs, CABS, tmp_path / "out", *once).set_index("max_sub_queries")
-    assert table.mse_ratio[10] < 1.4 < table.mse_ratio[1]
+    rows = compared("sf_cabs", data, f"--methods adaptive {PAPER} --max_sub_queries 1,10", 10)
+    found = ratios(rows, "max_sub_queries")
+    assert found[(10,)] < 1.4 < found[(1,)]
 
 
 @pytest.mark.slow
-def test_the_default_is_nearer_to_the_cabs_than_the_paper(data: Path, tmp_path: Path) -> None:
+def test_the_default_is_nearer_to_the_cabs_than_the_paper(data: Path) -> None:
     """10,000 users, epsilon 1: 0.99 was measured, with an earlier release 0.92, and for the paper's schedule 1.28."""
-    logs = str(data / "sf_cabs_starts.parquet")
-    both = ("--methods", "adaptive", "--schedule", "auto,paper", "--earlier_releases", "0,1", "--keys", "5")
-    table = compared(logs, CABS, tmp_path / "out", *both).set_index(["schedule", "earlier_releases"])
-    assert table.mse_ratio["auto", 1] < table.mse_ratio["auto", 0] < 1.06 < 1.2 < table.mse_ratio["paper", 0]
+    rows = compared("sf_cabs", data, "--methods adaptive --schedule auto,paper --earlier_releases 0,1", 5)
+    found = ratios(rows, "schedule", "earlier_releases")
+    assert found["auto", 1] < found["auto", 0] < 1.06 < 1.2 < found["paper", 0]
 
 
 @pytest.mark.slow
-def test_the_papers_figures_on_its_map(data: Path, tmp_path: Path) -> None:
+def test_the_papers_figures_on_its_map(data: Path) -> None:
     """Paper 000, Table 1, 10,000 users: 340 entries; error within 1.10 of the yardstick, hierarchical within 1.20."""
-    one = comparison.MAPS["manhattan_like"]
-    logs = comparison.logs_of(one, data, tmp_path / "logs")
-    two = ("--methods", "adaptive,hierarchical", *PAPER, "--keys", "5")
-    table = compared(logs, one.region, tmp_path / "out", *two).set_index("method")
-    assert abs(table.entries["adaptive"] - 340) < 3
-    assert 1.00 < table.mse_ratio["adaptive"] < 1.10
-    assert 1.08 < table.mse_ratio["hierarchical (level by truth)"] < 1.20
+    rows = compared("manhattan_like", data, f"--methods adaptive,hierarchical {PAPER}", 5)
+    found = {row.setting.method: row for row in rows}
+    assert abs(found["adaptive"].entries - 340) < 3
+    ratio = {method: row.ratio.value for method, row in found.items() if row.ratio}
+    assert 1.00 < ratio["adaptive"] < 1.10
+    assert 1.08 < ratio["hierarchical (level by truth)"] < 1.20

@@ -80,7 +80,6 @@ SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{sh
 ROUND = Event("round", "{quantity}, round {round}: {clients:,.0f} clients sent {reports:,.0f} bits")
 TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
 NO_CHECKPOINT = Event("no_checkpoint", "trains without a checkpoint: {error}")
-COMPARED = Event("compared", "compared {setting}, key {key}")
 LATE_ROWS = Event("late_rows", "rows that arrived after the charge: {rows:,}", raw=True)
 READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.evaluation.uniform_levels import checked_total
+from benchmarks.evaluation.uniform_levels import checked_total
 
 
 def best_uniform_level(sample: NDArray[Any], truth: NDArray[np.float64]) -> tuple[int, float]:

@@ -63,7 +63,6 @@ def local_jobs(folder: Path, output: Path) -> dict[str, list[str]]:
             *("flows", *logs, *REGION, "--origin", "longitude,latitude"),
             *("--destination", "to_longitude,to_latitude"),
         ],
-        "compare": ["compare", *logs, *REGION, *heatmap, "--methods", "flat,adaptive", "--keys", "2"],
         "zones": ["zones", *logs, "--zones", str(folder / "tracts.geojson"), "--levels", "tract,county"],
         "model": ["ranges", "build", *logs, *REGION, "--method", "grid", "--epsilon", "1"],
         "answers.parquet": [

@@ -10,9 +10,9 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
+from benchmarks.evaluation.in_memory import run_in_memory
 from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.places import Places
-from sfumato.transforms.evaluation.in_memory import run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import start

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.evaluation.in_memory import Rows
 from sfumato.transforms.heatmap.gamma import COUNT_SHARE
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS

@@ -25,7 +25,6 @@ from tests.attacks.city import REGION, make_city
 
 JOBS = {
     "heatmap": ["heatmap", *REGION, "--depth", "6", "--epsilon", "4", "--shard_size", "300"],
-    "compare": ["compare", *REGION, "--depth", "6", "--epsilon", "1", "--shard_size", "300", "--keys", "400"],
     "ranges build": ["ranges", "build", *REGION, "--epsilon", "1"],
 }
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -35,7 +34,7 @@ RUN = "import sys; from sfumato.pipelines.cli import command; sys.exit(command(s
 # Forks a process for each line that it reads, and writes its number, then its exit status. It imports Beam once.
 SERVER = """
 import json, os, sys, tempfile
-import sfumato.pipelines.compare, sfumato.pipelines.heatmap, sfumato.pipelines.ranges_build
+import sfumato.pipelines.heatmap, sfumato.pipelines.ranges_build
 for line in sys.stdin:
     code, arguments, folder = json.loads(line)
     child = os.fork()
@@ -125,9 +124,7 @@ def ended(run: Run, number: signal.Signals) -> int:
     return status
 
 
-@pytest.mark.parametrize(
-    ("job", "threads"), [("heatmap", "1"), ("heatmap", "2"), ("compare", "2"), ("ranges build", "1")]
-)
+@pytest.mark.parametrize(("job", "threads"), [("heatmap", "1"), ("heatmap", "2"), ("ranges build", "1")])
 @pytest.mark.parametrize("number", list(STATUS), ids=lambda one: one.name)
 def test_a_signal_ends_a_run_in_seconds(
     pattern: str, start: Start, tmp_path: Path, job: str, threads: str, number: signal.Signals

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.evaluation.in_memory import Rows
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.locations.encode import encode_locations

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from benchmarks.billion import Simulation, Times, run, simulate
-from sfumato.transforms.evaluation.in_memory import planned_state
+from benchmarks.evaluation.in_memory import planned_state
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

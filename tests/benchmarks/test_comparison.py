@@ -1,23 +1,17 @@
-"""Tests of benchmarks/comparison.py: maps as counts and as logs, and both ways to run a comparison."""
+"""Tests of benchmarks/comparison.py: maps as counts, cohorts drawn from them, and their tables."""
 
-import csv
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import comparison
-from benchmarks.comparison import Map, compare_in_memory, compare_map, counts_of, draw_cohort, logs_of
-from sfumato.pipelines.command_line import parse_command
-from sfumato.pipelines.compare import CompareJob
+from benchmarks.comparison import Map, compare_on_map, counts_of, draw_cohort
+from benchmarks.evaluation.cases import parse_cases
 from sfumato.schemas.region import by_row
-from sfumato.transforms.evaluation.compare_request import CompareRequest
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.count_min import CountMin
 from sfumato.transforms.heatmap.methods.spatial_decomposition import SpatialDecomposition
-
-OPTIONS = "--methods flat,hierarchical --users 400 --shard_size 200 --metrics mse"
 
 
 @pytest.fixture
@@ -40,36 +34,27 @@ def test_a_cohort_is_a_draw_of_the_maps_users(tiny: Map, tmp_path: Path) -> None
     assert (some <= truth).all()
 
 
-def test_logs_have_the_users_of_the_counts(tiny: Map, tmp_path: Path) -> None:
-    truth = counts_of(tiny, tmp_path)
-    logs_of(tiny, tmp_path, tmp_path / "logs")
-    (part,) = (tmp_path / "logs").glob("tiny/*.parquet")
-    assert np.array_equal(counts_of(Map(str(part), tiny.region, tiny.depth), tmp_path), truth)
-
-
-def test_a_comparison_in_memory_is_that_of_the_command(tiny: Map, tmp_path: Path) -> None:
-    """The same rows and communication; errors differ by the draw of ten keys."""
-    command, text = compare_in_memory("tiny", OPTIONS, counts_of(tiny, tmp_path), 10)
-    shown, folder = compare_map("tiny", "tiny", OPTIONS, logs_of(tiny, tmp_path, tmp_path), tmp_path, 10)
-    assert shown == command
-    written = (folder / "table.md").read_text()
-    tables = [[line.split("|")[1:-1] for line in one.splitlines() if line.startswith("| ")] for one in (text, written)]
-    names, entries = ([[row[column].strip() for row in table] for table in tables] for column in (0, -2))
-    assert names[0] == names[1]
-    assert {"best_level", "flat", "hierarchical", "hierarchical (level by truth)"} <= set(names[0])
-    assert entries[0] == entries[1]
-    with open(folder / "table.csv", newline="") as file:
-        expected = {row["method"]: float(row["mse"]) for row in csv.DictReader(file)}["flat"]
-    (found,) = (float(row[1].replace("*", "").split("(")[0]) for row in tables[0] if row[0].strip() == "flat")
-    # The mean of 256 squared Laplace errors (kurtosis 6) and ten keys, of both: 6.2 standard deviations.
-    assert found == pytest.approx(expected, rel=6.2 * math.sqrt(2 * 5 / 256 / 10))
+def test_compare_on_map_has_a_row_for_each_method_and_the_yardstick(tiny: Map, tmp_path: Path) -> None:
+    """More epsilon has less error, and the entries are those of all cells."""
+    options = "--methods flat,hierarchical --users 400 --shard_size 200 --epsilon 0.5,20 --metrics mse"
+    rows, metrics = compare_on_map("tiny", options, counts_of(tiny, tmp_path), 3)
+    assert metrics == ("mse",)
+    assert {row.setting.method for row in rows} == {
+        "best_level",
+        "flat",
+        "hierarchical",
+        "hierarchical (level by truth)",
+    }
+    flat = {row.options["epsilon"]: row for row in rows if row.setting.method == "flat"}
+    assert flat[20].metrics["mse"].value < flat[0.5].metrics["mse"].value
+    assert [row.entries for row in flat.values()] == [256, 256]
+    assert all(row.keys == 3 and row.ratio is not None for row in rows)
 
 
 def test_table_1_has_the_papers_parameters() -> None:
     """Section 6.2 of paper 000: more budget to upper levels, the minimum of a sketch, Algorithm 2 as published."""
     ((_, options),) = [table for table in comparison._TABLES if table[0] == "Table 1"]
-    given = f"--input LOGS --output OUT --region=0,0,1,1 --depth 4 {options}"
-    job = CompareJob.of(parse_command(CompareRequest, given.split())[0])
-    methods = {case.parameters.method for case in job.cases}
+    cases, _ = parse_cases(f"--depth 4 {options}")
+    methods = {case.parameters.method for case in cases}
     assert {SpatialDecomposition(budget_doubling=-3), CountMin(sketch_estimate="min")} < methods
     assert Adaptive(schedule="paper", estimator="last") in methods

@@ -339,28 +339,18 @@ def test_a_failed_replacement_leaves_the_old_release_whole(monkeypatch: pytest.M
 
 
 def test_nothing_of_what_is_replaced_is_left() -> None:
-    """Neither another job's tables nor, above all, an evaluation's."""
+    """Neither another job's tables nor those of changes."""
     output = f"{BUCKET}/other-job"
     publish(output, {**_files("old"), "items.parquet": b"of a histogram"}, "old", overwrite=False)
     publish(output, _files("new"), "new", overwrite=True)
     assert _content(output) == with_digests(_files("new"))
-    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/2"}'}
-    with pytest.raises(RequestError, match="is no evaluation, so --overwrite will not replace it"):
-        publish(output, evaluation, "evaluation", overwrite=True)
-    publish(f"{BUCKET}/evaluation", evaluation, "evaluation", overwrite=False)
+    changes = {"changes.png": b"of two maps", "manifest.json": b'{"format": "sfumato-changes/1"}'}
+    with pytest.raises(RequestError, match="is no folder of changes, so --overwrite will not replace it"):
+        publish(output, changes, "changes", overwrite=True)
+    publish(f"{BUCKET}/changes", changes, "changes", overwrite=False)
     with pytest.raises(RequestError, match="is no release, so --overwrite will not replace it"):
-        publish(f"{BUCKET}/evaluation", _files("new"), "new", overwrite=True)
-    assert _content(f"{BUCKET}/evaluation") == with_digests(evaluation)
-
-
-def test_a_comparison_from_a_bucket_to_a_bucket(logs: str, capsys: Any) -> None:
-    output = f"{BUCKET}/compared"
-    arguments = ["compare", "--input", logs, "--output", output, "--region", str(REGION), "--depth", "4"]
-    arguments += ["--methods", "flat", "--users", "500", "--shard_size", "300", "--keys", "1", "--seed", "1"]
-    assert cli.main(arguments) == 0
-    assert names(output) == ["densities.parquet", "index.html", "manifest.json", "runs.csv", "table.csv", "table.md"]
-    with FileSystems.open(f"{output}/table.md") as file:
-        assert file.read().decode() in capsys.readouterr().out
+        publish(f"{BUCKET}/changes", _files("new"), "new", overwrite=True)
+    assert _content(f"{BUCKET}/changes") == with_digests(changes)
 
 
 def test_a_retried_bundle_does_no_harm() -> None:

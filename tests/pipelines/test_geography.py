@@ -127,7 +127,7 @@ def test_geography_needs_a_map(name: str, job: str, needed: dict[str, Any]) -> N
         request_of(job, {"input": "x", "output": "y", **needed, name: TILES})
 
 
-@pytest.mark.parametrize("job", ["quantiles", "plan", "compare"])
+@pytest.mark.parametrize("job", ["quantiles", "plan"])
 def test_jobs_without_a_map_of_users_have_no_geography(job: str) -> None:
     with pytest.raises(RequestError, match=r"basemap: .* has no such option"):
         request_of(job, {"basemap": "x"})

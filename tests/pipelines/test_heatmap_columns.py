@@ -21,9 +21,6 @@ from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.evaluation.cases import make_cases
-from sfumato.transforms.evaluation.compare_methods import CompareMethods
-from sfumato.transforms.evaluation.evaluate_case import Evaluation
 from sfumato.transforms.heatmap.methods import Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
@@ -157,9 +154,6 @@ def test_the_key_is_bound_to_every_column() -> None:
 def test_categories_of_columns_and_parameters_must_agree() -> None:
     with pytest.raises(RequestError, match="categories: the columns have 2, the heatmap's parameters 1"):
         PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(auxiliary=ILL))
-    cases = make_cases(["flat"], {"depth": [4]})
-    with pytest.raises(RequestError, match="auxiliary: a comparison has no rates"):
-        CompareMethods(REGION, cases, 1, Evaluation(("mse",)), KEY, LocationColumns(auxiliary=ILL))
 
 
 @pytest.mark.parametrize(
@@ -178,15 +172,9 @@ def test_categories_of_columns_and_parameters_must_agree() -> None:
         ("--contribution most", "contribution: must be one of one, top, all, got 'most'"),
     ],
 )
-@pytest.mark.parametrize("job", ["heatmap", "compare"])
-def test_bad_options_are_refused_by_name(tmp_path: Path, capsys, job: str, options: str, words: str) -> None:
+def test_bad_options_are_refused_by_name(tmp_path: Path, capsys, options: str, words: str) -> None:
     pattern = write_files(table_of(60, 1), tmp_path / "logs", 2)
-    arguments = command(pattern, tmp_path / "out", "--depth", "5", *options.split())
-    if job == "compare":
-        if "--categories" in options:
-            return
-        arguments = ["compare", *arguments[1:], "--methods", "flat"]
-    assert cli.main(arguments) == 2
+    assert cli.main(command(pattern, tmp_path / "out", "--depth", "5", *options.split())) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -212,13 +200,6 @@ def test_bad_auxiliary_data_are_refused_by_name(tmp_path: Path, capsys, options:
     assert cli.main(command(pattern, tmp_path / "out", "--depth", "5", *options.split())) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_comparison_has_no_auxiliary_data(tmp_path: Path, capsys) -> None:
-    pattern = write_files(table_of(60, 1), tmp_path / "logs", 2)
-    arguments = ["compare", *command(pattern, tmp_path / "out", "--auxiliary", "ill")[1:]]
-    assert cli.main(arguments) == 2
-    assert "auxiliary" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -254,12 +235,3 @@ def test_a_release_says_what_records_weigh(tmp_path: Path) -> None:
         "max_dwell": 90.0,
         "auxiliary": None,
     }
-
-
-def test_compare_takes_weights_and_the_top_place(tmp_path: Path, capsys) -> None:
-    pattern = write_files(table_of(900, 3), tmp_path / "logs", 3)
-    arguments = command(pattern, tmp_path / "out", "--depth", "5", "--weight_column", "weight")
-    arguments += ["--methods", "flat", "--contribution", "one,top,all", "--keys", "2", "--max_bad_fraction", "0.4"]
-    assert cli.main(["compare", *arguments[1:]]) == 0
-    rows = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
-    assert [row[1:3] for row in rows if "flat" in row] == [["all", "flat"], ["one", "flat"], ["top", "flat"]]

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import glob
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines import cli
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import bind_key
 from sfumato.transforms.heatmap.raster import density
-from sfumato.transforms.locations.distributions import bound_distributions
-from sfumato.transforms.locations.encode import encode_locations
-from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import bound_users, split_by_user_group
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.pipelines.test_heatmap import KEY, assert_same, command, run_state
@@ -33,20 +27,8 @@ SMALL = {"depth": 5, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0, "populat
 
 def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
     key = bind_key(KEY, REGION, parameters, LocationColumns())
-    grid, spill, chunks = Grid(REGION, parameters.depth), Spill(), defaultdict(list)
-    for path in sorted(glob.glob(pattern)):
-        batch = pq.read_table(path).combine_chunks().to_batches()[0]
-        encoded = encode_locations(batch, LocationColumns(), grid, key.subkey("users"))
-        for group, chunk in split_by_user_group(encoded, spill):
-            chunks[group].append(chunk)
-    parts = []
-    for _, mine in sorted(chunks.items()):
-        if parameters.distribution_gamma:
-            stored = bound_distributions(mine, Places(grid.depth), parameters.distribution_gamma).store(spill)
-        else:
-            stored = [spill.store(bound_users(mine, Places(grid.depth)).data)]
-        parts += [Rows.bounded(one, Places(grid.depth)).store(spill) for one in stored]
-    return Rows.concatenated(parts, Places(grid.depth))
+    grid, paths = Grid(REGION, parameters.depth), sorted(glob.glob(pattern))
+    return Rows.read(paths, grid, key.subkey("users"), total=parameters.distribution_gamma)
 
 
 @pytest.mark.parametrize("method", METHODS)

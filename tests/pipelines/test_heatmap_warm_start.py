@@ -142,13 +142,13 @@ def test_a_folder_with_another_manifest(
 def test_another_jobs_release_and_an_evaluation(logs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = ["--input", logs, "--region", "-1,50,1,51", "--seed", "1"]
     assert cli.main(["histogram", "--output", str(tmp_path / "cells"), "--cells", "4", *shared]) == 0
-    assert cli.main(["compare", "--output", str(tmp_path / "table"), "--methods", "flat", "--depth", "4", "--keys", "1",
-                     *shared]) == 0  # fmt: skip
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "manifest.json").write_text('{"format": "sfumato-evaluation/2"}')
     capsys.readouterr()
     error = refused(capsys, logs, tmp_path / "out", "--warm_start", str(tmp_path / "cells"))
     assert "warm_start: a heatmap's release is needed, this one is of 'histogram'" in error
     error = refused(capsys, logs, tmp_path / "out", "--warm_start", str(tmp_path / "table"))
-    assert f"warm_start: {tmp_path / 'table'}: an evaluation of methods on exact data, no release" in error
+    assert f"warm_start: {tmp_path / 'table'}: an evaluation on exact data" in error
 
 
 @pytest.mark.parametrize(

@@ -461,7 +461,7 @@ def test_an_earlier_day_does_not_become_the_latest(place: Place) -> None:
         ({"options": {**CONFIG["options"], "seed": 1}}, "options: seed is no option here"),
         ({"options": {**CONFIG["options"], "release_id": "x"}}, "options: release_id is no option here"),
         ({"job": "heatmaps"}, "did you mean heatmap?"),
-        ({"job": "compare"}, "unknown key 'compare'"),
+        ({"job": "plan"}, "unknown key 'plan'"),
         ({"options": {"depth": 6}}, "region"),
         ({"beam": {"runnerr": "DirectRunner"}}, "unknown option --runnerr"),
         ({"beam": {"dry_run": True}}, "beam: dry_run is an option of sfumato's own"),

@@ -1,4 +1,4 @@
-"""Range queries, comparisons and timelines in real browsers."""
+"""Range queries and timelines in real browsers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
-from sfumato.transforms.evaluation.comparison_files import comparison_files
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.timeline_view import (
@@ -28,7 +27,6 @@ from sfumato.transforms.report.report import render_page
 from tests.report.browsers import Tab
 from tests.report.conftest import Open
 from tests.report.test_map_browser import AXE, MAP
-from tests.transforms.evaluation.samples import FACTS, sample_outcomes, sample_truth
 from tests.transforms.ranges.models import REGION, grid_model
 from tests.transforms.ranges.samples import ranges_manifest
 from tests.transforms.release.city import REGION as CITY
@@ -44,8 +42,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("pages")
     files = {"manifest.json": json.dumps(ranges_manifest(MODEL)).encode(), "model.npz": model_bytes(MODEL)}
     (root / "ranges.html").write_text(render_page(ranges_view(files)), encoding="utf-8")
-    compared = comparison_files(sample_outcomes(("mse", "similarity"), side=32), sample_truth(), ("mse",), FACTS)
-    (root / "comparison.html").write_bytes(compared["index.html"])
     (root / "maps").mkdir()
     nights = []
     for number, day in enumerate(DAYS):
@@ -71,7 +67,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "rotated": root / "rotated.html",
         "ranges": root / "ranges.html",
-        "comparison": root / "comparison.html",
         "timeline": root / "index.html",
     }
 
@@ -160,34 +155,6 @@ def test_a_tap_puts_a_square_and_one_finger_scrolls(opened: Open, pages: dict[st
     tab.fingers([[(x, y + 100 - 20 * step) for step in range(11)]])
     tab.until("scrollY > 60")
     assert square(tab) == after
-
-
-def test_methods_are_chosen_and_tables_sorted(opened: Open, pages: dict[str, Path]) -> None:
-    tab = opened(pages["comparison"])
-    assert "do not publish" in tab.text("#banner")
-    names = tab.run("[...document.querySelectorAll('.board > .cards h3')].map(one => one.innerText.split('\\n')[0])")
-    assert [name.split(" ")[0] for name in names] == [
-        "truth", "adaptive", "emd", "hierarchical", "flat", "count_min", "best_level",
-    ]  # fmt: skip
-    tab.until("document.querySelectorAll('.board > .cards canvas').length === 7")
-    assert tab.run("document.querySelector('.comparison details').open") is False
-    before = tab.text(".cards")
-    tab.run(
-        "(() => { const one = document.querySelector('.controls select'); one.value = '1';"
-        " one.dispatchEvent(new Event('change')); return true; })()"
-    )
-    tab.until("location.hash.includes('users=100%2C000')")
-    assert tab.text(".cards") != before
-    table = "document.querySelectorAll('.report table')[1]"
-    tab.run(f"(() => {{ {table}.querySelectorAll('th button')[4].click(); return true; }})()")
-    mse = [
-        float(one.split(" (")[0])
-        for one in tab.run(f"[...{table}.tBodies[0].rows].map(one => one.cells[4].innerText)")
-        if one != "-"
-    ]
-    assert mse == sorted(mse)
-    assert len(mse) > 20
-    assert tab.run(f"{table}.querySelectorAll('th')[4].getAttribute('aria-sort')") == "ascending"
 
 
 def test_two_nights_are_chosen_and_their_change_is_shown(opened: Open, pages: dict[str, Path], browser: str) -> None:
@@ -283,7 +250,7 @@ def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads:
     assert len(rows) == int(found[2].replace(",", ""))
 
 
-@pytest.mark.parametrize("page", ["ranges", "comparison", "timeline"])
+@pytest.mark.parametrize("page", ["ranges", "timeline"])
 def test_nothing_serious_for_those_who_see_or_hear_otherwise(
     opened: Open, pages: dict[str, Path], page: str, browser: str
 ) -> None:

@@ -59,15 +59,12 @@ def heatmap_parameters(
     return HeatmapParameters(**common, **bins, rotation=rotation, method=kind(**own))
 
 
-def option_grid(
-    methods: Sequence[str], values: Mapping[str, Sequence[Any]], others: Sequence[str] = ()
-) -> list[tuple[str, dict[str, Any]]]:
+def option_grid(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[tuple[str, dict[str, Any]]]:
     """Every method with every combination of its options' values. Options of other methods are left out.
 
     Args:
         methods: names.
         values: several values of each option, by name.
-        others: names in `values` that are not options of a heatmap. Every method has them.
 
     Returns:
         (method, values by option name) for each combination.
@@ -76,7 +73,7 @@ def option_grid(
         RequestError: a method is unknown, no method has an option, or a method has more than MAX_COMBINATIONS.
     """
     known = parameter_owners()
-    owners = {name: () if name in others else known[name] for name in values}
+    owners = {name: known[name] for name in values}
     if not [name for name in methods if name]:
         raise RequestError(f"methods: name at least one of {', '.join(METHODS)}")
     for method in methods:

@@ -55,7 +55,6 @@ class _BoundUsersFn(beam.DoFn):
         gamma: int | None,
         max_dwell: float | None,
         records_per_user: int,
-        last: bool,
     ):
         self._places = places
         self._spill = spill
@@ -63,7 +62,6 @@ class _BoundUsersFn(beam.DoFn):
         self._gamma = gamma
         self._max_dwell = max_dwell
         self._records_per_user = records_per_user
-        self._last = last
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
         records, unusable = split_unusable(element[1])
@@ -72,14 +70,14 @@ class _BoundUsersFn(beam.DoFn):
         if records and self._gamma is None:
             if self._records_per_user > 1:
                 users = count_distinct(records)  # a row's bits of the hash are too few to tell users apart
-                bounded = bound_slots(records, self._places, self._records_per_user, self._last)
+                bounded = bound_slots(records, self._places, self._records_per_user, last=True)
             else:
-                bounded = bound_users(records, self._places, self._max_dwell, self._top, self._last)
+                bounded = bound_users(records, self._places, self._max_dwell, self._top, last=True)
                 users = len(bounded)
             for part in np.array_split(bounded, 1 + len(bounded) // _USERS_PER_ELEMENT):
                 yield self._spill.store(part.data)
         elif records and self._gamma is not None:
-            rows = bound_distributions(records, self._places, self._gamma, self._max_dwell, self._last)
+            rows = bound_distributions(records, self._places, self._gamma, self._max_dwell, last=True)
             users = rows.population()
             yield from rows.store(self._spill)
         BOUNDED_USERS.add(users)
@@ -88,6 +86,8 @@ class _BoundUsersFn(beam.DoFn):
 
 class BoundUsers(beam.PTransform):
     """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and UserCounts.
+
+    No other transform may read the chunks: the memory that holds them is released.
 
     An element of the first is a stored result of `bound_users`, uint64[users]; with contribution `all` it is stored
     rows of `bound_distributions`.
@@ -99,7 +99,6 @@ class BoundUsers(beam.PTransform):
         gamma: with contribution `all`, the sum of a user's weights, see `rounding.stored_total`.
         max_dwell: see `sorted_records`.
         records_per_user: above 1, a user adds one record in each of so many slots at most, see `bound_slots`.
-        last: whether no other transform reads the chunks. Then the memory that holds them is released.
 
     Raises:
         RequestError: gamma is out of range.
@@ -113,14 +112,13 @@ class BoundUsers(beam.PTransform):
         gamma: int | None = None,
         max_dwell: float | None = None,
         records_per_user: int = 1,
-        last: bool = True,
     ):
         super().__init__()
         if (gamma is not None) != (contribution == "all"):
             raise ValueError(f"gamma belongs to contribution all, got {gamma} and {contribution!r}")
         if gamma is not None:
             check_gamma(gamma)
-        self._bound = _BoundUsersFn(places, spill, contribution, gamma, max_dwell, records_per_user, last)
+        self._bound = _BoundUsersFn(places, spill, contribution, gamma, max_dwell, records_per_user)
 
     def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         bounded = (

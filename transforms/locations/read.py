@@ -9,7 +9,6 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import typehints
 
-from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.region import Locator
 from sfumato.transforms import beam_caches, beam_patch  # noqa: F401
@@ -34,15 +33,6 @@ from sfumato.transforms.metrics import (
 from sfumato.transforms.privacy.keys import RunKey
 
 ROW_COUNTS = "row_counts"  # tag of the output with row counts
-_HINT = "check the columns"
-_HINTS = {  # by reason of DROP_REASONS
-    "out_of_range": "check the columns: latitude and longitude may be swapped",
-    "out_of_region": "check the region and the columns",
-    "bad_weight": "weights must be finite numbers of at least 0",
-    "unknown_category": "check --auxiliary, and that --categories names all its values",
-    "negative_value": "give --signed shift:OFFSET or --signed split",
-    "no_prefix_code": "integers must be 0 or more and have no more digits than --depth",
-}
 
 
 @dataclass(frozen=True)
@@ -95,21 +85,6 @@ class RowCounts:
         """Logs the counts as a raw event, for the operator alone."""
         dropped = {reason: number for reason, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
         READ_COUNTS.emit(rows=self.rows, dropped=dropped, clamped=self.clamped)
-
-    def check(self, max_bad_fraction: float) -> None:
-        """Raises DataError if too many rows were dropped.
-
-        For evaluations of public data only: the decision depends on exact numbers.
-        """
-        if self.rows == 0:
-            raise DataError("the input files hold no rows")
-        if sum(self.dropped) > max_bad_fraction * self.rows:
-            reasons = sorted(zip(self.dropped, DROP_REASONS, strict=True), reverse=True)
-            raise DataError(
-                f"more than max_bad_fraction={max_bad_fraction} of the rows were dropped, most often as "
-                f"{', '.join(reason for number, reason in reasons if number)}; {_HINTS.get(reasons[0][1], _HINT)}, "
-                "or raise --max_bad_fraction (the numbers are in the job's counters and with --verbose)"
-            )
 
 
 def count_other_days(earlier: int, later: int) -> None:

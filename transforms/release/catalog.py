@@ -17,7 +17,6 @@ from sfumato.schemas.errors import FormatError, LedgerError, RequestError
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import (
     CHANGES_FORMAT,
-    EVALUATION_FILES,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
     PAGE_FILE,
@@ -35,7 +34,8 @@ from sfumato.transforms.storage import matching
 
 RELEASES = "releases"
 _NOTICE = frozenset({MANIFEST_FILE, PAGE_FILE})
-NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: _NOTICE, REMOVAL_FORMAT: _NOTICE}
+_EVALUATION = _NOTICE | {"runs.csv", "table.csv", "table.md", "densities.parquet"}
+NO_RELEASE = {EVALUATION_FORMAT: _EVALUATION, REFUSAL_FORMAT: _NOTICE, REMOVAL_FORMAT: _NOTICE}
 _MARKERS = RELEASE_FILES - {PAGE_FILE}  # the page of all releases has that name too
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NIGHTLY = re.compile(rf"(?P<dataset>.+)-(?P<date>{_DATE.pattern})(-\d+|-late|-\d+-late)?")  # a refresh's release id

@@ -338,7 +338,10 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
     known = [one for one in _FORMATS if str(stated).startswith(one.rpartition("/")[0] + "/")]
     check_format(f"{text}: {MANIFEST_FILE}", stated, known[0] if known else MANIFEST_FORMAT)
     if stated == EVALUATION_FORMAT:
-        raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
+        raise RequestError(
+            f"{text}: an evaluation on exact data, by `sfumato compare` of sfumato 0.1 of November 2026 or earlier; no "
+            "release, so open its page in a browser"
+        )
     if stated == CHANGES_FORMAT and changes:
         return Release(text, manifest, hashlib.sha256(content).hexdigest())
     if stated == CHANGES_FORMAT:

@@ -19,8 +19,6 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import (
     CHANGES_FILES,
     CHANGES_FORMAT,
-    EVALUATION_FILES,
-    EVALUATION_FORMAT,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     REFUSAL_FORMAT,
@@ -32,18 +30,18 @@ from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
 from sfumato.transforms.storage import matching, storage_errors
 
-_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation", CHANGES_FORMAT: "folder of changes"}
-_KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES | CHANGES_FILES
+_NOUNS = {MANIFEST_FORMAT: "release", CHANGES_FORMAT: "folder of changes"}
+_KNOWN_FILES = RELEASE_FILES | CHANGES_FILES
 _TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 
 def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> None:
-    """Checks that a release or an evaluation may be written to `output`.
+    """Checks that a release, or a folder of changes, may be written to `output`.
 
     Args:
         output: the folder, local or in a bucket.
         overwrite: whether an existing release may be replaced.
-        kind: format of the new manifest. A release only replaces a release, and an evaluation an evaluation.
+        kind: format of the new manifest. A release only replaces a release, and changes only changes.
 
     Raises:
         RequestError: it may not.
@@ -320,7 +318,7 @@ def _is_replaceable(output: Path, kind: str) -> bool:
     if not output.is_dir():
         return False
     names = {path.name for path in output.iterdir()}
-    known = {EVALUATION_FORMAT: EVALUATION_FILES, CHANGES_FORMAT: CHANGES_FILES}.get(kind, RELEASE_FILES)
+    known = CHANGES_FILES if kind == CHANGES_FORMAT else RELEASE_FILES
     return not names or (names <= known and _kind_of(manifest_at(str(output))) == kind)
 
 

@@ -17,7 +17,6 @@ from sfumato.schemas.views import (
     BarsBody,
     BitRow,
     BitTexts,
-    ComparisonBody,
     CurveBody,
     MomentsBody,
     PageView,
@@ -40,7 +39,7 @@ from sfumato.transforms.report.canvas import (
 
 SQUASHED = "#5b5566"
 REACH = (-0.6, 1.6)  # the shares of bits that a chart shows at most: noise beyond them is written as a number
-ChartBody = BarsBody | CurveBody | MomentsBody | ComparisonBody | TimelineBody
+ChartBody = BarsBody | CurveBody | MomentsBody | TimelineBody
 _WIDE, _LEFT, _RIGHT = 9.4, 0.95, 0.45  # inches
 _LONG_LEFT = 2.75  # with names on the left
 _ABOVE, _BELOW = 0.45, 0.75  # inches above and below each axes
@@ -92,8 +91,6 @@ def _charts(body: ChartBody) -> tuple[list[_Chart], list[str]]:
         groups = [_ranked(one) for one in body.groups[:1]]
         charts = [*groups, *bits] or [_Chart(2.0, _LEFT, lambda axes: _draw_spread(axes, body))]
         return charts, ["Whiskers: 95% intervals."]
-    if isinstance(body, ComparisonBody):
-        return [_compared(body)], [body.notice, "Whiskers: one standard error to each side."]
     return [_Chart(4.0, _LEFT, lambda axes: _draw_spending(axes, body))], ["Dashed: the ledger's limits."]
 
 
@@ -289,31 +286,6 @@ def _draw_spending(axes: Axes, body: TimelineBody) -> None:
     axes.grid(axis="y", color="#ffffff14", lw=0.7)
     if body.spending:
         _legend(axes, *axes.get_legend_handles_labels())
-
-
-def _compared(body: ComparisonBody) -> _Chart:
-    """The first metric of the methods at the options that the page opens on."""
-    metric = body.metrics[0]
-    shown = [row for row in body.rows if all(row.options.get(name, one) == one for name, one in body.start.items())]
-    shown = [row for row in shown if row.metrics.get(metric.name, (None,))[0] is not None]
-    value = np.array([row.metrics[metric.name][0] for row in shown], dtype=np.float64)
-    error = np.array([row.metrics[metric.name][1] or 0 for row in shown], dtype=np.float64)
-
-    def draw(axes: Axes) -> None:
-        places = np.arange(len(shown))
-        if len(value) and value.min() > 0 and value.max() > 30 * value.min():
-            axes.set_xscale("log")
-        colours = [INK if not row.private else _INFERNO[190] for row in shown]
-        axes.hlines(places, np.maximum(value - error, value / 10), value + error, color=SOFT, lw=1.2, zorder=2)
-        axes.scatter(value, places, c=colours, s=42, zorder=3)
-        axes.set_ylim(max(len(shown), 3) - 0.4, -0.6)
-        axes.set_yticks(places, [label(row.method) for row in shown], fontsize=9, color=INK, parse_math=False)
-        axes.set_xlabel(
-            drawable(f"{metric.help} ({metric.better} is better)"), color=SOFT, fontsize=10, parse_math=False
-        )
-        axes.grid(axis="x", color="#ffffff14", lw=0.7)
-
-    return _Chart(max(len(shown), 3) * _ROW, _LONG_LEFT, draw)
 
 
 # --- statistics of everybody ---

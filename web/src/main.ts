@@ -3,7 +3,6 @@ import { button, h } from "./dom";
 import { embedded, Permalink } from "./permalink";
 import type { Product, Tools } from "./product";
 import { showBars } from "./products/bars";
-import { showComparison } from "./products/comparison";
 import { showCurve } from "./products/curve";
 import { showFlows } from "./products/flows";
 import { showMap } from "./products/map";
@@ -17,7 +16,7 @@ import type { PageView } from "./views";
 
 type Kind = PageView["body"]["kind"];
 /** A module of products/ for each kind of body. */
-const PRODUCTS: Record<Kind, Product> = { bars: showBars, comparison: showComparison, curve: showCurve, flows: showFlows, map: showMap, moments: showMoments, ranges: showRanges, timeline: showTimeline };
+const PRODUCTS: Record<Kind, Product> = { bars: showBars, curve: showCurve, flows: showFlows, map: showMap, moments: showMoments, ranges: showRanges, timeline: showTimeline };
 
 function toolsOf(bar: HTMLElement): Tools {
   const [link, theme] = [new Permalink(), new Theme()];

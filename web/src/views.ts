@@ -38,7 +38,7 @@ export interface PageView {
   };
   basemap: Basemap | null;
   tiles: string | null;
-  body: MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | ComparisonBody | TimelineBody;
+  body: MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | TimelineBody;
 }
 /**
  * A term and what is said of it.
@@ -450,53 +450,6 @@ export interface FlowMatrix {
   trips: number[][];
   low: number[][];
   high: number[][];
-}
-/**
- * Methods compared on exact data: methods first, then error curves, then the table.
- */
-export interface ComparisonBody {
-  kind: "comparison";
-  notice: string;
-  rows: MethodRow[];
-  metrics: MetricName[];
-  shared: string[];
-  own: string[];
-  start: {
-    [k: string]: number | string | boolean | null;
-  };
-  pictures: string[];
-  captions: string[];
-  scale: Scale;
-  reading: string;
-}
-/**
- * A setting of a comparison: method, options, metrics as [mean, standard error, text], and its picture.
- */
-export interface MethodRow {
-  method: string;
-  private: boolean;
-  options: {
-    [k: string]: number | string | boolean | null;
-  };
-  texts: {
-    [k: string]: string;
-  };
-  metrics: {
-    /**
-     * @minItems 3
-     * @maxItems 3
-     */
-    [k: string]: [number | null, number | null, string];
-  };
-  picture: number | null;
-}
-/**
- * A metric of a comparison, what it is, and whether lower or higher is better.
- */
-export interface MetricName {
-  name: string;
-  help: string;
-  better: string;
 }
 /**
  * Nightly releases: spending, one night's map, the change between two nights.

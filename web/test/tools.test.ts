@@ -1,9 +1,8 @@
-// What range queries, comparisons and timelines say and find.
+// What range queries and timelines say and find.
 import { describe, expect, it } from "vitest";
-import { amount, Methods } from "../src/products/comparison";
 import { answerWords, roundedSquare, squareOf } from "../src/products/ranges";
 import { earlier, nightsChart, rowOf, usersOf } from "../src/products/timeline";
-import type { ComparisonBody, MethodRow, Night } from "../src/views";
+import type { Night } from "../src/views";
 
 describe("an answer in words", () => {
   it("has the digits that are known", () => {
@@ -28,44 +27,6 @@ describe("a square in a link", () => {
   it.each([null, "", "1/2", "1/2/3/4", "x/2/3", "181/0/5", "0/91/5", "0/0/0", "0/0/-5", "0/0/1e12", "NaN/NaN/NaN"])("that names none is none: %s", (text) => {
     expect(squareOf(text)).toBe(null);
   });
-});
-
-const row = (method: string, options: MethodRow["options"], mse: number | null, isPrivate = true): MethodRow => ({
-  method, private: isPrivate, options, texts: Object.fromEntries(Object.entries(options).map(([name, value]) => [name, String(value)])), metrics: { mse: [mse, 0.1, String(mse)] }, picture: null,
-});
-const body = {
-  kind: "comparison", shared: ["users"], own: ["calibration"], metrics: [{ name: "mse", help: "", better: "lower" }],
-  rows: [
-    row("best_level", { users: 10 }, 1, false), row("best_level", { users: 9 }, 1, false),
-    row("emd", { users: 10 }, 5), row("emd (level by truth)", { users: 10 }, 4, false), row("flat", { users: 10 }, null),
-    row("adaptive", { users: 10, calibration: 0.1 }, 2), row("adaptive", { users: 10, calibration: 0.2 }, 3), row("adaptive", { users: 9, calibration: 0.1 }, 7),
-  ],
-} as unknown as ComparisonBody;
-
-describe("methods of a comparison", () => {
-  const methods = new Methods(body);
-  it("stand private first, and by the metric", () => {
-    const ranked = methods.ranked({ users: 10, calibration: 0.1 }, 0);
-    expect(ranked.map(({ method }) => method)).toEqual(["adaptive", "emd", "flat", "best_level", "emd (level by truth)"]);
-    expect(ranked[0].row?.metrics.mse[0]).toBe(2);
-    expect(methods.ranked({ users: 9, calibration: 0.2 }, 0)[0].row).toBe(undefined); // adaptive was not run there
-  });
-  it("have choices in ascending order", () => {
-    expect(methods.choices.get("users")?.map(({ value }) => value)).toEqual([9, 10]);
-    expect(methods.words({ users: 10, calibration: 0.1 })).toBe("users 10, calibration 0.1");
-  });
-  it("are found along an option that is free", () => {
-    expect(methods.rows("adaptive", { users: 10, calibration: 0.1 }, "calibration").length).toBe(2);
-    expect(methods.rows("adaptive", { users: 10, calibration: 0.1 }, "users").map((one) => one.options.users)).toEqual([10, 9]);
-  });
-  it("look like themselves where they chose by the truth", () => {
-    expect(methods.style("emd (level by truth)")).toBe(`${methods.style("emd")} lead`);
-    expect(methods.style("best_level")).toBe("mark lead");
-  });
-});
-
-it.each([[0, "0"], [0.25, "0.25"], [3.87e-11, "3.9e-11"], [1e-10, "1e-10"], [120_000, "120,000"]])("%s is written out as %s", (value, text) => {
-  expect(amount(value)).toBe(text);
 });
 
 describe("nights", () => {

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.views import MapBody
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.heatmap.release_files import add_up_to

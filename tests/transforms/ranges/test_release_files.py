@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.range_methods import BASELINES
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, PAGE_FILE, RANGES_PICTURE, RELEASE_FILES
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev

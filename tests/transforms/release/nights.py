@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

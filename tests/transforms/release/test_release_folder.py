@@ -48,10 +48,9 @@ def test_overwrite_spares_what_is_no_release(tmp_path: Path) -> None:
         check_output(str(tmp_path / "out"), overwrite=True)
 
 
-def test_a_release_and_an_evaluation_do_not_replace_each_other(tmp_path: Path) -> None:
-    """What a release would leave of an evaluation's files tells of the exact data, and a release is not to be lost."""
-    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/2"}'}
-    for first, second, noun in ((FILES, evaluation, "evaluation"), (evaluation, FILES, "release")):
+def test_a_release_and_changes_do_not_replace_each_other(tmp_path: Path) -> None:
+    changes = {"changes.png": b"of two maps", "manifest.json": b'{"format": "sfumato-changes/1"}'}
+    for first, second, noun in ((FILES, changes, "folder of changes"), (changes, FILES, "release")):
         out = tmp_path / noun
         publish(str(out), first, "one", overwrite=False)
         with pytest.raises(RequestError, match=f"is no {noun}, so --overwrite will not replace it"):
@@ -60,6 +59,16 @@ def test_a_release_and_an_evaluation_do_not_replace_each_other(tmp_path: Path) -
             check_output(str(out), True, json.loads(second["manifest.json"])["format"])
         assert names(out) == set(first)
         publish(str(out), {**first, "manifest.json": first["manifest.json"] + b" "}, "three", overwrite=True)
+
+
+def test_overwrite_spares_an_evaluation_of_an_earlier_version(tmp_path: Path) -> None:
+    """What a release would leave of its files tells of the exact data. Readers of releases name it."""
+    (tmp_path / "runs.csv").write_text("exact")
+    (tmp_path / "manifest.json").write_text('{"format": "sfumato-evaluation/2"}')
+    with pytest.raises(RequestError, match="is no release, so --overwrite will not replace it"):
+        publish(str(tmp_path), FILES, "one", overwrite=True)
+    with pytest.raises(RequestError, match=r"sfumato 0\.1 of November 2026 or earlier"):
+        open_release(tmp_path)
 
 
 def test_overwrite_spares_a_folder_that_holds_more_than_a_release(tmp_path: Path) -> None:

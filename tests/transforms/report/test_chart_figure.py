@@ -12,15 +12,11 @@ from sfumato.schemas.views import (
     Bar,
     BarsBody,
     BitRow,
-    ComparisonBody,
     CurveBody,
-    MethodRow,
-    MetricName,
     MomentsBody,
     QuantileRow,
     RangeRow,
     RangesBody,
-    Scale,
     SpendingRow,
     TimelineBody,
 )  # fmt: skip
@@ -60,16 +56,6 @@ SPENDING = TimelineBody(
     map_format=1, nights=[],
     spending=[SpendingRow(epsilon=2, delta=0, days=7, spent=[("2026-11-01", 1), ("2026-11-02", 2.5)])],
 )  # fmt: skip
-COMPARED = ComparisonBody(
-    notice="Not private.",
-    rows=[
-        MethodRow(method=name, private=True, options={"users": users}, texts={}, metrics={"mse": (value, None, "")})
-        for name, users, value in (("flat", 10, 1.0), ("adaptive", 10, 0.001), ("flat", 99, 7.0), ("broken", 10, None))
-    ],
-    metrics=[MetricName(name="mse", help="mean squared error", better="lower")],
-    shared=[], own=[], start={"users": 10}, pictures=[], captions=[], reading="",
-    scale=Scale(kind="linear", low=0, high=1, unit="", ticks=[]),
-)  # fmt: skip
 COUNTED = CURVE.model_copy(
     update={
         "histogram": [RangeRow(low=0, high=1, users=50, users_low=40, users_high=60)],
@@ -77,7 +63,7 @@ COUNTED = CURVE.model_copy(
         "points": [1.0],
     }
 )
-BODIES = [bars_of([5.0, 3.0]), CURVE, COUNTED, MOMENTS, SPENDING, COMPARED]
+BODIES = [bars_of([5.0, 3.0]), CURVE, COUNTED, MOMENTS, SPENDING]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.kind)
@@ -96,7 +82,6 @@ EMPTY = [
     bars_of([]), CURVE.model_copy(update={key: [] for key in ("value", "share", "low", "high", "quantiles")}),
     MomentsBody(column="x", limits=(0, 9), statistics=[], groups=[], bits=[]),
     TimelineBody(map_format=1, nights=[], spending=[]),
-    COMPARED.model_copy(update={"rows": []}),
 ]  # fmt: skip
 
 
@@ -121,14 +106,6 @@ def test_prefixes_are_left_out_where_what_extends_them_is_there(monkeypatch: pyt
     tree = [body.bars[0], *(bar.model_copy(update={"parent": 0}) for bar in body.bars[1:])]
     chart_picture(view_of(body), body.model_copy(update={"bars": tree}))
     assert drawn == ["item 1", "item 2"]
-
-
-def test_a_comparison_shows_the_setting_that_its_page_opens_on() -> None:
-    text = picture(view_of(COMPARED), "svg").decode()
-    assert text.count(">flat<") == 1
-    assert ">adaptive<" in text
-    assert ">broken<" not in text
-    assert "mean squared error (lower is better)" in text
 
 
 def test_shares_beyond_the_chart_are_written_as_numbers_and_unclear_bits_are_keyed() -> None:

@@ -12,8 +12,8 @@ import pytest
 import shapely
 from numpy.typing import NDArray
 
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.distributions import Distributions
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash

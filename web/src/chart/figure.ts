@@ -1,6 +1,6 @@
 // The chart of every page: one SVG of axes and marks, with a tip, keys, and files of what it shows. Attributes alone, no styles.
 import { axisBottom, axisLeft } from "d3-axis";
-import { type ScaleLinear, scaleLinear, scaleLog, scaleUtc } from "d3-scale";
+import { type ScaleLinear, scaleLinear, scaleUtc } from "d3-scale";
 import { select } from "d3-selection";
 import { area, line } from "d3-shape";
 import { h, svg } from "../dom";
@@ -11,7 +11,7 @@ export interface Axis {
   readonly label: string;
   readonly domain: readonly [number, number];
   /** `time`: milliseconds. */
-  readonly kind?: "linear" | "log" | "time";
+  readonly kind?: "linear" | "time";
   /** Names at 0, 1, 2, ... in place of numbers. */
   readonly names?: readonly string[];
   readonly format?: (value: number) => string;
@@ -128,7 +128,7 @@ export class ChartFigure {
     const room = DIGIT * Math.max(...ticksOf(x, 6).map((value) => write.x(value).length), 2) + 30;
     const columns = ticksOf(x, Math.max((width - RIGHT - left) / room, 2));
     const every = Math.max(Math.ceil((room * columns.length) / (width - RIGHT - left + room)), 1);
-    const shown = x.names || x.ticks || x.kind === "log" ? columns.filter((_, i) => (columns.length - 1 - i) % every === 0) : columns;
+    const shown = x.names || x.ticks ? columns.filter((_, i) => (columns.length - 1 - i) % every === 0) : columns;
     const axes = svg("g", { class: "axes", "aria-hidden": "true" });
     const lower = svg("g", { transform: `translate(0,${bottom})` });
     const upper = svg("g", { transform: `translate(${left},0)` });
@@ -232,7 +232,7 @@ function whisker(style: string, x1: number, y1: number, x2: number, y2: number):
 }
 
 function position({ kind, domain }: Axis, range: [number, number]): Position {
-  const scale = (kind === "log" ? scaleLog() : kind === "time" ? scaleUtc() : scaleLinear()) as ScaleLinear<number, number>;
+  const scale = (kind === "time" ? scaleUtc() : scaleLinear()) as ScaleLinear<number, number>;
   const [low, high] = domain[0] < domain[1] ? domain : [domain[0] - 0.5, domain[0] + 0.5];
   return scale.domain([low, high]).range(range).clamp(true);
 }
@@ -242,10 +242,7 @@ function ticksOf({ kind, domain, names, ticks }: Axis, count: number): number[] 
   if (ticks) return [...ticks];
   if (names) return names.map((_, i) => i);
   if (kind === "time") return scaleUtc().domain(domain).ticks(Math.max(Math.floor(count), 2)).map(Number);
-  if (kind !== "log") return scaleLinear().domain(domain).ticks(Math.max(Math.floor(count), 2));
-  const all = scaleLog().domain(domain).ticks();
-  const first = (value: number): number => Number(value.toExponential().charAt(0));
-  return [[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 5], [1]].map((digits) => all.filter((value) => digits.includes(first(value)))).find((some, i) => some.length <= count || i === 2) ?? all;
+  return scaleLinear().domain(domain).ticks(Math.max(Math.floor(count), 2));
 }
 
 function writer({ domain, names, format, kind }: Axis): (value: number) => string {

@@ -1,21 +1,19 @@
-"""The table of a comparison: means and standard errors over keys, ratios to the yardstick, as CSV and Markdown. Pure.
+"""The table of a comparison: means and standard errors over keys, ratios to the yardstick, in Markdown. Pure.
 
-The figures come from exact data, so the table is an evaluation and no release. Rows have the same task if they have
-equal values of all options that every private method has. Bold marks the best private method of a task.
+Rows have the same task if they have equal values of all options that every private method has. Bold marks the best
+private method of a task.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK, Outcome, Setting, Value
-from sfumato.transforms.evaluation.density_metrics import METRICS
+from benchmarks.evaluation.density_metrics import HIGHER_IS_BETTER
+from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK, Outcome, Setting, Value
 from sfumato.transforms.text_tables import markdown_table
 
 RATIO_OF = "mse"
@@ -157,74 +155,38 @@ def best_rows(rows: Sequence[Row], metrics: Sequence[str]) -> set[tuple[Setting,
     for group in in_groups(rows):
         private = [row for row in group if row.private]
         for name in metrics if len(private) > 1 else ():
-            sign = 1 if METRICS[name].better == "lower" else -1
+            sign = -1 if name in HIGHER_IS_BETTER else 1
             values = [sign * row.metrics[name].value for row in private]
             least = min((value for value in values if math.isfinite(value)), default=math.nan)
             best |= {(row.setting, name) for row, value in zip(private, values, strict=True) if value == least}
     return best
 
 
-def csv_bytes(rows: Sequence[Row], metrics: Sequence[str]) -> bytes:
-    """A CSV line for each row: method, options, keys, means and errors, ratio, entries, bits, share of shards lost.
-
-    A field is empty if its value is missing or not a number.
-    """
-    names = list(dict.fromkeys(name for row in rows for name in row.options))
-    pairs = [*metrics, f"{RATIO_OF}_ratio"]
-    figures = [column for name in pairs for column in (name, f"{name}_stderr")]
-    lines: list[list[Value | None]] = [["method", *names, "keys", *figures, "entries", "bits", "shards_lost"]]
-    for row in rows:
-        means = [*(row.metrics[name] for name in metrics), row.ratio or Mean(math.nan, math.nan)]
-        values = [value for mean in means for value in (mean.value, mean.error)]
-        options = [row.options.get(name) for name in names]
-        lines.append([row.setting.method, *options, row.keys, *values, row.entries, row.bits, row.shards_lost])
-    return _csv(lines)
-
-
-def runs_csv_bytes(outcomes: Sequence[Outcome], metrics: Sequence[str]) -> bytes:
-    """A CSV line for each run: method, options, key, metrics, entries, bits, share of shards lost; see `csv_bytes`."""
-    names = list(dict.fromkeys(name for outcome in outcomes for name, _ in outcome.setting.options))
-    lines: list[list[Value | None]] = [["method", *names, "key", *metrics, "entries", "bits", "shards_lost"]]
-    for outcome in outcomes:
-        options = dict(outcome.setting.options)
-        values = [*map(options.get, names), outcome.key, *map(outcome.metrics.get, metrics)]
-        lines.append([outcome.setting.method, *values, outcome.entries, outcome.bits, outcome.shards_lost])
-    return _csv(lines)
-
-
 def text_table(rows: Sequence[Row], metrics: Sequence[str]) -> str:
     """The rows as a Markdown table, aligned for the terminal, under a line on how to read it."""
-    if not rows:
-        return reading(rows, False) + "\n"
     shared, other_options = option_names(rows)
     best = best_rows(rows, metrics)
     ratio, lost = any(row.ratio for row in rows), any(row.shards_lost > 0 for row in rows)
     figures = [*metrics, *([f"{RATIO_OF} / {YARDSTICK}"] if ratio else []), "entries", "bits"]
     lines = [[*shared, "method", *other_options, *figures, *(["shards lost"] if lost else [])]]
     for row in (row for group in in_groups(rows) for row in group):
-        cells = [f"**{text}**" if (row.setting, name) in best else text for name, text in metric_texts(row, metrics)]
+        texts = {name: row.metrics[name].text for name in metrics}
+        cells = [f"**{text}**" if (row.setting, name) in best else text for name, text in texts.items()]
         cells += [row.ratio.text if row.ratio else DASH] if ratio else []
         cells += [amount_text(row.entries), amount_text(row.bits)]
         cells += [share_text(row.shards_lost)] if lost else []
         before, after = ([value_text(row.options.get(name)) for name in names] for names in (shared, other_options))
         lines.append([*before, row.setting.method, *after, *cells])
-    caption = f"Evaluation on exact data, no release. {reading(rows, bool(best))}"
+    caption = f"Evaluation on exact data, no release. {_reading(rows, bool(best))}"
     return f"{caption}\n\n{markdown_table(lines, left=(len(shared),))}"
 
 
-def reading(rows: Sequence[Row], bold: bool) -> str:
+def _reading(rows: Sequence[Row], bold: bool) -> str:
     """One line on how to read a table of these rows."""
-    if not rows:
-        return "No run has come to an end."
     keys = sorted({row.keys for row in rows})
     number = f"{keys[0]}" if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
     text = "One key" if keys == [1] else f"Mean (se: standard error) over {number} keys"
     return f"{text}; bold: the best private method of its group." if bold else f"{text}."
-
-
-def metric_texts(row: Row, metrics: Sequence[str]) -> list[tuple[str, str]]:
-    """(name, mean with its error) of each metric of a row."""
-    return [(name, row.metrics[name].text) for name in metrics]
 
 
 def amount_text(amount: float) -> str:
@@ -289,11 +251,3 @@ def _rank(values: Iterable[Value | None]) -> tuple[tuple[int, float, str], ...]:
     return tuple(
         (0, 0.0, "") if v is None else (2, 0.0, v) if isinstance(v, str) else (1, float(v), "") for v in values
     )
-
-
-def _csv(lines: Iterable[Iterable[Value | None]]) -> bytes:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    for line in lines:
-        writer.writerow("" if isinstance(value, float) and not math.isfinite(value) else value for value in line)
-    return file.getvalue().encode()

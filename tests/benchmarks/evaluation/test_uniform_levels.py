@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.level_errors import best_uniform_level, level_errors
-from sfumato.transforms.evaluation.uniform_levels import uniform_densities
+from benchmarks.evaluation.uniform_levels import uniform_densities
 
 
 def sloping(side: int):

@@ -1,33 +1,29 @@
-"""Means, standard errors, ratios to the yardstick, groups, CSV and Markdown."""
+"""Means, standard errors, ratios to the yardstick, groups and Markdown."""
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from sfumato.schemas.comparison import Outcome, Setting
-from sfumato.transforms.evaluation.comparison_table import (
+from benchmarks.evaluation.comparison_table import (
     Mean,
     Row,
     amount_text,
     best_rows,
-    csv_bytes,
     in_groups,
     is_private,
     option_names,
-    runs_csv_bytes,
     share_text,
     summarise,
     text_table,
     value_text,
 )
-from tests.transforms.evaluation.samples import CALIBRATIONS, EPSILONS, QUALITY, USERS, sample_outcomes
+from benchmarks.evaluation.outcomes import Outcome, Setting
+from tests.benchmarks.evaluation.samples import CALIBRATIONS, EPSILONS, QUALITY, USERS, sample_outcomes
 
 METRICS = ("mse", "l1", "similarity")
 Options = dict[str, Any]
@@ -254,20 +250,3 @@ def test_text_table_leaves_out_what_says_nothing() -> None:
         ["emd", "**0.25**", "10", "170"],
     ]
     assert r"a\|b" in text_table(summarise([run("a|b", 0, 1.0)], ["mse"]), ["mse"])
-    assert "No run" in text_table([], ["mse"])
-
-
-def test_csv_holds_every_digit_and_nothing_for_nan(outcomes: list[Outcome], rows: list[Row]) -> None:
-    table = pd.read_csv(io.BytesIO(csv_bytes(rows, METRICS)))
-    assert list(table.columns) == [
-        "method", "users", "epsilon", "calibration", "keys", "mse", "mse_stderr", "l1", "l1_stderr", "similarity",
-        "similarity_stderr", "mse_ratio", "mse_ratio_stderr", "entries", "bits", "shards_lost",
-    ]  # fmt: skip
-    assert table.mse.dropna().tolist() == [row.metrics["mse"].value for row in rows if row.metrics["mse"].value > 0]
-    assert table.epsilon.isna().sum() == len(USERS)
-    runs = pd.read_csv(io.BytesIO(runs_csv_bytes(outcomes, METRICS)))
-    assert len(runs) == len(outcomes)
-    means = runs.groupby(["method", "users", "epsilon", "calibration"], dropna=False).mse.mean()
-    joined = table.set_index(["method", "users", "epsilon", "calibration"]).mse
-    pd.testing.assert_series_equal(means.sort_index(), joined.sort_index())
-    assert b"nan" not in csv_bytes(rows, METRICS).lower() + runs_csv_bytes(outcomes, METRICS).lower()

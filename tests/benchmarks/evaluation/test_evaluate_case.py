@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK
+from benchmarks.evaluation.cases import make_cases
+from benchmarks.evaluation.density_metrics import mean_squared_error
+from benchmarks.evaluation.evaluate_case import Evaluation, evaluate_case, evaluate_yardstick, truth_of
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK
+from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import by_row
-from sfumato.transforms.evaluation.cases import make_cases
-from sfumato.transforms.evaluation.density_metrics import mean_squared_error
-from sfumato.transforms.evaluation.evaluate_case import Evaluation, evaluate_case, evaluate_yardstick, truth_of
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.evaluation.uniform_levels import uniform_densities
 from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
-
 MAX_SIDE = 256
 UNITS = 2.0**40  # of mass: heights stay below 2 side, so every sum is far below 2^63
 
@@ -24,16 +22,13 @@ def earth_mover(estimate: NDArray[np.float64], truth: NDArray[np.float64]) -> fl
 
     estimate, truth: float64[side, side], >= 0, side a power of two, at most 256; each is scaled to sum 1. Masses are
     rounded to multiples of 2^-40, which shifts the distance by at most side / 2^41 (1.2e-10 at 256). Raises ValueError
-    for other shapes or no mass, RequestError for a larger grid or where OR-tools is missing.
+    for other shapes, a larger grid or no mass. Needs OR-tools (the extra `bench`).
     """
     side = len(estimate)
     if estimate.shape != (side, side) or truth.shape != (side, side) or side < 1 or side & (side - 1):
         raise ValueError(f"estimate and truth must be [2^d, 2^d], got {estimate.shape} and {truth.shape}")
     if side > MAX_SIDE:
-        raise RequestError(
-            f"metrics: emd is exact on grids of up to {MAX_SIDE} x {MAX_SIDE} cells, got {side} x {side}; "
-            f"coarsen to {MAX_SIDE} x {MAX_SIDE} (depth {MAX_SIDE.bit_length() - 1}) or leave emd out"
-        )
+        raise ValueError(f"emd is for grids of up to {MAX_SIDE} x {MAX_SIDE} cells, got {side} x {side}")
     if not (estimate.sum() > 0 and truth.sum() > 0):
         raise ValueError("estimate and truth must hold some mass")
     surplus = round_masses(estimate / estimate.sum() - truth / truth.sum())
@@ -88,10 +83,8 @@ def _best_set(surplus: NDArray[np.int64], heights: NDArray[np.int64]) -> NDArray
     A cell that is already 1 above a neighbour can only be raised with it. The best such set is a minimum cut between a
     source that feeds surpluses and a sink that drains deficits (Picard 1976).
     """
-    try:
-        from ortools.graph.python import max_flow
-    except ImportError as error:
-        raise RequestError("metrics: emd needs OR-tools: pip install ortools, or leave emd out") from error
+    from ortools.graph.python import max_flow
+
     cells, source, sink = surplus.size, surplus.size, surplus.size + 1
     mass = surplus.ravel()
     givers, takers = np.flatnonzero(mass > 0), np.flatnonzero(mass < 0)

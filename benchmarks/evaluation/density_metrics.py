@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
-from sfumato.transforms.evaluation.earth_mover import earth_mover
+from benchmarks.evaluation.earth_mover import earth_mover
 
 Density = NDArray[np.float64]
 
@@ -23,23 +20,6 @@ KL_EPSILON = float(np.finfo(np.float64).eps)
 SUM_TOLERANCE = 1e-6
 # A density whose deviations from its mean are smaller than this share of it is rounding noise around a constant.
 CONSTANT = 1e-12
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One way to compare two densities.
-
-    Attributes:
-        name: its name in `--metrics`.
-        help: formula, unit and source, with e the estimate and t the truth.
-        better: whether lower or higher values are better.
-        compute: the metric of (estimate, truth), two densities of one shape.
-    """
-
-    name: str
-    help: str
-    better: Literal["lower", "higher"]
-    compute: Callable[[Density, Density], float]
 
 
 def mean_squared_error(estimate: Density, truth: Density) -> float:
@@ -102,45 +82,19 @@ def kl_divergence(estimate: Density, truth: Density) -> float:
     return float((truth * np.log(KL_EPSILON + truth / (estimate + KL_EPSILON))).sum())
 
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("mse", "mean over all cells of (e - t)^2 (Bagdasaryan et al.)", "lower", mean_squared_error),
-        Metric("l1", "sum over all cells of |e - t|, 0 to 2 (Bagdasaryan et al.)", "lower", absolute_difference),
-        Metric(
-            "l1_matrix_norm",
-            "largest column sum of |e - t|: the L1 of Bagdasaryan et al.'s script and Table 3",
-            "lower",
-            matrix_norm,
-        ),
-        Metric(
-            "mape",
-            "mean |e - t| / t, divided by the smallest positive t where t is 0 (Bagdasaryan et al.)",
-            "lower",
-            percentage_error,
-        ),
-        Metric(
-            "smape", "mean |e - t| / ((e + t) / 2), 0 to 2 (Bagdasaryan et al.)", "lower", symmetric_percentage_error
-        ),
-        Metric(
-            "maape", "mean arctan(|e - t| / t), 0 to pi / 2 (Bagdasaryan et al.)", "lower", arctangent_percentage_error
-        ),
-        Metric(
-            "similarity",
-            "sum of min(e, t), 0 to 1: histogram intersection (Ghazi et al.)",
-            "higher",
-            histogram_intersection,
-        ),
-        Metric(
-            "pearson",
-            "correlation over the cells, -1 to 1; 0 for a constant (Ghazi et al.)",
-            "higher",
-            pearson_correlation,
-        ),
-        Metric("kl", "sum t ln(E + t / (e + E)), nats, E = 2.2e-16 (Ghazi et al.)", "lower", kl_divergence),
-        Metric("emd", "earth mover's distance, L1 on the unit square, exact (Ghazi et al.)", "lower", earth_mover),
-    )
+METRICS: dict[str, Callable[[Density, Density], float]] = {
+    "mse": mean_squared_error,
+    "l1": absolute_difference,
+    "l1_matrix_norm": matrix_norm,
+    "mape": percentage_error,
+    "smape": symmetric_percentage_error,
+    "maape": arctangent_percentage_error,
+    "similarity": histogram_intersection,
+    "pearson": pearson_correlation,
+    "kl": kl_divergence,
+    "emd": earth_mover,  # L1 on the unit square, exact (paper 001)
 }
+HIGHER_IS_BETTER = frozenset({"similarity", "pearson"})
 
 
 def coarsen(density: Density, side: int) -> Density:
@@ -152,23 +106,11 @@ def coarsen(density: Density, side: int) -> Density:
     return coarse
 
 
-def parse_metrics(text: str) -> tuple[str, ...]:
-    """The names in a comma-separated list, each once, in the order given. Raises RequestError for an unknown one."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    known = f"known are {', '.join(METRICS)}"
-    if not names:
-        raise RequestError(f"metrics: must name at least one; {known}")
-    for name in names:
-        if name not in METRICS:
-            raise RequestError(f"metrics: there is no {name!r}; {known}")
-    return names
-
-
 def evaluate(estimate: Density, truth: Density, names: Iterable[str]) -> dict[str, float]:
     """The named metrics of an estimate, by name, in the order given.
 
     An estimate of zeros has no information on locations and counts as the uniform density. Raises ValueError where
-    a shape or a value is not a density's, RequestError if the grid is too large for `emd`.
+    a shape or a value is not a density's, or the grid is too large for `emd`.
     """
     if estimate.shape != truth.shape or estimate.ndim != 2 or estimate.shape[0] != estimate.shape[1]:
         raise ValueError(f"estimate and truth must both be [side, side], got {estimate.shape} and {truth.shape}")
@@ -177,4 +119,4 @@ def evaluate(estimate: Density, truth: Density, names: Iterable[str]) -> dict[st
     for name, density in (("estimate", estimate), ("truth", truth)):
         if not (density >= 0).all() or not math.isclose(density.sum(), 1, abs_tol=SUM_TOLERANCE):
             raise ValueError(f"{name}: must be finite, >= 0 and sum to 1")
-    return {name: METRICS[name].compute(estimate, truth) for name in names}
+    return {name: METRICS[name](estimate, truth) for name in names}

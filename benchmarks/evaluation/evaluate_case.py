@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK, Outcome, Setting
+from benchmarks.evaluation.cases import Case
+from benchmarks.evaluation.comparison_table import Row, summarise
+from benchmarks.evaluation.density_metrics import coarsen, evaluate
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK, Outcome, Setting
+from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.region import by_row
-from sfumato.transforms.evaluation.cases import Case
-from sfumato.transforms.evaluation.density_metrics import coarsen, evaluate
-from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.evaluation.uniform_levels import uniform_densities
 from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
@@ -41,6 +42,39 @@ class Evaluation:
     def blurred(self, density: NDArray[np.float64]) -> NDArray[np.float64]:
         """A density as it is compared and shown."""
         return gaussian_heatmap(density, self.blur)
+
+
+def compare_cases(
+    cases: Sequence[Case],
+    metrics: Sequence[str],
+    keys: int,
+    truth: NDArray[np.float64],
+    population: int,
+    cohort: Callable[[Case, int], Rows],
+    key: RunKey,
+) -> list[Row]:
+    """Runs every case on the same cohorts, and the yardstick with them; returns a row of the table for each.
+
+    Args:
+        cases: the methods and their options.
+        metrics: names.
+        keys: number of runs of each case.
+        truth: sums of all users by code, see `evaluate_case`.
+        population: see `evaluate_case`.
+        cohort: (case, number) -> the users of a run. Numbers from `keys` on are of earlier releases.
+        key: of the comparison.
+    """
+    evaluation, outcomes = Evaluation(tuple(metrics)), []
+    for number in range(keys):
+        measured = set()
+        for case in cases:
+            rows, earlier = cohort(case, number), cohort(case, keys + number) if case.earlier else None
+            shared = tuple(pair for pair in case.setting.options if pair[0] in YARDSTICK_OPTIONS)
+            if shared not in measured:
+                measured.add(shared)
+                outcomes.append(evaluate_yardstick(case, rows, number, evaluation, truth, key))
+            outcomes += evaluate_case(case, rows, population, number, evaluation, truth, key, earlier)
+    return summarise(outcomes, metrics)
 
 
 def truth_of(sums: NDArray[np.float64]) -> NDArray[np.float64]:

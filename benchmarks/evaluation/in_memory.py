@@ -6,19 +6,25 @@ import functools
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import plan, population_and_budget, receive
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.distributions import (
     Distributions,
+    bound_distributions,
     build_weighted_shard_group,
     split_distributions,
 )
+from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.shards import (
     Cohort,
     ShardGroup,
@@ -26,7 +32,8 @@ from sfumato.transforms.locations.shards import (
     empty_shard_groups,
     split_by_shard_group,
 )
-from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.secagg.shard_sums import NOTHING, sum_shards
@@ -49,35 +56,37 @@ class Rows:
     weights: NDArray[np.int64] | None = None
 
     @classmethod
-    def bounded(cls, stored: bytes, places: Places) -> Rows:
-        """Reads an element of `BoundUsers`: one location or one distribution a user."""
-        columns = load(stored)
-        if len(columns) == 1:
-            packed = np.frombuffer(columns[0], np.uint64)
+    def read(
+        cls, paths: Iterable[str], grid: Grid, user_key: bytes, top: bool = False, total: int | None = None
+    ) -> Rows:
+        """Reads Parquet logs with the default columns.
+
+        Args:
+            paths: the files.
+            grid: of the map.
+            user_key: of the hashes of users.
+            top: whether users have their most frequent location in place of a random one.
+            total: the sum of the weights of a user's distribution; None for one location a user.
+        """
+        batches = [batch for path in paths for batch in pq.read_table(path).to_batches()]
+        encoded = [encode_locations(batch, LocationColumns(), grid, user_key) for batch in batches]
+        places = Places(grid.depth)
+        columns = [np.concatenate([getattr(one, name) for one in encoded]) for name in ("users", "codes")]
+        chunk = Spill().store(*(column.data for column in columns))
+        if total is None:
+            packed = bound_users([chunk], places, top=top)
             return cls(places, packed & ~places.mask, packed & places.mask)
-        distributions = Distributions.from_columns(columns, places)
-        return cls(places, distributions.users, distributions.codes.astype(np.uint64), distributions.weights)
+        rows = bound_distributions([chunk], places, total)
+        return cls(places, rows.users, rows.codes.astype(np.uint64), rows.weights)
 
-    @classmethod
-    def concatenated(cls, stored: Iterable[bytes], places: Places) -> Rows:
-        """Joins rows that `store` stored, in the order of their users."""
-        parts = [load(part) for part in stored]
-        column_types = (np.uint64, np.uint64, np.int64)[: len(parts[0])]
-        columns = [
-            np.concatenate([np.frombuffer(part[i], kind) for part in parts]) for i, kind in enumerate(column_types)
-        ]
-        order = np.argsort(columns[0], kind="stable")
-        return cls(places, *(column[order] for column in columns))
-
-    def store(self, spill: Spill) -> bytes:
-        """Stores the rows; see `Spill.store`."""
-        weights = () if self.weights is None else (self.weights.data,)
-        return spill.store(self.users.data, self.codes.data, *weights)
-
-    def only(self, mask: NDArray[np.bool_]) -> Rows:
-        """The rows where the mask, bool[n], is true."""
+    def only(self, mask: NDArray[Any]) -> Rows:
+        """The rows where a mask, bool[n], is true, or at the given places, int64[m]."""
         weights = None if self.weights is None else self.weights[mask]
         return Rows(self.places, self.users[mask], self.codes[mask], weights)
+
+    def in_order(self) -> Rows:
+        """The rows in the order of their users."""
+        return self.only(np.argsort(self.users, kind="stable"))
 
     def rehashed(self, subkey: bytes) -> Rows:
         """The same rows with new hashes of their users.

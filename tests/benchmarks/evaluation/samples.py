@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.comparison import Outcome, Setting
-from sfumato.transforms.evaluation.density_metrics import METRICS
-from tests.transforms.release.city import REGION, city_density
+from benchmarks.evaluation.density_metrics import HIGHER_IS_BETTER
+from benchmarks.evaluation.outcomes import Outcome, Setting
+from tests.transforms.release.city import city_density
 
 SIDE = 128
 USERS, EPSILONS, CALIBRATIONS = (10_000, 100_000), (0.5, 1.0, 2.0), (0.05, 0.1, 0.2)
@@ -22,18 +22,6 @@ QUALITY = {
     "emd": 1.3,
     "emd (level by truth)": 1.15,
 }
-FACTS: dict[str, Any] = {
-    "release_id": "2026-11-23-made-up-comparison",
-    "created": "2026-11-23T10:00:00Z",
-    "region": REGION,
-    "grid": {"depth": 7, "side": SIDE},
-    "parameters": {"methods": list(QUALITY), "users": list(USERS), "epsilon": list(EPSILONS), "keys": 4},
-}
-
-
-def sample_truth() -> NDArray[np.float64]:
-    """The exact density, float64[128, 128]."""
-    return city_density(SIDE)
 
 
 def sample_outcomes(metrics: tuple[str, ...], keys: int = 4, side: int = SIDE) -> list[Outcome]:
@@ -80,7 +68,7 @@ def _metrics(metrics: tuple[str, ...], factor: float, users: int, epsilon: float
     error = factor * (1 + 0.4 / epsilon) * math.sqrt(1e4 / users) * jitter
     sizes = {"mse": 3.9e-11 * error, "l1": 0.21 * error, "mape": 55.0 * error, "emd": 0.004 * error}
     bounded = math.exp(-0.05 * error)
-    return {name: sizes.get(name, 0.3 * error) if METRICS[name].better == "lower" else bounded for name in metrics}
+    return {name: bounded if name in HIGHER_IS_BETTER else sizes.get(name, 0.3 * error) for name in metrics}
 
 
 def _picture(truth: NDArray[np.float64], block: int, noise: float, seed: list[int]) -> NDArray[np.float32]:

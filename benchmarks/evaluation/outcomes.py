@@ -1,4 +1,4 @@
-"""A comparison of methods: settings and their outcomes. An evaluation, not a release."""
+"""Settings of a comparison of methods, and their outcomes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from numpy.typing import NDArray
 
 Value = int | float | str
 
-EVALUATION = (
-    "This is an evaluation, not a release: it reads the exact data, and its errors, pictures and yardsticks reveal "
-    "them without protection. Run it on data that you may look at, and do not publish it in place of a release."
-)
 YARDSTICK = "best_level"  # non-private: the uniform level with the smallest error, from the cohort's exact cells
 BY_TRUTH = " (level by truth)"  # suffix of a method whose level was chosen by the true density
 
@@ -41,7 +37,7 @@ class Outcome:
         metrics: by name.
         entries, bits: sent by a client in all sub-queries.
         shards_lost: share of the shards of all sub-queries with too few survivors.
-        picture: the estimated density float32[side, side] (side <= 256, row 0 in the north); None without pictures.
+        picture: the estimated density float32[side, side] (side <= 256, row 0 in the north) of run 0.
     """
 
     setting: Setting
