@@ -59,7 +59,7 @@ def heatmap(
             axes=("x", "y"), two columns of plain coordinates, the borders of a plane: (x0, y0, x1, y1).
         epsilon: privacy budget of the complete release, 0.0001 or more.
         depth: the finest grid has 2^depth x 2^depth cells, 1 to 20.
-        method: how the map is made: adaptive, flat, hierarchical, count_min, emd, adaptive_grid, ...
+        method: how the map is made: adaptive, flat, emd, or a name in `METHODS` that the program has added.
         auxiliary: column of a boolean or of categories, whose share in each cell is estimated too.
         output: folder for the release, local or gs://. By default a temporary folder that is removed with the object.
             Keep the release with `Release.save`: its privacy budget is spent in any case.

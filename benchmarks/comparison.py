@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from benchmarks.baselines.heatmap_methods import BASELINES
 from benchmarks.baselines.level_errors import best_uniform_level
 from benchmarks.evaluation.cases import parse_cases
 from benchmarks.evaluation.comparison_table import Row, text_table
@@ -28,6 +29,7 @@ from benchmarks.evaluation.evaluate_case import compare_cases
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row, interleave
+from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 
@@ -196,6 +198,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="tables and figures with this in their title, such as 'Figure 8'")
     parser.add_argument("--options", help="another comparison, as --options='--methods flat,emd --metrics mse'")
     options = parser.parse_args()
+    METHODS.update(BASELINES)
     data, maps = Path(os.environ["SFUMATO_DATA"]), options.maps.split(",")
     tables = [(*table, name) for name in maps for table in _TABLES]
     tables += [(*_FIGURE_6, name) for name in maps if name != "manhattan_like"]

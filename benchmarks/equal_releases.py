@@ -24,7 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.pipelines import cli
+from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.privacy import keys
 
 REGION = ("--region", "-122.51,37.70,-122.35,37.82")
@@ -57,6 +59,7 @@ def main() -> int:
     parser.add_argument("--against", metavar="FILE", help="compare with these digests")
     parser.add_argument("--jobs", metavar="NAMES", help="of these alone, separated by commas")
     options = parser.parse_args()
+    METHODS.update(BASELINES)
     names = options.jobs.split(",") if options.jobs else list(JOBS)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         fix_key(patch)

@@ -16,10 +16,13 @@ from decimal import Decimal
 
 from dp_accounting.pld import privacy_loss_distribution
 
+from benchmarks.baselines.heatmap_methods import CountMin, Hierarchical
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount
 from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.bisection import bisect
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
+from sfumato.transforms.heatmap.methods import Adaptive, Flat
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, find_overrun, first_fit, spent_by_day
@@ -68,12 +71,12 @@ def heatmaps() -> str:
         "Laplace, composed": {"epsilon": daily_epsilon(limit, 0)},
         "Gaussian": {"epsilon": daily_epsilon(limit, 1e-6), "delta": 1e-6, "noise": "gaussian"},
     }
-    for method in ("flat", "adaptive", "hierarchical", "count_min"):
+    for method in (Flat(), Adaptive(), Hierarchical(), CountMin()):
         noise = []
         for own in budgets.values():
-            values = {"depth": 8, "users": USERS, "trust": "central", **own}
-            noise.append(f"{make_plan(heatmap_parameters(method, values)).noise_stddev:,.1f}")
-        rows.append([method, *noise])
+            parameters = HeatmapParameters(depth=8, users=USERS, trust=Trust.CENTRAL, method=method, **own)  # type: ignore[arg-type]
+            noise.append(f"{make_plan(parameters).noise_stddev:,.1f}")
+        rows.append([method.NAME, *noise])
     return table(["method", *budgets], rows)
 
 

@@ -24,15 +24,12 @@ from matplotlib.ticker import LogLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
 from benchmarks.accuracy import evaluate
+from benchmarks.baselines.heatmap_methods import AdaptiveGrid, CountMin, Hierarchical, SpatialDecomposition
 from benchmarks.comparison import MAPS, counts_of, draw_cohort
 from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.methods.adaptive_grid import AdaptiveGrid
 from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.count_min import CountMin
 from sfumato.transforms.heatmap.methods.flat import Flat
-from sfumato.transforms.heatmap.methods.hierarchical import Hierarchical
-from sfumato.transforms.heatmap.methods.spatial_decomposition import SpatialDecomposition
 from sfumato.transforms.text_tables import markdown_table
 
 # As the table calls the maps of the comparisons.

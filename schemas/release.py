@@ -95,8 +95,7 @@ _GEO: dict[str, Any] = {
 _STDDEV = (
     "standard deviation of count: with the estimator bayes the posterior standard deviation, given all noisy counts, "
     "else that of the noise. The posterior one holds on average over cells; it is a lower bound for cells that are "
-    "chosen by their counts and for sums of cells. With the methods count_min, emd, hierarchical, adaptive_grid and "
-    "spatial_decomposition it is a lower bound everywhere"
+    "chosen by their counts and for sums of cells. With the method emd it is a lower bound everywhere"
 )
 NEGATIVE = "may be negative: noise on few users or none, kept so that sums are right on average; read it as 0"
 _COUNT = f"estimated users of the cohort, or user-slots with --records_per_user; {NEGATIVE}"

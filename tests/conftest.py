@@ -15,7 +15,9 @@ import pytest
 from hypothesis import settings
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.schemas.region import Region
+from sfumato.transforms.heatmap.methods import METHODS
 from tests.beam_caches import beam_caches
 
 # Machines are noisy: how long an example takes says nothing.
@@ -62,6 +64,13 @@ def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """
     if request.node.get_closest_marker("drawn") is None:
         monkeypatch.setattr(FigureCanvasAgg, "draw", FigureCanvasAgg.get_renderer)
+
+
+@pytest.fixture
+def baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds methods to the registry that are not of the package: those of the benchmarks."""
+    for name, method in BASELINES.items():
+        monkeypatch.setitem(METHODS, name, method)
 
 
 @pytest.fixture(scope="session", autouse=True)

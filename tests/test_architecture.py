@@ -321,6 +321,7 @@ ROOMS = (*FOLDERS, "api", "benchmarks")
 SEVERAL_MODULES = {
     "api/test_examples.py",
     "api/test_imports.py",
+    "benchmarks/baselines/heatmap_methods/test_registration.py",
     "pipelines/test_dataflow.py",
     "pipelines/test_dataflow_submission.py",
     "pipelines/test_faults.py",

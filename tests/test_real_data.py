@@ -106,7 +106,7 @@ def test_the_default_is_nearer_to_the_cabs_than_the_paper(data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_papers_figures_on_its_map(data: Path) -> None:
+def test_the_papers_figures_on_its_map(baselines: None, data: Path) -> None:
     """Paper 000, Table 1, 10,000 users: 340 entries; error within 1.10 of the yardstick, hierarchical within 1.20."""
     rows = compared("manhattan_like", data, f"--methods adaptive,hierarchical {PAPER}", 5)
     found = {row.setting.method: row for row in rows}

@@ -17,7 +17,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import bounds_of, number_text
 
 
-class _Declared(NamedTuple):
+class Declared(NamedTuple):
     """What a field's annotation declares.
 
     Attributes:
@@ -34,24 +34,24 @@ class _Declared(NamedTuple):
 
 
 @functools.cache
-def _declared(owner: type) -> dict[str, _Declared]:
+def declared_of(owner: type) -> dict[str, Declared]:
     """Returns what a dataclass declares of its fields, by name."""
     hints = get_type_hints(owner, include_extras=True)
     return {one.name: _parsed(hints[one.name]) for one in fields(owner)}
 
 
-def _parsed(hint: Any) -> _Declared:
+def _parsed(hint: Any) -> Declared:
     """Returns what an annotation such as `Annotated[int, Interval(ge=1, le=9)] | None` declares."""
     if get_origin(hint) is Annotated:
         return _parsed(get_args(hint)[0])._replace(bounds=bounds_of(hint.__metadata__))
     if get_origin(hint) is Literal:
-        return _Declared(str, get_args(hint), {}, False)
+        return Declared(str, get_args(hint), {}, False)
     if isinstance(hint, type):
-        return _Declared(hint if hint in (bool, int, float, str) else None, (), {}, False)
+        return Declared(hint if hint in (bool, int, float, str) else None, (), {}, False)
     parts = get_args(hint)
     inner = [part for part in parts if part is not NoneType]
     if len(inner) != 1:
-        return _Declared(None, (), {}, True)
+        return Declared(None, (), {}, True)
     return _parsed(inner[0])._replace(optional=NoneType in parts)
 
 
@@ -60,7 +60,7 @@ def check_declared(options: Any) -> None:
 
     Numbers are checked where the annotation declares their bounds.
     """
-    for name, declared in _declared(type(options)).items():
+    for name, declared in declared_of(type(options)).items():
         value = getattr(options, name)
         if declared.kind is None or (value is None and declared.optional):
             continue

@@ -87,7 +87,7 @@ def test_the_noise_is_that_of_the_rho_and_of_the_l2_sensitivity(trust: str, more
 
 @pytest.mark.parametrize("method", ["flat", "count_min", "hierarchical", "adaptive"])
 @pytest.mark.parametrize("rounding", ["systematic", "independent"])
-def test_no_users_vector_is_longer_than_the_sensitivity(method: str, rounding: str) -> None:
+def test_no_users_vector_is_longer_than_the_sensitivity(baselines: None, method: str, rounding: str) -> None:
     """Single users of random distributions, also all in one cell: the L2 norm of what they add, by enumeration."""
     parameters = parameters_of(method, contribution="all", gamma=50, rounding=rounding, population=200)
     state = start(0, parameters, KEY)
@@ -111,7 +111,9 @@ def test_no_users_vector_is_longer_than_the_sensitivity(method: str, rounding: s
 
 @pytest.mark.parametrize("method", ["adaptive", "flat", "hierarchical", "emd"])
 @pytest.mark.parametrize("trust", ["central", "secagg"])
-def test_all_sub_queries_and_the_user_count_add_up_to_the_rho_that_is_charged(method: str, trust: str) -> None:
+def test_all_sub_queries_and_the_user_count_add_up_to_the_rho_that_is_charged(
+    baselines: None, method: str, trust: str
+) -> None:
     parameters = parameters_of(method, trust=trust, population=2000, shard_size=500)
     rng = np.random.default_rng(3)
     low = np.uint64(2 * DEPTH)

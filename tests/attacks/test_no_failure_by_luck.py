@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.baselines.heatmap_methods import BASELINES
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
@@ -98,9 +99,9 @@ def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> N
     assert rounds * beyond + given <= 1e-9
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted([*METHODS, *BASELINES]))
 @pytest.mark.parametrize("contribution", ["one", "all"])
-def test_nor_in_any_other_method(method: str, contribution: str) -> None:
+def test_nor_in_any_other_method(baselines: None, method: str, contribution: str) -> None:
     parameters = heatmap_parameters(method, {"contribution": contribution, "depth": 6})
     margin = noise_quantile(parameters.admission().epsilon, COUNT_SHARE * 0.9e-9 / parameters.method.max_rounds(6))
     assert max(wrong(2000, noise, parameters) for noise in (-margin, -300, 0)) <= 1e-9

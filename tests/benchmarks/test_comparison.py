@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks import comparison
+from benchmarks.baselines.heatmap_methods import CountMin, SpatialDecomposition
 from benchmarks.comparison import Map, compare_on_map, counts_of, draw_cohort
 from benchmarks.evaluation.cases import parse_cases
 from sfumato.schemas.region import by_row
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.methods.count_min import CountMin
-from sfumato.transforms.heatmap.methods.spatial_decomposition import SpatialDecomposition
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def test_a_cohort_is_a_draw_of_the_maps_users(tiny: Map, tmp_path: Path) -> None
     assert (some <= truth).all()
 
 
-def test_compare_on_map_has_a_row_for_each_method_and_the_yardstick(tiny: Map, tmp_path: Path) -> None:
+def test_compare_on_map_has_a_row_for_each_method_and_the_yardstick(baselines: None, tiny: Map, tmp_path: Path) -> None:
     """More epsilon has less error, and the entries are those of all cells."""
     options = "--methods flat,hierarchical --users 400 --shard_size 200 --epsilon 0.5,20 --metrics mse"
     rows, metrics = compare_on_map("tiny", options, counts_of(tiny, tmp_path), 3)
@@ -51,7 +50,7 @@ def test_compare_on_map_has_a_row_for_each_method_and_the_yardstick(tiny: Map, t
     assert all(row.keys == 3 and row.ratio is not None for row in rows)
 
 
-def test_table_1_has_the_papers_parameters() -> None:
+def test_table_1_has_the_papers_parameters(baselines: None) -> None:
     """Section 6.2 of paper 000: more budget to upper levels, the minimum of a sketch, Algorithm 2 as published."""
     ((_, options),) = [table for table in comparison._TABLES if table[0] == "Table 1"]
     cases, _ = parse_cases(f"--depth 4 {options}")

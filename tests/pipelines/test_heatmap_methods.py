@@ -6,9 +6,9 @@ import glob
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines import cli
 from sfumato.schemas.locations import LocationColumns
@@ -31,12 +31,12 @@ def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
     return Rows.read(paths, grid, key.subkey("users"), total=parameters.distribution_gamma)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *BASELINES])
 @pytest.mark.parametrize("trust", ["secagg", "central"])
-def test_the_job_equals_its_stages_in_memory(logs, method: str, trust: str) -> None:
+def test_the_job_equals_its_stages_in_memory(baselines: None, logs, method: str, trust: str) -> None:
     pattern = logs(1500, 4, 3)
-    small = {**SMALL, "sketch_width": 50, "sketch_rows": 3} if method == "count_min" else SMALL
-    parameters = heatmap_parameters(method, {**small, "trust": trust})
+    own = CountMin(sketch_width=50, sketch_rows=3) if method == "count_min" else METHODS[method]()
+    parameters = HeatmapParameters(**SMALL, trust=trust, method=own)
     state = run_state(pattern, parameters)
     key = bind_key(KEY, REGION, parameters, LocationColumns())
     assert_same(state, run_in_memory(rows_of(pattern, parameters), 1500, parameters, key))
@@ -47,8 +47,8 @@ def test_the_job_equals_its_stages_in_memory(logs, method: str, trust: str) -> N
     assert (estimate.stddev >= 0).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_publishes_a_whole_release(logs, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", [*METHODS, *BASELINES])
+def test_every_method_publishes_a_whole_release(baselines: None, logs, tmp_path: Path, method: str) -> None:
     options = ["--method", method, "--depth", "5"]
     assert cli.main(command(logs(1500, 3), tmp_path / "out", *options)) == 0
     release = open_release(tmp_path / "out")
@@ -98,7 +98,7 @@ def test_bad_options_are_refused_by_name(logs, tmp_path: Path, capsys, options: 
 
 
 def test_a_map_of_the_estimate_is_the_published_density(logs) -> None:
-    parameters = heatmap_parameters("spatial_decomposition", SMALL)
+    parameters = heatmap_parameters("emd", SMALL)
     state = run_state(logs(1500), parameters)
     estimate = parameters.method.decode(state, 5)
     assert density(estimate.tree, estimate.counts).shape == (32, 32)

@@ -240,7 +240,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     def _check_night(self, night: date, parameters: HeatmapParameters) -> None:
         """Raises RequestError for options whose answers do not add up over nights."""
         parameters.method.check_warm_start()
-        if self.schedule == "paper":
+        if parameters.method.errors != "posterior":
             raise RequestError("schedule: paper cannot be combined with --night, which estimates from all answers")
         for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary)):
             if value is not None:

@@ -24,6 +24,7 @@ from sfumato.schemas.guarantee import (
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
 from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.heatmap.methods import Errors
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rates import LEVEL, published_categories
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
@@ -82,6 +83,11 @@ _NOISE_STDDEV = (
     "standard deviation of the noise; a lower bound if shards were lost or only a part of the users was queried"
 )
 _LOWER_BOUND = "lower bound: the noise alone, without errors from spreading, dropping, collisions or shrinkage"
+_ERRORS: dict[Errors, dict[str, str]] = {  # the entry on the meaning of the published standard deviations
+    "posterior": {"stddev": _POSTERIOR_STDDEV, "intervals": _INTERVALS, "sums": _SUMS.format(TOTALS_FILE)},
+    "independent": {"stddev": _NOISE_STDDEV, "sums": "errors of cells are independent: variances add up"},
+    "lower bound": {"stddev": _LOWER_BOUND, "sums": _LOWER_BOUND},
+}
 _COLLUDERS = (
     "Clients who collude with the server of a real protocol can subtract their shares of the noise. Against that "
     "server epsilon holds if {} of a shard's {:,} required clients do so; sfumato plan shows what others would cost."
@@ -114,7 +120,7 @@ def heatmap_manifest(
         "region": asdict(grid.region),
         "grid": {"depth": grid.depth, "side": grid.side},
         **counts_content(state, parameters, metadata),
-        "errors": _errors(parameters),
+        "errors": _ERRORS[parameters.method.errors],
         **auxiliary_content(parameters, metadata),
         **({} if slots is None else _slots(slots, metadata)),
     }
@@ -307,20 +313,6 @@ def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[
     if parameters.allow_overflow and not parameters.is_central:
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
     return warnings
-
-
-def uses_posterior(parameters: HeatmapParameters) -> bool:
-    """Whether counts are posterior means, given the results of all sub-queries."""
-    return getattr(parameters.method, "estimator", None) == "bayes"
-
-
-def _errors(parameters: HeatmapParameters) -> dict[str, str]:
-    """The manifest's entry on the meaning of the published standard deviations."""
-    if uses_posterior(parameters):
-        return {"stddev": _POSTERIOR_STDDEV, "intervals": _INTERVALS, "sums": _SUMS.format(TOTALS_FILE)}
-    if parameters.method.NAME in ("adaptive", "flat"):
-        return {"stddev": _NOISE_STDDEV, "sums": "errors of cells are independent: variances add up"}
-    return {"stddev": _LOWER_BOUND, "sums": _LOWER_BOUND}
 
 
 def combined_sub_query(state: HeatmapState) -> SubQuery:

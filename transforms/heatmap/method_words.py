@@ -11,27 +11,11 @@ from sfumato.schemas.release import CELLS_FILE
 from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import MapBody, Section
+from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.sections import Manifest, get
 from sfumato.transforms.text_tables import significant
 
-_LEVELS = "It has one sub-query for each level of the grid, from a few large cells to many small ones."
-_BEST = (
-    "has in each place the level that should err least, judged by the noisy sums: large cells blur, small ones "
-    "drown in noise."
-)
-_METHODS = {
-    "adaptive": "Each sub-query uses only the noisy sums before it to choose where to look more closely.",
-    "emd": "Each sub-query uses only the noisy sums before it to choose where to look more closely. The map is the one "
-    "without negative counts that differs least from all noisy sums, where a large cell weighs more than a small one.",
-    "flat": "It has one sub-query, of one level of the grid.",
-    "hierarchical": f"{_LEVELS} The map {_BEST} The other levels are not used there.",
-    "spatial_decomposition": f"{_LEVELS} Then all levels are made to agree: every cell holds the sum of the four "
-    f"inside it, and the surer a count, the more it weighs. The map {_BEST}",
-    "count_min": f"{_LEVELS} Each is a sketch, in which many cells share an entry. The map {_BEST}",
-    "adaptive_grid": "The first sub-query asks about a coarse grid. The second divides every cell by its noisy count, "
-    "the more finely the more users it has. Both answers make the map; the surer one weighs more.",
-}
 _NOISE = {
     Trust.CENTRAL: "A trusted curator saw the exact sums of the answers and added noise to each sum once. There was no "
     "secure aggregation.",
@@ -82,7 +66,7 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
         f"{significant(margin, 2)} users to each side. Crowded places are known well and quiet places poorly.",
         f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Several cells "
         "together are known better than each alone.",
-        _sizes(manifest, body),
+        _sizes(body),
     ]
     if cells > len(users.value):
         texts.append(
@@ -110,7 +94,7 @@ def how_it_was_made(manifest: Manifest) -> Section:
     others = "" if rotation is None else " The other users report nothing."
     texts = [
         f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {told}; what is used are "
-        f"sums of these reports with noise.{others} {_METHODS.get(method, '')}".strip()
+        f"sums of these reports with noise.{others} {_sentence_of(method)}".strip()
     ]
     if get(manifest, "parameters.keep_top") is not None:
         texts.append(f"Only the {manifest['parameters']['keep_top']:g}% of cells with the largest noisy sums are kept.")
@@ -137,10 +121,18 @@ def how_it_was_made(manifest: Manifest) -> Section:
     return Section(title="How it was made", paragraphs=texts)
 
 
-def _sizes(manifest: Manifest, body: MapBody) -> str:
+def _sentence_of(method: str) -> str:
+    """How a method of this name makes a map."""
+    if method not in METHODS:
+        return (
+            f"This version of sfumato does not have the method {method}: sfumato 0.1 of November 2026 or earlier has "
+            "it, or the program that made the map."
+        )
+    return METHODS[method].SENTENCE
+
+
+def _sizes(body: MapBody) -> str:
     levels = body.layers[-1].level
-    if get(manifest, "parameters.method") == "adaptive_grid":
-        return "The second grid's cells are cut into this map's squares, which share their users and noise by area."
     if levels and levels[0] == levels[-1]:
         return "All cells are of one size."
     return (

@@ -13,7 +13,6 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
 from sfumato.transforms.bisection import bisect
-from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -30,7 +29,7 @@ _COLLUDING = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The run that follows if users are spread evenly over the map. Exact for every method but the adaptive ones.
+    """The run that follows if users are spread evenly over the map. Exact but for a method with `max_query_entries`.
 
     Attributes:
         parameters: of the heatmap.
@@ -168,7 +167,7 @@ def plan_details(plan: Plan) -> str:
         + (" in one of " if state.has_disjoint_cohorts else " in ")
         + ("1 sub-query" if len(plan.sub_queries) == 1 else f"{len(plan.sub_queries):,} sub-queries"),
     ]
-    if (max_entries := own.method.max_query_entries()) is not None:
+    if (max_entries := own.method.max_query_entries(own.depth, own.categories)) is not None:
         lines.append(
             "this assumes evenly spread users; concentrated users lead to more entries, up to "
             f"{max_entries:,} a sub-query"
@@ -269,7 +268,6 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
 
 def _bounds(parameters: HeatmapParameters) -> list[str]:
     """Lines that hold for any number of users in any places."""
-    method, depth = parameters.method, parameters.depth
     rounds, delta = parameters.max_rounds(), ""
     if parameters.rho is not None:
         delta = f" and delta {parameters.delta:g}, with Gaussian noise"
@@ -281,9 +279,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
         lines.append(
             f"- the last sub-query counts by slot, {parameters.slots} in all: its noise is that of one slot's count"
         )
-    entries = method.max_query_entries()
-    if entries is None and isinstance(method, Adaptive):
-        entries = parameters.categories * 4**depth  # the finest tree
+    entries = parameters.method.max_query_entries(parameters.depth, parameters.categories)
     if entries is None:
         return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend on the number of users alone"]
     lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")

@@ -21,7 +21,7 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.heatmap.cells import answers_table, cells_table, totals_table
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
-from sfumato.transforms.heatmap.manifest import category_names, heatmap_manifest, uses_posterior
+from sfumato.transforms.heatmap.manifest import category_names, heatmap_manifest
 from sfumato.transforms.heatmap.nights_before import NIGHT_INTERVALS, NIGHT_STDDEV, Night, night_map, nights_content
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
@@ -71,7 +71,7 @@ def published_estimate(
     """
     users, _ = state.users_estimate()
     estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
-    unbiased = unbiased_counts(estimate, state) if uses_posterior(parameters) else None
+    unbiased = unbiased_counts(estimate, state) if parameters.method.errors == "posterior" else None
     rates = _rates(estimate, categories, state, state.results[-1])
     if state.rotation == 1:
         return estimate, unbiased, rates

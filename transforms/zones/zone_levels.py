@@ -90,7 +90,6 @@ class ZoneLevels(Method):
     """
 
     NAME: ClassVar[str] = "zones"
-    TEXT: ClassVar[str] = "every zone of every level that is asked"
     CATEGORIES: ClassVar[bool] = True
 
     zones: Zones

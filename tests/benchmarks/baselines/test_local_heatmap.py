@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.baselines.heatmap_methods import AdaptiveGrid
 from benchmarks.baselines.local_heatmap import RANDOMISED_RESPONSE, run_local, sum_reports
-from sfumato.transforms.heatmap.methods import Adaptive, AdaptiveGrid, Flat
+from sfumato.transforms.heatmap.methods import Adaptive, Flat
 
 DEPTH, CLIENTS = 4, 20_000
 

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
+from benchmarks.baselines.heatmap_methods import SpatialDecomposition
 from benchmarks.evaluation.cases import make_cases, parse_cases
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.methods.spatial_decomposition import SpatialDecomposition
 
 
 def test_settings_are_named_by_what_varies() -> None:
@@ -22,7 +22,7 @@ def test_settings_are_named_by_what_varies() -> None:
     assert cases[3].parameters.method.calibration == 0.2  # type: ignore[attr-defined]
 
 
-def test_parse_cases_reads_what_the_tables_state() -> None:
+def test_parse_cases_reads_what_the_tables_state(baselines: None) -> None:
     text = "--methods adaptive,flat --users 1000,2000 --schedule paper --split_count auto,10 --metrics mse,l1"
     cases, metrics = parse_cases(text)
     assert metrics == ("mse", "l1")

@@ -68,7 +68,9 @@ def test_the_truth_may_be_the_cohorts_and_blurred() -> None:
     ("method", "values"),
     [("hierarchical", {}), ("adaptive", {"schedule": ["paper"], "estimator": ["last"], "sub_query_share": [0.25]})],
 )
-def test_methods_with_levels_are_also_judged_by_the_best_of_them(method: str, values: dict[str, list[object]]) -> None:
+def test_methods_with_levels_are_also_judged_by_the_best_of_them(
+    baselines: None, method: str, values: dict[str, list[object]]
+) -> None:
     rows, (case,) = crowd(), cases(method, **values)
     chosen, by_truth = evaluate_case(case, rows, USERS, 1, Evaluation(("mse",)), rows.histogram(), KEY)
     assert by_truth.setting.method == method + BY_TRUTH

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baselines.heatmap_methods import BASELINES, AdaptiveGrid
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
@@ -264,15 +265,14 @@ def test_facts_tell_the_gamma_that_is_meant_and_the_rounding() -> None:
 
 
 @pytest.mark.parametrize("trust", ["secagg", "central"])
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_runs_with_independent_rounding(method: str, trust: str) -> None:
+@pytest.mark.parametrize("method", [*METHODS, *BASELINES])
+def test_every_method_runs_with_independent_rounding(baselines: None, method: str, trust: str) -> None:
     """What it says of its noise is that of gamma + d, and the counts are right within it."""
     depth, users, gamma, rng = 3, 400, 300, np.random.default_rng(0)
     values: dict[str, Any] = {"depth": depth, "contribution": "all", "gamma": gamma, "rounding": "independent"}
     values |= {"trust": trust, "epsilon": 20.0, "dropout": 0.2}
-    if method == "adaptive_grid":
-        values["grid_side"] = 4
-    parameters = heatmap_parameters(method, values)
+    own = AdaptiveGrid(grid_side=4) if method == "adaptive_grid" else METHODS[method]()
+    parameters = HeatmapParameters(method=own, **values)
     hashes = np.repeat(np.sort(rng.integers(0, 2**64, users, dtype=np.uint64)), 2)
     codes = np.sort(rng.integers(0, 4**depth, (users, 2)), axis=1).ravel().astype(np.uint64)
     total = stored_total(gamma, "independent")

@@ -157,11 +157,11 @@ def test_facts_tell_methods_with_equal_options_apart() -> None:
 
 
 def test_a_grid_has_every_combination_and_spares_methods_foreign_options() -> None:
-    values = {"epsilon": [0.5, 1.0], "calibration": [0.1, 0.2, 0.1], "level": [3], "margin": [0.1]}
-    grid = option_grid(["adaptive", "flat", "adaptive"], values, others=("margin",))
+    values = {"epsilon": [0.5, 1.0], "calibration": [0.1, 0.2, 0.1], "level": [3]}
+    grid = option_grid(["adaptive", "flat", "adaptive"], values)
     assert len(grid) == 2 * 2 + 2
-    assert ("adaptive", {"epsilon": 0.5, "calibration": 0.2, "margin": 0.1}) in grid
-    assert ("flat", {"epsilon": 1.0, "level": 3, "margin": 0.1}) in grid
+    assert ("adaptive", {"epsilon": 0.5, "calibration": 0.2}) in grid
+    assert ("flat", {"epsilon": 1.0, "level": 3}) in grid
 
 
 def test_a_grid_refuses_what_no_method_has_and_what_is_too_much() -> None:

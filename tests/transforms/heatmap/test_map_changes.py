@@ -247,7 +247,7 @@ def test_bad_arguments_are_named(
 
 def test_a_release_without_sums_or_of_another_job_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
     logs = sfumato.synth(tmp_path / "logs", users=2000, seed=5)
-    grid = sfumato.heatmap(logs, region=REGION, depth=4, method="hierarchical")
+    grid = sfumato.heatmap(logs, region=REGION, depth=4, method="emd")
     with pytest.raises(RequestError, match="errors of sums"):
         sfumato.changes(folders[0], grid)
     counted = sfumato.histogram(logs, column="infected", delta=1e-6)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
+from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import Adaptive
@@ -83,8 +84,8 @@ def test_a_private_count_of_the_users_is_planned_for() -> None:
     assert math.isclose(make_plan(HeatmapParameters(users=10_000, population=10**6, epsilon=2)).spent, 1.98)
 
 
-@pytest.mark.parametrize("method", ["hierarchical", "count_min", "adaptive_grid", "spatial_decomposition", "emd"])
-def test_a_map_of_several_answers_has_no_one_noise_to_be_seen_over(method: str) -> None:
+@pytest.mark.parametrize("method", ["emd", *BASELINES])
+def test_a_map_of_several_answers_has_no_one_noise_to_be_seen_over(baselines: None, method: str) -> None:
     made = make_plan(heatmap_parameters(method, {"users": 10_000, "depth": 5}))
     assert (made.min_visible_users, made.visible_level) == (None, None)
     assert make_plan(HeatmapParameters(users=10_000, depth=3)).visible_level <= 3

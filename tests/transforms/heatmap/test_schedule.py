@@ -205,7 +205,7 @@ def test_no_crumb_of_the_budget_is_left_that_buys_nothing(share: float, epsilon:
     ],
 )
 def test_a_gamma_that_a_later_sub_query_could_not_bear_is_refused_before_the_first(
-    method: str, values: dict[str, float]
+    baselines: None, method: str, values: dict[str, float]
 ) -> None:
     parameters = heatmap_parameters(method, {"contribution": "all", **values})
     with pytest.raises(RequestError, match=r"gamma: .* too large"):

@@ -138,7 +138,7 @@ def test_the_finest_grid_of_all_is_read_back() -> None:
         ("emd", {"contribution": "one"}),
     ],
 )
-def test_a_release_by_any_method_is_read_back_as_its_map(method: str, values: dict[str, Any]) -> None:
+def test_a_release_by_any_method_is_read_back_as_its_map(baselines: None, method: str, values: dict[str, Any]) -> None:
     categories = values.pop("categories", 1) if "categories" in values else 1
     common = {"depth": DEPTH, "population": 3000, "shard_size": 300, "dropout": 0.5, "epsilon": 2.0}
     parameters = heatmap_parameters(method, {**common, **values}, categories)

@@ -40,5 +40,5 @@ def test_independent_errors_add_up_by_their_squares(tmp_path) -> None:
 
 
 def test_methods_that_cannot_know_their_error_say_lower_bound() -> None:
-    assert "lower bound" in city_release("count_min", depth=4).manifest["errors"]["stddev"]
+    assert "lower bound" in city_release("emd", depth=4).manifest["errors"]["stddev"]
     assert "totals.parquet" in city_release("adaptive").manifest["errors"]["sums"]

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from benchmarks.baselines.heatmap_methods.adaptive_grid import GridEncoding
+from benchmarks.baselines.heatmap_methods.count_min import SketchEncoding
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.methods.adaptive_grid import GridEncoding
-from sfumato.transforms.heatmap.methods.count_min import SketchEncoding
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits

@@ -16,6 +16,7 @@ import pytest
 import shapely
 from scipy import stats
 
+from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import RELEASE_ZONES_SCHEMA
@@ -100,8 +101,8 @@ def test_a_cut_cell_adds_to_the_error(releases: dict[str, Release]) -> None:
     assert row["low"] < row["users"] < row["high"]
 
 
-@pytest.mark.parametrize("method", ["count_min", "hierarchical", "adaptive_grid", "spatial_decomposition"])
-def test_a_method_without_errors_of_sums_is_refused(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["emd", *BASELINES])
+def test_a_method_without_errors_of_sums_is_refused(baselines: None, method: str, tmp_path: Path) -> None:
     release = published(tmp_path / "release", method)
     with pytest.raises(RequestError, match="does not state errors of sums of cells"):
         zones_of_release(release, zones_from([BOX]))

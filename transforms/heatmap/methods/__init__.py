@@ -1,16 +1,13 @@
-"""The methods of making heatmaps. A new one is a module here with an `encode` and a `decode`, and a line in METHODS."""
+"""The methods of making heatmaps, by name. One that a program adds to METHODS is taken by every job of that program.
+
+A method is a class with a `next_query` and a `decode`. What is asked of it elsewhere, it says itself: see `Method`.
+"""
 
 from sfumato.transforms.heatmap.methods.adaptive import Adaptive
-from sfumato.transforms.heatmap.methods.adaptive_grid import AdaptiveGrid
-from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.count_min import CountMin
+from sfumato.transforms.heatmap.methods.base import Errors, Method
 from sfumato.transforms.heatmap.methods.emd import Emd
 from sfumato.transforms.heatmap.methods.flat import Flat
-from sfumato.transforms.heatmap.methods.hierarchical import Hierarchical
-from sfumato.transforms.heatmap.methods.spatial_decomposition import SpatialDecomposition
 
-METHODS: dict[str, type[Method]] = {
-    method.NAME: method for method in (Adaptive, Flat, Hierarchical, CountMin, AdaptiveGrid, SpatialDecomposition, Emd)
-}
+METHODS: dict[str, type[Method]] = {method.NAME: method for method in (Adaptive, Flat, Emd)}
 
-__all__ = ["METHODS", "Adaptive", "Emd", "Flat", "Method"]
+__all__ = ["METHODS", "Adaptive", "Emd", "Errors", "Flat", "Method"]

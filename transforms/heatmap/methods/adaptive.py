@@ -13,7 +13,7 @@ from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.checks import check_integer
-from sfumato.transforms.heatmap.methods.base import Method
+from sfumato.transforms.heatmap.methods.base import Errors, Method
 from sfumato.transforms.heatmap.methods.few_queries import MIN_ENTRIES, FewQueries
 from sfumato.transforms.heatmap.methods.paper_schedule import PaperSchedule, Target
 from sfumato.transforms.heatmap.posterior.estimator import Estimator, decode
@@ -47,7 +47,7 @@ class Adaptive(Method):
     """
 
     NAME: ClassVar[str] = "adaptive"
-    TEXT: ClassVar[str] = "a quadtree refined sub-query by sub-query (Bagdasaryan et al.)"
+    SENTENCE: ClassVar[str] = "Each sub-query uses only the noisy sums before it to choose where to look more closely."
     CATEGORIES: ClassVar[bool] = True
     STARTS_WARM: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
@@ -129,8 +129,13 @@ class Adaptive(Method):
     def max_rounds(self, depth: int) -> int:
         return self._algorithm.max_rounds(depth)
 
-    def max_query_entries(self) -> int | None:
-        return None if self.schedule == "paper" else self.max_entries
+    @property
+    def errors(self) -> Errors:
+        return "posterior" if self.estimator == "bayes" else "independent"
+
+    def max_query_entries(self, depth: int, categories: int) -> int | None:
+        """See Method.max_query_entries. The paper's schedule has no bound but the finest tree."""
+        return categories * 4**depth if self.schedule == "paper" else self.max_entries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
         return self._algorithm.next_query(state, depth)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.checks import check_declared
@@ -14,6 +14,7 @@ from sfumato.transforms.locations.users import Contribution as Contribution
 
 MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: every shard pays for every entry of a complete level
 MIN_LEVEL_SHARE = 1e-4  # of epsilon, for a level: well above the minimum of `schedule`, 1e-5
+Errors = Literal["independent", "posterior", "lower bound"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Method(ABC):
 
     Attributes:
         NAME: of the command line.
-        TEXT: one line for the help.
+        SENTENCE: for the page of a release, of how the sub-queries and the map are made; empty for none.
         CONTRIBUTION: what a user adds by default: one of their locations, or a distribution over all of them.
         CATEGORIES: whether it can count by category (auxiliary data). All its encodings are then of trees.
         LAST_QUERY_COVERS_MAP: whether the last result has an entry for every finest cell of the map.
@@ -32,7 +33,7 @@ class Method(ABC):
     """
 
     NAME: ClassVar[str]
-    TEXT: ClassVar[str]
+    SENTENCE: ClassVar[str] = ""
     CONTRIBUTION: ClassVar[Contribution] = "one"
     CATEGORIES: ClassVar[bool] = False
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = False
@@ -62,12 +63,21 @@ class Method(ABC):
         """Raises RequestError if the method cannot count by so many slots of time."""
         raise RequestError(f"slots: method {self.NAME} makes no maps of slots; use adaptive")
 
+    @property
+    def errors(self) -> Errors:
+        """What a cell's standard deviation is, and so whether a release states errors of sums of cells.
+
+        independent: of noise that adds up by variances. posterior: of a posterior, whose release has a table for sums.
+        lower bound: of the noise alone, where the map has other errors. Such a release makes no zones and no changes.
+        """
+        return "lower bound"
+
     @abstractmethod
     def max_rounds(self, depth: int) -> int:
         """The largest number of sub-queries in one run, without the one by slots."""
 
-    def max_query_entries(self) -> int | None:
-        """The largest number of vector entries of a sub-query; None if it does not depend on the data."""
+    def max_query_entries(self, depth: int, categories: int) -> int | None:
+        """The largest number of vector entries of a sub-query; None if the plan of evenly spread users is exact."""
         return None
 
     @abstractmethod

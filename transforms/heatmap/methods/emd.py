@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
+from sfumato.transforms.heatmap.methods.adaptive import Adaptive
 from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
@@ -41,7 +42,10 @@ class Emd(Method):
     """
 
     NAME: ClassVar[str] = "emd"
-    TEXT: ClassVar[str] = "the largest cells of every level and a linear program (Ghazi et al.), for few users"
+    SENTENCE: ClassVar[str] = (
+        f"{Adaptive.SENTENCE} The map is the one without negative counts that differs least from all noisy sums, where "
+        "a large cell weighs more than a small one."
+    )
     CONTRIBUTION: ClassVar[Contribution] = "all"
 
     emd_width: Annotated[int, Interval(ge=1, le=MAX_WIDTH)] = 20

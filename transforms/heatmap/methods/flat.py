@@ -16,7 +16,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.checks import check_integer
-from sfumato.transforms.heatmap.methods.base import Method, check_uniform
+from sfumato.transforms.heatmap.methods.base import Errors, Method, check_uniform
 from sfumato.transforms.heatmap.posterior.estimator import Estimator, decode
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -33,7 +33,7 @@ class Flat(Method):
     """
 
     NAME: ClassVar[str] = "flat"
-    TEXT: ClassVar[str] = "every cell of one level, the whole budget at once"
+    SENTENCE: ClassVar[str] = "It has one sub-query, of one level of the grid."
     CATEGORIES: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
@@ -55,6 +55,10 @@ class Flat(Method):
         super().check_use(categories, central)
         if categories > 1 and self.keep_top < 100:
             raise RequestError("keep_top: cells that are not kept have no rate; leave it out with auxiliary")
+
+    @property
+    def errors(self) -> Errors:
+        return "posterior" if self.estimator == "bayes" else "independent"
 
     def max_rounds(self, depth: int) -> int:
         return 1

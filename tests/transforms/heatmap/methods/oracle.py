@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 
@@ -77,23 +76,6 @@ def position(code: int, depth: int) -> tuple[int, int]:
     for level in reversed(range(depth)):
         x, y = 2 * x + (code >> (2 * level + 1) & 1), 2 * y + (code >> (2 * level) & 1)
     return x, y
-
-
-def rectangle(
-    x: int, y: int, depth: int, side: int, divisions: tuple[int, ...]
-) -> tuple[Fraction, Fraction, Fraction, Fraction]:
-    """Which rectangle of an adaptive grid holds the cell (x, y): its cell of the first grid and its place in that.
-
-    A first cell holds the finest cells whose western and northern border lies in it, and so with what it is divided in.
-    """
-    edge = 1 << depth
-    column, row = (next(i for i in range(side) if Fraction(at, edge) < Fraction(i + 1, side)) for at in (x, y))
-    n = divisions[row * side + column]
-    inner = []
-    for at, part in ((x, column), (y, row)):
-        mine = [i for i in range(edge) if Fraction(part, side) <= Fraction(i, edge) < Fraction(part + 1, side)]
-        inner.append(next(i for i in range(n) if Fraction(mine.index(at), len(mine)) < Fraction(i + 1, n)))
-    return (row, column, inner[1], inner[0])
 
 
 def run(parameters: HeatmapParameters, group: ShardGroup, noise: bool = True) -> HeatmapState:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.heatmap.methods.pyramid import Pyramid
+from benchmarks.baselines.heatmap_methods.pyramid import BEST, LEVELS, Pyramid
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Hierarchical(Pyramid):
     """Each level is estimated by its own counts alone."""
 
     NAME: ClassVar[str] = "hierarchical"
-    TEXT: ClassVar[str] = "every level of the quadtree at an equal share of epsilon; each place shows its best level"
+    SENTENCE: ClassVar[str] = f"{LEVELS} {BEST} The other levels are not used there."
 
     def weights(self, depth: int) -> NDArray[np.float64]:
         return np.ones(depth)

@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
+from benchmarks.baselines.heatmap_methods.count_min import CountMin, SketchEncoding
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.methods.count_min import CountMin, SketchEncoding
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import HeatmapState
 from tests.statistics import FLAKE_RATE

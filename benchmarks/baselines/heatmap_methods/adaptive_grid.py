@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from annotated_types import Interval
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.checks import check_integer
+from sfumato.transforms.checks import check_integer, check_number
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
@@ -113,15 +112,24 @@ class AdaptiveGrid(Method):
     Attributes:
         grid_side: cells a side of the first grid.
         grid_share: alpha, the first grid's share of epsilon.
-        grid_constant: c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2.
+        grid_constant: c2.
     """
 
     NAME: ClassVar[str] = "adaptive_grid"
-    TEXT: ClassVar[str] = "a coarse grid, each cell of which is then divided by its count (Qardaji et al.)"
+    SENTENCE: ClassVar[str] = (
+        "The first sub-query asks about a coarse grid. The second divides every cell by its noisy count, the more "
+        "finely the more users it has. Both answers make the map; the surer one weighs more. The second grid's cells "
+        "are cut into this map's squares, which share their users and noise by area."
+    )
 
-    grid_side: Annotated[int, Interval(ge=1, le=_MAX_GRID_SIDE)] = 10
-    grid_share: Annotated[float, Interval(gt=0, lt=1)] = 0.5
-    grid_constant: Annotated[float, Interval(gt=0, lt=1000000000.0)] = 10.0
+    grid_side: int = 10
+    grid_share: float = 0.5
+    grid_constant: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_integer("grid_side", self.grid_side, 1, _MAX_GRID_SIDE)
+        check_number("grid_share", self.grid_share, gt=0, lt=1)
+        check_number("grid_constant", self.grid_constant, gt=0, lt=1e9)
 
     def check(self, depth: int) -> None:
         check_integer("grid_side", self.grid_side, 1, 1 << _level(depth))

@@ -15,6 +15,13 @@ from sfumato.transforms.heatmap.posterior.estimator import sampling_of
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 
+# Sentences for the page of a release.
+LEVELS = "It has one sub-query for each level of the grid, from a few large cells to many small ones."
+BEST = (
+    "The map has in each place the level that should err least, judged by the noisy sums: large cells blur, small ones "
+    "drown in noise."
+)
+
 
 class Pyramid(Method):
     """One sub-query for each level 1..depth. The map has in each subregion the level that should err least.

@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.baselines.heatmap_methods.hierarchical import Hierarchical
+from benchmarks.baselines.heatmap_methods.pyramid import choose_levels, gain_of_splits, pruned
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
-from sfumato.transforms.heatmap.methods.hierarchical import Hierarchical
-from sfumato.transforms.heatmap.methods.pyramid import choose_levels, gain_of_splits, pruned
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate
 from tests.transforms.heatmap.methods.oracle import check_counts, group_of, run, some_rows, spread

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from annotated_types import Interval
 from numpy.typing import NDArray
 
+from benchmarks.baselines.heatmap_methods.pyramid import BEST, LEVELS, Pyramid
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 
 
@@ -23,15 +23,15 @@ class SpatialDecomposition(Pyramid):
     """
 
     NAME: ClassVar[str] = "spatial_decomposition"
-    TEXT: ClassVar[str] = (
-        "every level at a geometric share of epsilon, made consistent; each place shows its best level"
+    SENTENCE: ClassVar[str] = (
+        f"{LEVELS} Then all levels are made to agree: every cell holds the sum of the four inside it, and the surer a "
+        f"count, the more it weighs. {BEST}"
     )
 
-    budget_doubling: Annotated[float, Interval(ge=-1000, le=1000)] = 3.0
+    budget_doubling: float = 3.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if abs(self.budget_doubling) < 0.5:
+        if not 0.5 <= abs(self.budget_doubling) < math.inf:
             raise RequestError(f"budget_doubling: must be a number >= 0.5 or <= -0.5, got {self.budget_doubling}")
 
     def weights(self, depth: int) -> NDArray[np.float64]:

@@ -1,14 +1,15 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baselines.heatmap_methods.adaptive_grid import AdaptiveGrid, GridEncoding, constrained
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import interleave
-from sfumato.transforms.heatmap.methods.adaptive_grid import AdaptiveGrid, GridEncoding, constrained
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup
@@ -17,7 +18,6 @@ from tests.transforms.heatmap.methods.oracle import (
     group_of,
     least_squares,
     position,
-    rectangle,
     run,
     some_rows,
     spread,
@@ -25,6 +25,23 @@ from tests.transforms.heatmap.methods.oracle import (
 
 DEPTH = 5
 METHOD = AdaptiveGrid(grid_side=3)
+
+
+def rectangle(
+    x: int, y: int, depth: int, side: int, divisions: tuple[int, ...]
+) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+    """Which rectangle of an adaptive grid holds the cell (x, y): its cell of the first grid and its place in that.
+
+    A first cell holds the finest cells whose western and northern border lies in it, and so with what it is divided in.
+    """
+    edge = 1 << depth
+    column, row = (next(i for i in range(side) if Fraction(at, edge) < Fraction(i + 1, side)) for at in (x, y))
+    n = divisions[row * side + column]
+    inner = []
+    for at, part in ((x, column), (y, row)):
+        mine = [i for i in range(edge) if Fraction(part, side) <= Fraction(i, edge) < Fraction(part + 1, side)]
+        inner.append(next(i for i in range(n) if Fraction(mine.index(at), len(mine)) < Fraction(i + 1, n)))
+    return (row, column, inner[1], inner[0])
 
 
 def all_entries(grid: GridEncoding) -> np.ndarray:

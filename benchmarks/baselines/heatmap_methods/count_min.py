@@ -6,16 +6,15 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
-from annotated_types import Interval
 from numpy.typing import NDArray
 
+from benchmarks.baselines.heatmap_methods.pyramid import BEST, LEVELS, Pyramid
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.checks import check_integer
+from sfumato.transforms.checks import check_choice, check_integer
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL
-from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy import keys
@@ -27,8 +26,7 @@ _MAX_ROWS, _MAX_ENTRIES = 256, 4**MAX_UNIFORM_LEVEL
 _BLOCK_CELLS = 1 << 14  # cells that are looked up at once
 # How a cell's entries, one a row, become its count; and the count's standard deviation, by the number of rows, in
 # standard deviations of one entry.
-SketchEstimate = Literal["mean", "median", "min"]
-_ESTIMATES: dict[SketchEstimate, tuple[Callable[..., NDArray[np.float64]], Callable[[int], float]]] = {
+_ESTIMATES: dict[str, tuple[Callable[..., NDArray[np.float64]], Callable[[int], float]]] = {
     "mean": (np.mean, lambda rows: rows**-0.5),
     "median": (np.median, lambda rows: min(1.0, (math.pi / 2 / rows) ** 0.5)),  # of many normal values
     "min": (np.min, lambda rows: 1.0),  # at most about that, and far too low
@@ -104,8 +102,8 @@ class SketchEncoding(Encoding):
 class CountMin(Pyramid):
     """A sketch of each level.
 
-    sketch_width: entries in a row. sketch_rows: each location adds to one entry in each. sketch_estimate: how the
-    entries of a cell become its count: their mean or median, minus collisions, or their minimum.
+    sketch_width: entries in a row. sketch_rows: each location adds to one entry in each. sketch_estimate: how a cell's
+    entries become its count.
 
     `mean` is the best linear unbiased estimate for any noise, and the best of all for normal noise, such as the sum of
     many shards' noise. `median` is robust to heavy collisions, which are small beside noise of sensitivity 20. `min` is
@@ -114,16 +112,15 @@ class CountMin(Pyramid):
     """
 
     NAME: ClassVar[str] = "count_min"
-    TEXT: ClassVar[str] = (
-        "a count-min sketch of every level at an equal share of epsilon; each place shows its best level"
-    )
+    SENTENCE: ClassVar[str] = f"{LEVELS} Each is a sketch, in which many cells share an entry. {BEST}"
 
-    sketch_width: Annotated[int, Interval(ge=2, le=_MAX_ENTRIES)] = 2000
-    sketch_rows: Annotated[int, Interval(ge=1, le=_MAX_ROWS)] = 20
-    sketch_estimate: SketchEstimate = "mean"
+    sketch_width: int = 2000
+    sketch_rows: int = 20
+    sketch_estimate: str = "mean"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_choice("sketch_estimate", self.sketch_estimate, _ESTIMATES)
+        check_integer("sketch_rows", self.sketch_rows, 1, _MAX_ROWS)
         check_integer("sketch_width", self.sketch_width, 2, _MAX_ENTRIES // self.sketch_rows)
 
     def weights(self, depth: int) -> NDArray[np.float64]:

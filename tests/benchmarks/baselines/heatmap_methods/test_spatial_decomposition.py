@@ -4,9 +4,9 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.baselines.heatmap_methods.pyramid import Pyramid, choose_levels, pruned
+from benchmarks.baselines.heatmap_methods.spatial_decomposition import SpatialDecomposition, consistent_levels
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.methods.pyramid import Pyramid, choose_levels, pruned
-from sfumato.transforms.heatmap.methods.spatial_decomposition import SpatialDecomposition, consistent_levels
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from tests.transforms.heatmap.methods.oracle import group_of, least_squares, run, some_rows
 
