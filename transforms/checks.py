@@ -34,7 +34,7 @@ class Declared(NamedTuple):
 
 
 @functools.cache
-def declared_of(owner: type) -> dict[str, Declared]:
+def declared_of(owner: type[Any]) -> dict[str, Declared]:
     """Returns what a dataclass declares of its fields, by name."""
     hints = get_type_hints(owner, include_extras=True)
     return {one.name: _parsed(hints[one.name]) for one in fields(owner)}
@@ -60,7 +60,7 @@ def check_declared(options: Any) -> None:
 
     Numbers are checked where the annotation declares their bounds.
     """
-    for name, declared in declared_of(type(options)).items():
+    for name, declared in declared_of(options.__class__).items():
         value = getattr(options, name)
         if declared.kind is None or (value is None and declared.optional):
             continue

@@ -180,7 +180,7 @@ QUICK = [
     ["histogram", *FILES, "--column", "kind", "--contact", "limited"],
     ["hotspots", *FILES, "--column", "kind", "--levels", "40"],
     ["quantiles", *FILES, "--column", "km", "--range", "0,1", "--quantiles", "1.5"],
-    ["moments", *FILES, "--column", "km", "--epsilon", "1", "--bits_per_client", "2"],
+    ["moments", *FILES, "--column", "km", "--epsilon", "1", "--bits_per_client", "20"],
     ["moments", *FILES, "--column", "km", "--epsilon", "1", "--warm_start", "nowhere"],
     ["heatmap", *HEATMAP, "--warm_start", "nowhere"],
     ["heatmap", *HEATMAP, "--delta", "1e-20"],

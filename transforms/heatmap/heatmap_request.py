@@ -79,7 +79,7 @@ def location_columns(request: LogColumns) -> LocationColumns:
         known = request.categories
         auxiliary = Auxiliary(request.auxiliary, assumed=True) if known is None else Auxiliary(request.auxiliary, known)
     slots = None
-    if isinstance(request, SlotColumns) and request.slots is not None and request.time_column is not None:
+    if isinstance(request, HeatmapRequest) and request.slots is not None and request.time_column is not None:
         slots = Slots.parse(request.time_column, request.slots, UTC if request.time_zone is None else request.time_zone)
     axes = request.axes if isinstance(request, HeatmapRequest) else None
     longitude, latitude = axes or (request.longitude_column, request.latitude_column)
@@ -92,7 +92,7 @@ def location_columns(request: LogColumns) -> LocationColumns:
         max_dwell=DEFAULT_MAX_DWELL if request.max_dwell is None else request.max_dwell,
         auxiliary=auxiliary,
         slots=slots,
-        records_per_user=(request.records_per_user or 1) if isinstance(request, SlotColumns) else 1,
+        records_per_user=(request.records_per_user or 1) if isinstance(request, HeatmapRequest) else 1,
     )
 
 
