@@ -23,8 +23,7 @@ from sfumato.schemas.region import Region
 from sfumato.schemas.release import CHANGES_FILE
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.heatmap.changes_files import compare_releases, finer_grid
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
-from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
+from sfumato.transforms.heatmap.heatmap_request import PlanRequest
 from sfumato.transforms.heatmap.plan import Plan, make_plan
 from sfumato.transforms.heatmap.rotation_plan import RotationPlan, make_rotation_plan
 from sfumato.transforms.release.published_release import data_frame, read_part
@@ -477,8 +476,8 @@ def plan(
         epsilon: privacy budget of the complete release.
         depth: the finest grid has 2^depth x 2^depth cells.
         method: see `heatmap`.
-        nights: compare the numbers of rotating cohorts for a map every night; epsilon is then of any so many nights in
-            a row.
+        nights: compare the numbers of rotating cohorts for a map every night; epsilon then covers any N consecutive
+            nights.
         **options: any other option of `sfumato plan`.
 
     Returns:
@@ -497,13 +496,11 @@ def plan(
     """
     given = {"users": users, "epsilon": epsilon, "depth": depth, "method": method, "nights": nights, **options}
     request = request_of("plan", given)
-    assert isinstance(request, PlanOptions)
-    settings = option_grid(request.method, lists_of(request, PLANNED))
+    assert isinstance(request, PlanRequest)
+    settings = request.settings()
     if len(settings) > 1:
-        raise RequestError("plan: give one value an option; `sfumato plan` compares several")
-    ((chosen, values),) = settings
-    parameters = heatmap_parameters(chosen, values)
-    return make_plan(parameters) if nights is None else make_rotation_plan(parameters, nights)
+        raise RequestError("plan: give one value for each option; `sfumato plan` compares several")
+    return make_plan(settings[0]) if nights is None else make_rotation_plan(settings[0], nights)
 
 
 def _publish(

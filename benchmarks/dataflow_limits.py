@@ -123,13 +123,13 @@ def _graph(depth: int, files: int) -> Graph:
             put(f"{BUCKET}/logs/part-{number:05d}-of-{files:05d}.parquet", content.getvalue())
         config = Path(folder) / "dry.yaml"
         shipped = (resources.files("sfumato.runner_configs") / "dataflow.yaml").read_text()
-        config.write_text(f'{shipped}\ndry_run: "True"\n')
+        config.write_text(f'{shipped}\nregion: us-central1\ndry_run: "True"\n')
         DataflowRunner.run_pipeline = watch
         try:
             job = ["heatmap", "--input", f"{BUCKET}/logs", "--output", f"{BUCKET}/out", "--depth", str(depth)]
             job += ["--region", str(DEFAULT_REGION), "--runner_config", str(config), "--project", "a-project"]
             job += ["--temp_location", f"{BUCKET}/temp", "--key_file", f"{BUCKET}/key"]
-            if cli.main([*job, "--dataflow_region", "us-central1"]):
+            if cli.main(job):
                 raise SystemExit("the job was refused")
         finally:
             DataflowRunner.run_pipeline = submit

@@ -17,7 +17,7 @@ from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
+from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.nights_before import Night, nights_before
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
@@ -41,11 +41,11 @@ class HeatmapJob(ReleaseJob):
     RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = IN_COLUMNS
 
-    request: HeatmapOptions
+    request: HeatmapRequest
     warm_start: WarmStart | None = None
 
     @classmethod
-    def of(cls, request: HeatmapOptions) -> HeatmapJob:
+    def of(cls, request: HeatmapRequest) -> HeatmapJob:
         """The job of a request. Raises RequestError."""
         return cls(request, requested_start(request))
 
@@ -66,7 +66,7 @@ class HeatmapJob(ReleaseJob):
 
     def accuracy(self) -> str:
         parameters = self.request.parameters
-        users = parameters.population or parameters.users or TYPICAL_USERS
+        users = parameters.population or TYPICAL_USERS
         asked = replace(parameters, rotation=1, users=max(users // parameters.rotation, 1))
         noise = parameters.rotation * make_plan(asked, self.prior).noise_stddev
         return f"noise of ±{significant(1.96 * noise)} users (95%) on a count, if {users:,} take part"
@@ -122,7 +122,7 @@ class HeatmapJob(ReleaseJob):
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         request, parameters = self.request, self.request.parameters
-        grid, blur = Grid(request.region, parameters.depth), request.blur
+        grid = Grid(request.region, parameters.depth)
         heatmap = PrivateHeatmap(
             request.region, parameters, key, request.columns, inputs.spill, self.prior, inputs.admit, self.asked
         )
@@ -130,7 +130,7 @@ class HeatmapJob(ReleaseJob):
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
             nights = None if night is None else Night(night, nights_before(folders, night))
-            return release_files(state, parameters, with_charge(metadata), grid, blur, nights)
+            return release_files(state, parameters, with_charge(metadata), grid, nights)
 
         return (
             root
@@ -141,7 +141,7 @@ class HeatmapJob(ReleaseJob):
         )
 
 
-def run(request: HeatmapOptions, settings: RunnerSettings) -> int:
+def run(request: HeatmapRequest, settings: RunnerSettings) -> int:
     """Runs the job to the end. Raises RequestError or DataError."""
     run_release(HeatmapJob.of(request), settings)
     return 0

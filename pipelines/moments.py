@@ -51,7 +51,6 @@ class MomentsJob(ReleaseJob):
         "longitude_column": "longitude",
         "group_by": "group",
         "no_dp": "epsilon",
-        "weight_power": "weighted_power",
         "tuning": "first_share",
         "group_epsilon": "release_epsilon",
         "second_column": "second",
@@ -141,7 +140,7 @@ class MomentsJob(ReleaseJob):
         else:
             assert meter is not None
             measured = paths | "Push" >> PushBits(
-                self.values, plan, key, grouping, cap=meter.cap, spill=spill, admit=admit
+                self.values, plan, key, grouping, spill=spill, admit=admit
             )  # MomentsState
 
             def files_of(state: Any) -> dict[str, bytes]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
-from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
+from sfumato.transforms.heatmap.heatmap_request import PlanRequest
 from sfumato.transforms.heatmap.plan import Plan, make_plan, percent, plan_details, trust_table
 from sfumato.transforms.heatmap.rotation_plan import make_rotation_plan, rotation_table
 from sfumato.transforms.text_tables import markdown_table, significant
@@ -14,10 +13,9 @@ from sfumato.transforms.text_tables import markdown_table, significant
 _ALWAYS = ("users", "epsilon")  # columns of every summary
 
 
-def run(request: PlanOptions) -> int:
+def run(request: PlanRequest) -> int:
     """Prints the plan of a request. Raises RequestError."""
-    lists = lists_of(request, PLANNED)
-    settings = [heatmap_parameters(method, chosen) for method, chosen in option_grid(request.method, lists)]
+    settings = request.settings()
     if request.nights is not None:
         sys.stdout.write(rotation_table(make_rotation_plan(settings[0], request.nights)))
         return 0
@@ -25,7 +23,7 @@ def run(request: PlanOptions) -> int:
     if len(plans) == 1:
         sys.stdout.write(f"{plan_details(plans[0])}\nEach trust model (--trust):\n\n{trust_table(plans[0].parameters)}")
     else:
-        varied = [name for name, given in lists.items() if name in _ALWAYS or len(given) > 1]
+        varied = [name for name, given in request.values().items() if name in _ALWAYS or len(given) > 1]
         sys.stdout.write(summary(plans, varied))
     return 0
 

@@ -38,8 +38,8 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.query_files import count_queries, read_queries
-from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_options, method_texts
-from sfumato.transforms.ranges.ranges_request import SHARDS, RangesOptions
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
+from sfumato.transforms.ranges.ranges_request import METHOD_OPTIONS, SHARDS, RangesRequest
 from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -60,17 +60,17 @@ class RangesJob(ReleaseJob):
     RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
-        **dict.fromkeys(method_options(), "options"),
+        **dict.fromkeys(METHOD_OPTIONS, "options"),
         **dict.fromkeys((*SHARDS, "depth"), "heatmap"),
     }
 
-    request: RangesOptions
+    request: RangesRequest
     plan: RangesPlan
 
     @classmethod
-    def of(cls, request: RangesOptions) -> RangesJob:
+    def of(cls, request: RangesRequest) -> RangesJob:
         """The job of a request. Raises RequestError."""
-        workload = request.given(["workload"]).get("workload")
+        workload = request.workload
         if workload is None:
             return cls(request, requested_ranges(request))
         assert request.region is not None
@@ -119,7 +119,7 @@ class RangesJob(ReleaseJob):
         )
 
 
-def run(request: RangesOptions, settings: RunnerSettings) -> int:
+def run(request: RangesRequest, settings: RunnerSettings) -> int:
     """Runs the job to the end. Raises RequestError or DataError."""
     if request.release is not None:
         return build_from_heatmap(request)
@@ -186,7 +186,7 @@ def ranges_plan_text(plan: RangesPlan) -> str:
 # --- from a published heatmap ---
 
 
-def build_from_heatmap(request: RangesOptions) -> int:
+def build_from_heatmap(request: RangesRequest) -> int:
     """Makes a model from a published heatmap. Raises RequestError."""
     release = open_heatmap(str(request.release))
     sizes = Sizes(*request.sizes)
@@ -241,7 +241,7 @@ def _metadata(release: HeatmapRelease, sizes: Sizes, release_id: str | None) -> 
     randomness = release.manifest["privacy"]["randomness"]
     source = {"release_id": release.manifest["release_id"], "digest": release.digest}
     return ReleaseMetadata(
-        job=RangesOptions.JOB,
+        job=RangesRequest.JOB,
         release_id=release_id or uuid.uuid4().hex,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         randomness=randomness["source"],

@@ -37,7 +37,7 @@ from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptio
 from sfumato.schemas.requests.refresh_days import RefreshRequest
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.transforms.files import read_file
-from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
+from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.rotation_plan import make_rotation_plan
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
@@ -53,7 +53,7 @@ _MAX_ADDED = 31  # nights whose answers a release adds to the state that it star
 # Options that stand at the top of the configuration, or that a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_users", "allow_reuse", "day_column", "day_zone", "warm_start", "night", "rotation", "corrects", "seed",
+    "min_users", "allow_reuse", "day_column", "warm_start", "night", "rotation", "corrects", "seed",
     "overwrite", "dry_run", *RunnerOptions.model_fields,
 })  # fmt: skip
 
@@ -262,7 +262,7 @@ class Refresh:
             **(given or {}),
         }
         if (rows := config.rows_of_day) is not None:
-            values |= {"day_column": rows.time_column, "day_zone": rows.time_zone}
+            values |= {"day_column": rows.time_column, "time_zone": rows.time_zone}
         if config.rotation > 1:
             values["rotation"] = Rotation.of_night(day, config.rotation)
         if self._follows_nights(day):
@@ -283,7 +283,7 @@ class Refresh:
         limit, request = self.config.budget[-1], example_request(self.config)
         earlier = [release for name, release in sorted(releases.items()) if name < str(day)]
         users = float(((earlier[-1].manifest.get("results") or {}) if earlier else {}).get("users", 0))
-        if not isinstance(request, HeatmapOptions) or users < 1 or not 1 < limit.days <= MAX_COHORTS:
+        if not isinstance(request, HeatmapRequest) or users < 1 or not 1 < limit.days <= MAX_COHORTS:
             return None
         epsilon, delta = float(limit.epsilon), float(limit.delta)
         try:
@@ -325,7 +325,7 @@ class Refresh:
             LedgerError: one of them is gone, or a file that is read of it is gone or changed.
         """
         request = example_request(self.config)
-        if not isinstance(request, HeatmapOptions) or not self.config.warm_start:
+        if not isinstance(request, HeatmapRequest) or not self.config.warm_start:
             return []
         if reservation is not None:
             by_id = {release.manifest["release_id"]: release for release in nights.complete.values()}
@@ -460,9 +460,12 @@ def read_config(path: str) -> RefreshConfig:
     for name in config.beam:
         if name in (names | _OWN) - {"region"}:
             raise RequestError(f"config: beam: {name} is an option of sfumato's own; set it at the top or in options")
-    if config.rotation > 1 and not isinstance(example_request(config), HeatmapOptions):
+    if config.rotation > 1 and not isinstance(example_request(config), HeatmapRequest):
         raise RequestError(f"config: rotation: only a heatmap asks rotating cohorts, and the job is {config.job}")
     example_request(config)
+    rows = config.rows_of_day
+    if rows is not None and config.options.get("time_zone", rows.time_zone) != rows.time_zone:
+        raise RequestError(f"config: time_zone: must be that of rows_of_day, {rows.time_zone}; leave it out")
     return config
 
 

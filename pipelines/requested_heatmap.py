@@ -7,14 +7,14 @@ from dataclasses import replace
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE
-from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
+from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.warm_start import MAX_CELLS, WarmStart, check_prior
 from sfumato.transforms.release.published_release import open_release
 
 
-def requested_start(request: HeatmapOptions) -> WarmStart | None:
+def requested_start(request: HeatmapRequest) -> WarmStart | None:
     """The earlier release from which a heatmap starts, if any. Raises RequestError where the heatmap cannot be made."""
     grid = Grid(request.region, request.parameters.depth)
     starts = [start for folder in request.warm_start or () if (start := open_warm_start(folder, grid)) is not None]

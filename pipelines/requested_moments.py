@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns, ValueRange
@@ -83,20 +82,14 @@ def requested_moments(
         release_epsilon=1.0 if release_epsilon is None and request.no_dp and grouping else release_epsilon,
         bits_per_client=request.bits_per_client,
         variance=request.variance,
-        tuning=_tuning(request),
+        tuning=Tuning.from_paper(request.epsilon is not None) if request.tuning == "paper" else Tuning(),
         prior={} if prior is None else prior.bits,
         second=second,
     )
-    meter = PrivacyMeter(plan.response, request.max_bits_per_client)
+    meter = PrivacyMeter(plan.response)
     if prior is not None:
         _check_prior(request, plan, prior)
     return values, plan, meter, grouping, prior
-
-
-def _tuning(request: MomentsRequest) -> Tuning:
-    tuning = Tuning.from_paper(request.epsilon is not None) if request.tuning == "paper" else Tuning()
-    squash = tuning.squash if request.squash is None else request.squash
-    return replace(tuning, weighted_power=request.weight_power, squash=squash)
 
 
 def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease) -> None:

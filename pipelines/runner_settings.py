@@ -83,18 +83,16 @@ class RunnerSettings:
 
 def settings_of(request: RunnerOptions, beam_arguments: Sequence[str] = ()) -> RunnerSettings:
     """The settings from a request's options and Beam's own. Raises RequestError."""
-    settings = runner_settings(request.runner_config, request.dataflow_region, beam_arguments)
+    settings = runner_settings(request.runner_config, beam_arguments)
     return replace(settings, verbose=request.verbose, log_format=request.log_format)
 
 
-def runner_settings(config: str | None, dataflow_region: str | None, beam_arguments: Sequence[str]) -> RunnerSettings:
+def runner_settings(config: str | None, beam_arguments: Sequence[str]) -> RunnerSettings:
     """The settings from a configuration file and Beam's options on the command line, which take precedence.
 
     Raises RequestError for an option that Beam does not have.
     """
     flags = [*(load_runner_config(config) if config else []), *beam_arguments]
-    if dataflow_region:
-        flags.append(f"--region={dataflow_region}")
     if flags:  # a parser of all that Beam knows takes its time
         _refuse_unknown(flags, "command line")
     name = PipelineOptions(flags).view_as(StandardOptions).runner or "DirectRunner"

@@ -38,7 +38,7 @@ from sfumato.transforms.zones.zones_view import MAX_SHOWN
 
 # Of a trusted curator's sums, to which noise is added once: fewer and larger parts are added up faster.
 _CENTRAL_SHARD_SIZE = 1 << 20
-_KEPT = ("epsilon", "delta", "noise", "trust", "population", "population_share", "contribution", "max_bad_fraction")
+_POPULATION_SHARE = 0.002  # of epsilon; a larger one refuses bad logs of fewer users, and leaves less for the zones
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,13 @@ class ZonesJob(ReleaseJob):
     @property
     def _given(self) -> HeatmapParameters:
         request = self.request
-        options = {name: getattr(request, name) for name in _KEPT} | request.of_protocol()
+        options = request.counting()
         if request.trust == Trust.CENTRAL:
             options["shard_size"] = _CENTRAL_SHARD_SIZE
         return HeatmapParameters(
             **options,
+            population_share=_POPULATION_SHARE,
+            contribution=request.contribution,
             depth=ZoneLocator(self.zones).depth,
             categories=self.columns().categories,
         )

@@ -59,7 +59,7 @@ NIGHT = (
 # Each job of the registry that publishes, with the options that lead through another part of its graph.
 RELEASES: Mapping[str, tuple[str, ...]] = {
     "heatmap": ("heatmap", *SMALL, "--dropout", "0.4"),
-    "heatmap, all locations": ("heatmap", *SMALL, "--contribution", "all", "--gamma", "100", "--cohorts", "disjoint"),
+    "heatmap, all locations": ("heatmap", *SMALL, "--contribution", "all"),
     "heatmap, rates": ("heatmap", *SMALL, "--auxiliary", "infected", "--refine", "interval"),
     "heatmap, slots": ("heatmap", *SMALL, "--time_column", "time", "--slots", "0,8,16,24"),
     "heatmap, a night of a rotation": ("heatmap", *SMALL, *NIGHT),
@@ -149,7 +149,7 @@ def started(engine: str) -> Iterator[list[str]]:
     """A running job server of the engine; the options of jobs that run on it. For made-up data: all can reach it."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    settings = runner_settings(engine, None, ["--open_job_server", f"--job_port={port}"])
+    settings = runner_settings(engine, ["--open_job_server", f"--job_port={port}"])
     runner = settings.runner
     assert isinstance(runner, OneJobRunner)
     try:

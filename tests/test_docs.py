@@ -21,6 +21,7 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.run import JOBS, Job, request_class
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.trust import Trust
+from sfumato.transforms.heatmap.heatmap_options import parameter_owners
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.moments.derived_statistics import STATISTICS
 
@@ -66,6 +67,7 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     ),
     *("--two_releases", "--keys", "--methods", "--metrics", "--dropout_margin", "--earlier_releases"),
     *("--sketch_estimate", "--budget_doubling"),  # parameters of methods in the benchmarks
+    *(f"--{name}" for name in parameter_owners()),  # which `benchmarks.comparison` takes by name
 }
 
 

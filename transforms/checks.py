@@ -1,4 +1,4 @@
-"""Options as fields of dataclasses that declare their bounds, and checks of them.
+"""Checks of values, and of dataclasses whose annotations declare their fields' ranges.
 
 Each check raises RequestError that names the option, its range and the value.
 """
@@ -7,59 +7,80 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection
-from dataclasses import Field, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from numbers import Real
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request_base import number_text
-
-_type_hints = functools.cache(get_type_hints)
+from sfumato.schemas.requests.request_base import bounds_of, number_text
 
 
-def option(default: Any, text: str, *, common: bool = False, among: Collection[str] = (), **bounds: float) -> Any:
-    """A field of a frozen dataclass that a request offers as an option.
+class Declared(NamedTuple):
+    """What a field's annotation declares.
 
-    Args:
-        default: its value where it is not given; None where the job chooses it.
-        text: what it is, with its unit.
-        common: whether `--help` shows it.
-        among: the names that it may have; those of a Literal's are known by its type.
-        bounds: `ge`, `gt`, `le` and `lt` of a number.
+    Attributes:
+        kind: int, float, bool or str; None for any other type, which is not checked.
+        names: the values of a Literal; empty without one.
+        bounds: `ge`, `gt`, `le` and `lt` of a number, those that are declared.
+        optional: whether it may be None.
     """
-    return field(default=default, metadata={"help": text, "common": common, "among": tuple(among), "bounds": bounds})
+
+    kind: type | None
+    names: tuple[str, ...]
+    bounds: dict[str, float]
+    optional: bool
 
 
-def value_type(owner: type, one: Field[Any]) -> type | None:
-    """The type of an option's values, None apart: bool, int, float or str; None for any other."""
-    hint = _type_hints(owner)[one.name]
-    kinds = (hint, *get_args(hint))
-    if any(get_origin(kind) is Literal for kind in kinds):
-        return str
-    return next((kind for kind in (bool, int, float, str) if kind in kinds), None)
+@functools.cache
+def declared_of(owner: type[Any]) -> dict[str, Declared]:
+    """Returns what a dataclass declares of its fields, by name."""
+    hints = get_type_hints(owner, include_extras=True)
+    return {one.name: _parsed(hints[one.name]) for one in fields(owner)}
 
 
-def names_of(owner: type, one: Field[Any]) -> tuple[str, ...]:
-    """The names that an option may have; empty where it may have any value of its type."""
-    hint = _type_hints(owner)[one.name]
-    literal = next((kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal), None)
-    return tuple(one.metadata.get("among", ())) if literal is None else get_args(literal)
+def _parsed(hint: Any) -> Declared:
+    """Returns what an annotation such as `Annotated[int, Interval(ge=1, le=9)] | None` declares."""
+    if get_origin(hint) is Annotated:
+        return _parsed(get_args(hint)[0])._replace(bounds=bounds_of(hint.__metadata__))
+    if get_origin(hint) is Literal:
+        return Declared(str, get_args(hint), {}, False)
+    if isinstance(hint, type):
+        return Declared(hint if hint in (bool, int, float, str) else None, (), {}, False)
+    parts = get_args(hint)
+    inner = [part for part in parts if part is not NoneType]
+    if len(inner) != 1:
+        return Declared(None, (), {}, True)
+    return _parsed(inner[0])._replace(optional=NoneType in parts)
 
 
 def check_declared(options: Any) -> None:
-    """Raises RequestError, naming it, for the first option of a dataclass that is not what `option` declares."""
-    for one in fields(options):
-        value, kind = getattr(options, one.name), value_type(type(options), one)
-        if not one.metadata or kind is None or (value is None and one.default is None):
+    """Raises RequestError for the first field of a dataclass whose value is not what its annotation declares.
+
+    Numbers are checked where the annotation declares their bounds.
+    """
+    for name, declared in declared_of(options.__class__).items():
+        value = getattr(options, name)
+        if declared.kind is None or (value is None and declared.optional):
             continue
-        if names := names_of(type(options), one):
-            check_choice(one.name, value, names)
-        elif kind in (int, float):
-            check_number(one.name, value, kind, **one.metadata["bounds"])
-        elif not isinstance(value, kind):
-            noun = "true or false" if kind is bool else "text"
-            raise RequestError(f"{one.name}: must be {noun}, got {value!r}")
+        if declared.names:
+            check_choice(name, value, declared.names)
+        elif declared.kind in (int, float):
+            if declared.bounds:
+                check_number(name, value, declared.kind, **declared.bounds)
+        elif not isinstance(value, declared.kind):
+            noun = "true or false" if declared.kind is bool else "text"
+            raise RequestError(f"{name}: must be {noun}, got {value!r}")
+
+
+def owners_of(classes: Mapping[str, type]) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the dataclasses that have a field, by the field's name, in a fixed order."""
+    owners: dict[str, tuple[str, ...]] = {}
+    for name, kind in classes.items():
+        for one in fields(kind):
+            owners[one.name] = (*owners.get(one.name, ()), name)
+    return owners
 
 
 def check_choice(name: str, value: object, known: Collection[str]) -> None:

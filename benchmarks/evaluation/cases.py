@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.evaluation.outcomes import Setting
-from sfumato.transforms.heatmap.heatmap_options import heatmap_options, heatmap_parameters, option_grid
+from sfumato.transforms.checks import declared_of
+from sfumato.transforms.heatmap.heatmap_options import find_method, heatmap_parameters, option_grid, parameter_owners
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import check_plan
 
@@ -46,13 +47,14 @@ def parse_cases(text: str) -> tuple[list[Case], tuple[str, ...]]:
     """
     words = dict(one.partition(" ")[::2] for one in text.strip().removeprefix("--").split(" --"))
     methods, metrics = (tuple(words.pop(name).strip().split(",")) for name in ("methods", "metrics"))
-    options = heatmap_options()
-    kinds = {name: option.kind for name, option in options.items()} | _OWN
+    fields_of = [declared_of(kind) for kind in (HeatmapParameters, *map(find_method, methods))]
+    options = {name: one for fields in fields_of for name, one in fields.items() if name in parameter_owners()}
+    kinds = {name: one.kind or str for name, one in options.items()} | _OWN
     if unknown := words.keys() - kinds.keys():
         raise ValueError(f"unknown options: {', '.join(sorted(unknown))}")
 
     def value(name: str, part: str) -> Any:
-        chosen_by_the_job = part == "auto" and name in options and options[name].default is None
+        chosen_by_the_job = part == "auto" and name in options and options[name].optional
         return None if chosen_by_the_job else kinds[name](part)
 
     values = {

@@ -87,7 +87,6 @@ class FlowsRequest(IndexOptions, PlaceColumns, UserColumn, MapGeography):
         COLUMNS,
         metavar="SECONDS",
         gt=0,
-        allow_inf_nan=False,
     )
     min_distance: float | None = option(
         None,
@@ -96,7 +95,6 @@ class FlowsRequest(IndexOptions, PlaceColumns, UserColumn, MapGeography):
         COLUMNS,
         metavar="METRES",
         ge=0,
-        allow_inf_nan=False,
     )
 
     def shaping(self) -> dict[str, Any]:

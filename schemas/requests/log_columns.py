@@ -25,7 +25,6 @@ IN_COLUMNS = dict.fromkeys(
         "auxiliary",
         "categories",
         "slots",
-        "time_zone",
         "records_per_user",
     ),
     "columns",
@@ -128,13 +127,6 @@ class SlotColumns(LogColumns):
         common=True,
         metavar="SLOTS",
     )
-    time_zone: str | None = option(
-        None,
-        "time zone of the --slots, such as Asia/Tokyo; times without a zone are in UTC (default: UTC)",
-        COLUMNS,
-        metavar="NAME",
-    )
-
     records_per_user: int | None = option(
         None,
         "with --slots, the most slots in which a user counts, each by one record drawn from it; noise grows with it "
@@ -150,8 +142,6 @@ class SlotColumns(LogColumns):
         if self.slots is None:
             if self.records_per_user is not None:
                 raise RequestError("records_per_user: is of slots; give --slots hour or the like, or leave it out")
-            if self.time_zone is not None:
-                raise RequestError("time_zone: is of slots; give --slots hour or the like, or leave it out")
             return self
         if self.time_column is None:
             raise RequestError("slots: are of times, which need --time_column NAME")

@@ -25,17 +25,13 @@ DEFAULT_MIN_GROUP = 100
 OF_REPORTS = (  # options of what users report
     "variance",
     "method",
-    "weight_power",
-    "squash",
     "tuning",
     "bits_per_client",
-    "max_bits_per_client",
     "group_epsilon",
     "warm_start",
 )
 
 OF_SECOND = ("second_bits", "second_fraction_bits", "second_signed", "second_range")  # options of a second column
-_METHODS_OF = {"weight_power": ("weighted",), "squash": ("adaptive", "weighted"), "tuning": ("adaptive",)}
 
 
 def sign_of(option_name: str, signed: str | None) -> tuple[str, float]:
@@ -105,17 +101,6 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         "count of users, and adaptive with groups, an earlier release or a second column",
         METHOD,
     )
-    weight_power: float | None = option(
-        None,
-        "a: one round asks for bit j with probability proportional to 2^(a j) (method weighted; default: 1)",
-        METHOD,
-    )
-    squash: float | None = option(
-        None,
-        "bits above the highest one whose share exceeds this multiple of its standard deviation count as empty; 0: "
-        "none (methods adaptive and weighted; default: adaptive weighs bits by their probability to be in use)",
-        METHOD,
-    )
     tuning: Literal["ours", "paper"] = option(
         "ours", "paper: a third of the users first, by 2^(j/2), and squashing at 2.5, without DP 0.5", METHOD
     )
@@ -143,7 +128,6 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     no_dp: bool = option(False, "with --trust secagg: metering alone, and no differential privacy", PRIVACY)
     bits_per_client: int = option(1, "bits of their value that a user sends", PRIVACY)
-    max_bits_per_client: int = option(1, "the most bits that a user may send: the job keeps it", PRIVACY)
     group_by: str | None = option(
         None,
         "column of groups, besides everybody: text, integers, booleans or dates",
@@ -218,9 +202,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
                 "budget: no limit of epsilon bounds bits that are sent as they are; leave it out with --no_dp, and the "
                 "ledger records the bits"
             )
-        for name, methods in _METHODS_OF.items():
-            if getattr(self, name) != type(self).model_fields[name].default and self.method not in methods:
-                raise RequestError(f"{name}: is of bits; give --method {' or '.join(methods)}")
+        if self.tuning == "paper" and self.method != "adaptive":
+            raise RequestError("tuning: applies only with --method adaptive")
         if self.warm_start is not None and self.method not in ("adaptive", "auto"):
             raise RequestError("warm_start: stands for the first of two rounds; use --method adaptive")
         if self.trust == Trust.CENTRAL:

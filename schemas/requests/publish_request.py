@@ -112,9 +112,6 @@ class RunnerOptions(LogOptions):
         common=True,
         metavar="FILE",
     )
-    dataflow_region: str | None = option(
-        None, "Google Cloud region of a Dataflow job (Beam's own --region)", RUN, metavar="REGION"
-    )
 
 
 class PublishRequest(RunnerOptions):
@@ -205,7 +202,6 @@ class ReleaseRequest(PublishRequest):
         PRIVACY,
         ge=0,
         le=1,
-        allow_inf_nan=False,
     )
     day_column: str | None = option(
         None,
@@ -213,9 +209,10 @@ class ReleaseRequest(PublishRequest):
         INPUT,
         metavar="NAME",
     )
-    day_zone: str | None = option(
+    time_zone: str | None = option(
         None,
-        "time zone of the days of --day_column, such as Europe/Berlin; times without a zone are in UTC (default: UTC)",
+        "time zone of the days of --day_column and of --slots, such as Europe/Berlin; times without a zone are in UTC "
+        "(default: UTC)",
         INPUT,
         metavar="NAME",
     )
@@ -259,7 +256,7 @@ class ReleaseRequest(PublishRequest):
 
     def shaping(self) -> dict[str, Any]:
         """See PublishRequest.shaping."""
-        values = self._added_to(ReleaseRequest, "min_users", "max_bad_fraction", "day_column", "day_zone", *_SHAPING)
+        values = self._added_to(ReleaseRequest, "min_users", "max_bad_fraction", "day_column", "time_zone", *_SHAPING)
         return values if self.day_column is None else {**values, "days_read": str(self.period)}
 
     @property
@@ -267,16 +264,19 @@ class ReleaseRequest(PublishRequest):
         """The days whose rows are read; None for all rows."""
         if self.day_column is None or self.period is None:
             return None
-        return DayRows(self.day_column, self.day_zone or UTC, self.period.first, self.period.last)
+        return DayRows(self.day_column, self.time_zone or UTC, self.period.first, self.period.last)
+
+    def _reads_local_times(self) -> bool:
+        """Returns whether an option of the request needs a time zone."""
+        return self.day_column is not None
 
     @model_validator(mode="after")
     def _accounted(self) -> Self:
-        if self.day_column is None:
-            if self.day_zone is not None:
-                raise RequestError("day_zone: is of days, which need --day_column NAME")
-        elif self.period is None:
-            raise RequestError("day_column: needs the days whose rows are read; give --period")
-        check_time_zone("day_zone", self.day_zone or UTC)
+        if self.time_zone is not None and not self._reads_local_times():
+            raise RequestError("time_zone: requires --day_column")
+        if self.day_column is not None and self.period is None:
+            raise RequestError("day_column: requires --period, the days whose rows are read")
+        check_time_zone("time_zone", self.time_zone or UTC)
         if self.ledger is None:
             for name in ("dataset", "period", "budget", "allow_reuse", "corrects"):
                 if getattr(self, name) not in (None, False) and not (name == "period" and self.day_column):

@@ -92,6 +92,7 @@ class Request(BaseModel):
         coerce_numbers_to_str=True,
         arbitrary_types_allowed=True,
         validate_default=False,
+        allow_inf_nan=False,
         defer_build=True,  # a command makes a request of one class, and builds what checks that class alone
     )
 
@@ -199,9 +200,7 @@ def metavar_of(field: FieldInfo) -> str:
 def range_text(field: FieldInfo, one: bool = False) -> str:
     """What an option may be, in words: `a whole number in 1..20`. one: each of its values, where it has several."""
     kind = option_type(field.annotation)
-    names = ("ge", "gt", "le", "lt")
-    found = (*field.metadata, *_metadata_of_one(field.annotation))
-    bounds = {name: getattr(part, name) for part in found for name in names if hasattr(part, name)}
+    bounds = bounds_of((*field.metadata, *_metadata_of_one(field.annotation)))
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if has_several(field.annotation) and not (one and bounds):
@@ -217,9 +216,14 @@ def _metadata_of_one(annotation: Any) -> list[Any]:
     """The bounds that stand at the type of one of several values."""
     if get_origin(annotation) is Annotated:
         kind, *metadata = get_args(annotation)
-        mine = [part for one in metadata if isinstance(one, FieldInfo) for part in one.metadata]
-        return [*mine, *_metadata_of_one(kind)]
+        return [*metadata, *_metadata_of_one(kind)]
     return [part for inner in get_args(annotation) for part in _metadata_of_one(inner)]
+
+
+def bounds_of(metadata: Iterable[Any]) -> dict[str, float]:
+    """Returns the bounds `ge`, `gt`, `le` and `lt` among the metadata of a field or of an `Annotated` type."""
+    names = ("ge", "gt", "le", "lt")
+    return {name: limit for part in metadata for name in names if (limit := getattr(part, name, None)) is not None}
 
 
 def number_text(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
 from sfumato.schemas.requests.publish_request import (
     REGION_HELP,
     REGION_METAVAR,
     MapGeography,
     RegionOption,
-    ReleaseRequest,
 )  # fmt: skip
-from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Request, Several, option
-from sfumato.schemas.trust import CentralOrSecagg, Trust
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, Request, Several, option
+from sfumato.schemas.trust import Trust
 
-_OF_SHARDS = ("shard_size", "dropout")
 INDEXES = ("h3", "quadkey")
 
 
@@ -44,7 +43,7 @@ class IndexOptions(Request):
         return given[0] if given else None
 
 
-class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, ReleaseRequest):
+class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, CountingOptions):
     """Users of every zone of a public file."""
 
     JOB: ClassVar[str] = "zones"
@@ -81,70 +80,12 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, ReleaseRe
         metavar="NAMES",
     )
     region: RegionOption | None = option(None, f"{REGION_HELP}, with --h3 or --quadkey", MAP, metavar=REGION_METAVAR)
-    trust: CentralOrSecagg = option(
-        Trust.CENTRAL,
-        "central: the operator, who has the logs, adds noise once; secagg: noise in the sum of each shard, more in all",
-        PRIVACY,
-        common=True,
-        metavar="HOW",
-    )
-    epsilon: float = option(
-        1.0, "privacy budget of the complete release", PRIVACY, common=True, ge=1e-4, le=30, allow_inf_nan=False
-    )
-    delta: float = option(
-        0.0,
-        "delta of the complete release, which Gaussian noise needs; 0 for pure epsilon",
-        PRIVACY,
-        ge=0,
-        le=1e-2,
-        allow_inf_nan=False,
-    )
-    noise: Literal["auto", "laplace", "gaussian"] = option(
-        "auto",
-        "distribution of the noise: laplace, with delta 0; gaussian; auto: of these the one with less noise in a count "
-        "at the whole budget",
-        PRIVACY,
-        metavar="NAME",
-    )
-    population: int | None = option(
-        None,
-        "public number of users in the logs; a run is refused if its noisy count differs by more than a tenth",
-        PRIVACY,
-        ge=1,
-        le=1 << 40,
-        metavar="N",
-    )
-    population_share: float = option(
-        0.002,
-        "share of epsilon for the noisy counts of users with and without a usable record. A larger share refuses bad "
-        "logs of fewer users, and leaves less for the zones",
-        PRIVACY,
-        ge=0.001,
-        le=0.5,
-        metavar="X",
-    )
     contribution: Literal["one", "top", "all"] = option(
         "one",
         "what a user adds: one, to the zone of a random one of their records; top, to the zone with most of their "
         "records; all, a share to each zone of their records",
         METHOD,
         metavar="NAME",
-    )
-    shard_size: int | None = option(
-        None,
-        "expected users of a secure-aggregation shard (default with --trust secagg: 10000)",
-        PROTOCOL,
-        ge=2,
-        le=1 << 24,
-        metavar="N",
-    )
-    dropout: float | None = option(
-        None,
-        "largest share of a shard's clients that may fail to answer (default with --trust secagg: 0.05)",
-        PROTOCOL,
-        ge=0,
-        le=0.9,
-        metavar="X",
     )
 
     @property
@@ -159,10 +100,6 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, ReleaseRe
                 f"the coarsest, and starts with {named[0]}"
             )
         return tuple(named)
-
-    def of_protocol(self) -> dict[str, Any]:
-        """The options of secure aggregation that were given, by name."""
-        return {name: getattr(self, name) for name in _OF_SHARDS if getattr(self, name) is not None}
 
     @model_validator(mode="after")
     def _of_zones(self) -> Self:
@@ -182,6 +119,6 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, ReleaseRe
                     raise RequestError(f"{name}: is of a file of --zones; cells of --{sources[0]} have their own names")
             if self.region is None:
                 raise RequestError(f"region: --{sources[0]} needs --region W,S,E,N")
-        if self.trust == Trust.CENTRAL and (given := self.of_protocol()):
-            raise RequestError(f"{min(given)}: with trust central there are no shards; leave it out")
+        if self.trust == Trust.CENTRAL and (given := self.given(("shard_size", "dropout"))):
+            raise RequestError(f"{min(given)}: applies only with --trust secagg")
         return self

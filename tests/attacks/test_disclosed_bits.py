@@ -165,7 +165,7 @@ def test_a_charge_that_is_made_again_has_its_bits(tmp_path: Path, capsys: pytest
     """From the manifest, or the notice in its place. A lost ledger would else be a way to a smaller sum of bits."""
     pattern = write_files(table(300, 2), tmp_path / "logs", 2)
     write_key(tmp_path / "key")
-    private = ["--epsilon", "1", *LENGTH, "--bits_per_client", "2", "--max_bits_per_client", "2"]
+    private = ["--epsilon", "1", *LENGTH, "--bits_per_client", "2"]
     keyed = ["--key_file", str(tmp_path / "key"), "--dataset", "city", "--budget", "2/1d"]
     places = [str(tmp_path / f"{name}.db") for name in ("first", "second")]
     for name, day in (("kept", "2026-11-20"), ("removed", "2026-11-21")):
@@ -191,7 +191,7 @@ def test_a_notice_of_a_refusal_states_the_bits_that_were_sent(tmp_path: Path, ha
     """After the queries, all of epsilon is spent and the bits are sent. At the admission, neither."""
     output = str(tmp_path / "out")
     options = {"input": "logs", "output": output, "column": "length", "epsilon": 1, "bits_per_client": 2}
-    job = MomentsJob.of(request_of("moments", {**options, "max_bits_per_client": 2}))
+    job = MomentsJob.of(request_of("moments", options))
     book = ledger(tmp_path)
     reserved = book.reserve(replace(charge("one", job="moments"), bits=2), Limit.parse_all("1/30d"))
     stated = ledger_metadata(reserved)

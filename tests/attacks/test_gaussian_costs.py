@@ -236,7 +236,7 @@ def test_gaussian_charges_of_another_adjacency_are_not_added_up(tmp_path: Path) 
 def run(folder: Path, release_id: str, *more: str) -> int:
     return cli.main([
         "heatmap", "--input", str(folder / "*.parquet"), "--output", str(folder / release_id), "--region=-1,50,1,51",
-        "--depth=5", "--epsilon=0.5", "--delta=1e-6", "--noise=gaussian", f"--key_file={folder / 'key'}",
+        "--depth=5", "--epsilon=0.5", "--delta=1e-6", f"--key_file={folder / 'key'}",
         f"--release_id={release_id}", f"--ledger={folder / 'ledger.db'}", "--dataset=city", *more,
     ])  # fmt: skip
 

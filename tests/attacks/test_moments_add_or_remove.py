@@ -163,7 +163,7 @@ def stages(plan: MomentsPlan, state: MomentsState) -> list[tuple[list[Query], li
 
 def release(plan: MomentsPlan, grouping: Grouping | None) -> MomentsMetadata:
     metadata = ReleaseMetadata("moments", "a", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "x"})
-    return MomentsMetadata(metadata, plan, grouping, PrivacyMeter(plan.response, plan.bits_per_client), "x", True)
+    return MomentsMetadata(metadata, plan, grouping, PrivacyMeter(plan.response), "x", True)
 
 
 @pytest.mark.parametrize("grouping", [None, Grouping(CITIES, 1)], ids=["all", "groups"])

@@ -89,7 +89,8 @@ def submitted(arguments: list[str], key: tuple[str, ...] = ("--key_file", KEY_PA
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DataflowRunner, "run_pipeline", watch)
-        assert cli.main([*arguments, *key, "--dataflow_region", "europe-west1"]) == 0
+        patch.setenv("CLOUDSDK_COMPUTE_REGION", "europe-west1")
+        assert cli.main([*arguments, *key]) == 0
     assert len(jobs) == 1
     assert names(f"{BUCKET}/out") == []
     return jobs[0]
@@ -251,11 +252,10 @@ def test_the_shipped_settings_arrive(job: Any) -> None:
 
 
 def test_the_command_line_wins_over_the_shipped_settings() -> None:
-    shipped = runner_settings("dataflow", None, CLOUD[2:])
-    assert shipped.options.view_as(GoogleCloudOptions).region == "us-central1"
+    shipped = runner_settings("dataflow", CLOUD[2:])
+    assert shipped.options.view_as(WorkerOptions).max_num_workers == 20
     assert not shipped.local
-    changed = runner_settings("dataflow", "asia-east1", [*CLOUD[2:], "--max_num_workers=3"])
-    assert changed.options.view_as(GoogleCloudOptions).region == "asia-east1"
+    changed = runner_settings("dataflow", [*CLOUD[2:], "--max_num_workers=3"])
     assert changed.options.view_as(WorkerOptions).max_num_workers == 3
 
 

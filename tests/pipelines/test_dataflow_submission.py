@@ -121,8 +121,10 @@ def run(arguments: list[str]) -> int:
 @pytest.fixture(scope="module")
 def submitted(running: Dataflow, checkout: Path) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     """Path and content of the request that made the job, and the staged files by name."""
-    setup = ["--setup_file", str(checkout / "setup.py"), "--dataflow_region", "europe-west1", "--release_id", "monday"]
-    assert run(command(running, "submitted", *books("submitted"), *setup)) == 0
+    setup = ["--setup_file", str(checkout / "setup.py"), "--release_id", "monday"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLOUDSDK_COMPUTE_REGION", "europe-west1")
+        assert run(command(running, "submitted", *books("submitted"), *setup)) == 0
     ((path, job),) = running.created
     prefix = f"{BUCKET}/submitted-temp"
     staged = {name.rpartition("/")[2]: read_file(f"{prefix}/{name}") for name in names(prefix)}

@@ -267,7 +267,7 @@ def test_a_release_holds_what_it_says(published: Path) -> None:
 
 
 def test_a_release_by_the_paper_holds_the_last_answer(logs, tmp_path: Path) -> None:
-    arguments = command(logs(3000, 2), tmp_path / "out", "--schedule", "paper", "--estimator", "last")
+    arguments = command(logs(3000, 2), tmp_path / "out", "--schedule", "paper")
     assert cli.main(arguments) == 0
     release = open_release(tmp_path / "out")
     manifest, privacy = release.manifest, release.manifest["privacy"]
@@ -367,7 +367,7 @@ def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
 
 
 def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> None:
-    settings = runner_settings(None, None, [])
+    settings = runner_settings(None, [])
     files = match_files(logs(600))
 
     def subkey(files=files, release_id="r", **options) -> bytes:
@@ -380,7 +380,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         subkey(),
         subkey(release_id="s"),
         subkey(epsilon=1.1),
-        subkey(schedule="paper", calibration=0.2),
+        subkey(schedule="paper"),
         subkey(user_id_column="u"),
         subkey(files=files[1:]),
         subkey(files=[replace(first, size=first.size + 1), *files[1:]]),
@@ -408,8 +408,6 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--input", "nothing/*.parquet"], "input: no file matches 'nothing/*.parquet'"),
         (["--user_id_column", "rider"], "no column 'rider'; set --user_id_column to one of: user_id, latitude"),
         (["--latitude_column", "user_name"], "no column 'user_name'; did you mean user_id?"),
-        (["--modulus", "100", "--population", "3000"], "modulus: 100 is too small, the least that would do is"),
-        (["--modulus", "many"], "modulus"),
         (["--trust", "local"], "trust: must be one of central, secagg"),
         (["--runner_config", "nowhere"], "runner_config: no file 'nowhere'"),
         (["--no_such_option", "1"], "--no_such_option"),
@@ -422,17 +420,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--max_bad_fraction", "nan"], "max_bad_fraction"),
         (["--shard_size", "ten"], "shard_size"),
         (["--schedule", "best"], "schedule: must be one of auto, two_query, lean, paper, got 'best'"),
-        (["--estimator", "mean"], "estimator: must be one of bayes, last, got 'mean'"),
-        (["--cohorts", "all"], "cohorts: must be one of auto, shared, disjoint, got 'all'"),
-        (["--cohorts", "disjoint", "--trust", "central"], "cohorts"),
         (["--refine", "interval"], "refine: interval is about rates; name their column with auxiliary"),
-        (["--refine", "interval", "--interval_width", "nan"], "interval_width: must be a number > 0"),
-        (["--interval_width", "10%"], "interval_width: must be a number > 0 and < 1, got '10%'"),
-        (["--max_entries", "1e4"], "max_entries: must be a whole number in 16..16777216, got '1e4'"),
-        (["--max_entries", "0"], "max_entries: must be a whole number in 16..16777216, got '0'"),
-        (["--blur_weight", "0"], "blur_weight: must be a number > 0"),
-        (["--rounding", "independent"], "rounding: independent rounding is of distributions"),
-        (["--rounding", "up"], "rounding: must be one of"),
         (["--auxiliary", "latitude", "--method", "emd"], "auxiliary: method emd makes no rates; use adaptive or flat"),
         (["--auxiliary", "infected"], "'infected'"),
     ],
@@ -474,13 +462,12 @@ def test_few_users_have_a_release_as_many_have(logs, tmp_path: Path, users: int)
     assert abs(results["users"] - users) < 12 * results["users_stddev"]
 
 
-@pytest.mark.parametrize("cohorts", ["shared", "disjoint"])
-def test_lost_shards_are_reported(logs, tmp_path: Path, cohorts: str) -> None:
+def test_lost_shards_are_reported(logs, tmp_path: Path) -> None:
     """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone.
 
     In the paper's participation model; no planned shard is lost.
     """
-    options = ("--dropout", "0.04", "--cohorts", cohorts)
+    options = ("--dropout", "0.04")
     assert cli.main(command(logs(9000), tmp_path / "planned", *options)) == 0
     planned = open_release(tmp_path / "planned").manifest
     assert [one["shards_lost"] for one in planned["privacy"]["sub_queries"] if one["shards_lost"]] == []
@@ -488,7 +475,7 @@ def test_lost_shards_are_reported(logs, tmp_path: Path, cohorts: str) -> None:
     assert cli.main(command(logs(9000), tmp_path / "out", *options)) == 0
     manifest = open_release(tmp_path / "out").manifest
     asked = [one["shards_lost"] for one in manifest["privacy"]["sub_queries"]]
-    lost = sum(asked) if cohorts == "disjoint" else asked[-1]
+    lost = asked[-1]
     shards = manifest["privacy"]["cohort"]["shards"]  # about 30, by the noisy number of users
     assert 0 < lost < 20
     assert any(f"{lost} of {shards} shards" in warning for warning in manifest["warnings"])
@@ -531,9 +518,10 @@ def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, 
 def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -> None:
     pattern, parameters = logs(3000), heatmap_parameters("adaptive", {**SMALL, **options})
     state = run_state(pattern, parameters)
-    values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **SMALL, **options}
+    own = {name: value for name, value in {**SMALL, **options}.items() if name != "estimator"}
+    values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **own}
     job = HeatmapJob.of(HeatmapRequest.of(values))
-    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, None, []))
+    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, []))
     files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
     assert list(files)[-1] == "manifest.json"
     final = state.results[-1]

@@ -6,9 +6,7 @@ import glob
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-import shapely
 
 from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
@@ -19,7 +17,7 @@ from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import bind_key
-from sfumato.transforms.heatmap.raster import density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.pipelines.test_heatmap import KEY, assert_same, command, run_state
@@ -65,28 +63,6 @@ def test_every_method_publishes_a_whole_release(baselines: None, logs, tmp_path:
     assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
 
 
-def test_a_blurred_release_is_the_gaussian_heatmap_of_its_cells(logs, tmp_path: Path) -> None:
-    """Ghazi et al., Section 2.3: the density is blurred, mass is kept, and the cells are what was measured."""
-    options = ["--method", "emd", "--depth", "5", "--blur", "0.05"]
-    assert cli.main(command(logs(900, 2), tmp_path / "out", *options)) == 0
-    release = open_release(tmp_path / "out")
-    assert release.manifest["parameters"]["blur"] == 0.05
-    sharp = np.zeros((32, 32))
-    for cell in pq.read_table(
-        tmp_path / "out" / "cells.parquet"
-    ).to_pylist():  # as the page does: coarse cells first, each over what is below
-        side = 32 >> cell["depth"]
-        x = round((cell["west"] - REGION.west) / (REGION.east - REGION.west) * 32)
-        y = round((REGION.north - cell["north"]) / (REGION.north - REGION.south) * 32)
-        left = shapely.from_wkb(cell["geometry"]).area / (
-            (REGION.east - REGION.west) * (REGION.north - REGION.south) / 32**2
-        )
-        sharp[y : y + side, x : x + side] = cell["count"] / max(left, 1e-9)
-    assert np.allclose(release.density, gaussian_heatmap(sharp / sharp.sum(), 0.05), atol=1e-9)
-    assert np.isclose(release.density.sum(), 1)
-    assert cli.main(command(logs(900, 2), tmp_path / "bad", "--blur", "nan")) == 2
-
-
 def test_central_noise_says_whom_it_trusts(logs, tmp_path: Path) -> None:
     assert cli.main(command(logs(900), tmp_path / "out", "--trust", "central")) == 0
     privacy = open_release(tmp_path / "out").manifest["privacy"]
@@ -109,13 +85,7 @@ def test_a_large_flat_map_has_a_page_that_a_browser_can_hold(logs, tmp_path: Pat
     ("options", "words"),
     [
         (("--method", "adaptiv"), "did you mean adaptive"),
-        (("--method", "flat", "--calibration", "0.1"), "calibration: is an option of adaptive, not of method flat"),
-        (("--method", "flat", "--level", "7"), "level"),
-        (("--method", "flat", "--keep_top", "nan"), "keep_top"),
-        (("--method", "emd", "--emd_width", "0"), "emd_width"),
-        (("--method", "emd", "--emd_decay", "0.4"), "emd_decay"),
-        (("--method", "emd", "--gamma", "0"), "gamma"),
-        (("--calibration", "nan"), "calibration"),
+        (("--method", "flat", "--schedule", "lean"), "schedule: applies only with --method adaptive"),
         (("--contribution", "some"), "contribution"),
         (("--trust", "none"), "trust"),
         (("--trust", "central", "--noise_source", "client"), "noise_source: with trust central"),

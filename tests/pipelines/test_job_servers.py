@@ -56,7 +56,7 @@ def endpoint() -> Iterator[str]:
 
 
 def settings(*flags: str) -> RunnerSettings:
-    return runner_settings("flink", None, ["--open_job_server", *flags])
+    return runner_settings("flink", ["--open_job_server", *flags])
 
 
 def test_the_jar_comes_from_the_option_then_the_variable_and_else_from_beam(
@@ -184,11 +184,11 @@ def test_a_job_server_that_others_could_reach_is_refused(
     java = f"--job_server_java_launcher={launcher(tmp_path)}"
     monkeypatch.setattr(job_servers, "_network_interfaces", lambda: ["eth0"])
     with pytest.raises(RequestError, match=r"reached by eth0\..*--open_job_server"):
-        runner_settings(engine, None, [java])
-    assert runner_settings(engine, None, [java, "--open_job_server"])
-    assert runner_settings(engine, None, [f"--job_endpoint={endpoint}"])  # somebody else's
+        runner_settings(engine, [java])
+    assert runner_settings(engine, [java, "--open_job_server"])
+    assert runner_settings(engine, [f"--job_endpoint={endpoint}"])  # somebody else's
     monkeypatch.setattr(job_servers, "_network_interfaces", list)
-    assert runner_settings(engine, None, [java])
+    assert runner_settings(engine, [java])
 
 
 def test_prism_needs_a_program_and_no_java(tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch) -> None:

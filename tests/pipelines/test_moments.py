@@ -185,7 +185,7 @@ def test_values_of_either_sign(pattern: str, tmp_path: Path, signed: str, form: 
 def test_without_local_privacy_bits_are_told_as_they_are(
     pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    many = ["--bits_per_client", "2", "--max_bits_per_client", "3"]
+    many = ["--bits_per_client", "2"]
     statistics = ["--statistics", "geometric_mean,moment:3,mean"]
     metered = ["--trust", "secagg", "--no_dp", "--method", "weighted"]
     assert run(pattern, tmp_path / "out", *LENGTH, *metered, *many, *statistics) == 0
@@ -193,7 +193,7 @@ def test_without_local_privacy_bits_are_told_as_they_are(
     manifest = open_release(tmp_path / "out").manifest
     assert (manifest["privacy"]["trust"], manifest["privacy"]["epsilon"]) == ("secagg", None)
     meter = manifest["privacy"]["meter"]
-    assert (meter["bits_per_client"], meter["cap"], meter["expected_private_bits"]) == (2, 3, 2.0)
+    assert (meter["bits_per_client"], meter["cap"], meter["expected_private_bits"]) == (2, 2, 2.0)
     assert manifest["method"] == "weighted"
     logs = table()
     length = logs["length"].to_numpy()[usable(logs)]

@@ -49,8 +49,8 @@ WRONG = [
     (["--signed", "shift:1e300", "--statistics", "variance"], "signed: shift:1e+300 is so large that values of its"),
     (["--epsilon", "0"], "epsilon: must be a finite number > 0, got 0.0"),
     (["--epsilon", "-1"], "epsilon: must be a finite number > 0, got -1.0"),
-    (["--epsilon", "nan"], "epsilon: must be a finite number > 0, got nan"),
-    (["--epsilon", "inf"], "epsilon: must be a finite number > 0, got inf"),
+    (["--epsilon", "nan"], "epsilon: must be a number"),
+    (["--epsilon", "inf"], "epsilon: must be a number"),
     (["--epsilon", "1e-19"], "epsilon: 1e-19 is too small for a report to say anything"),
     (["--epsilon", "much"], "epsilon: must be a number, got 'much'"),
     (["--epsilon", "1", "--trust", "secagg", "--no_dp"], "no_dp: not allowed with --epsilon"),
@@ -66,16 +66,10 @@ WRONG = [
     (["--variance", "exact"], "variance: must be one of centred, raw, got 'exact'"),
     (["--method", "fast"], "method: must be one of auto, threshold, adaptive, weighted, got 'fast'"),
     (["--method", "threshold", "--group_by", "kind", "--groups", "bus"], "method: thresholds are asked of everybody"),
-    (["--weight_power", "0.5"], "weight_power: is of bits; give --method weighted"),
-    (["--method", "weighted", "--weight_power", "-1"], "weighted_power: must be a finite number >= 0, got -1.0"),
-    (["--squash", "2"], "squash: is of bits; give --method adaptive or weighted"),
-    (["--method", "adaptive", "--squash", "nan"], "squash: "),
-    (["--method", "weighted", "--tuning", "paper"], "tuning: is of bits; give --method adaptive"),
+    (["--method", "weighted", "--tuning", "paper"], "tuning: applies only with --method adaptive"),
     (["--tuning", "best"], "tuning: must be one of ours, paper, got 'best'"),
     (["--bits_per_client", "0"], "bits_per_client: must lie in 1..10, got 0"),
-    (["--bits_per_client", "2"], "bits_per_client: 2 is more than --max_bits_per_client 1 allows"),
-    (["--bits_per_client", "11", "--max_bits_per_client", "20"], "bits_per_client: must lie in 1..10, got 11"),
-    (["--max_bits_per_client", "0"], "max_bits_per_client: must be 1 or more, got 0"),
+    (["--bits_per_client", "11"], "bits_per_client: must lie in 1..10, got 11"),
     (["--statistics", "covariance"], "second_column: covariance is of two columns; name the other with"),
     (["--second_column", "change"], "second_column: no statistic is of two columns; add covariance or correlation"),
     (["--second_bits", "3"], "second_bits: is of a second column; name it with --second_column NAME"),
@@ -102,7 +96,7 @@ WRONG = [
     ([*BY_KIND, "--groups_file", "/nowhere/names"], "groups_file: /nowhere/names cannot be read (No such file"),
     ([*BY_KIND, "--groups_file", "/dev/null"], "groups: list 1 to 16,384 groups, got 0"),
     ([*LISTED, "--min_group", "0"], "min_group: must be a number of clients >= 1, got 0"),
-    ([*LISTED, "--group_epsilon", "nan"], "group_epsilon: must lie in 1e-05..30, got nan"),
+    ([*LISTED, "--group_epsilon", "nan"], "group_epsilon: must be a number"),
     ([*LISTED, "--group_epsilon", "0"], "group_epsilon: must lie in 1e-05..30, got 0"),
     ([*LISTED, "--group_epsilon", "31"], "group_epsilon: must lie in 1e-05..30"),
     ([*LISTED, *ON_MAP], "cells: groups are cells or values of a column; give --cells or --group_by"),
@@ -261,7 +255,7 @@ def test_the_error_that_a_dry_run_tells_is_that_of_the_best_chances(
     pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], reports: int, statistics: str
 ) -> None:
     """Lemma 3.3: the least variance is (sum of 2^j sqrt(v))^2 / n, v that of one report of a bit that half have set."""
-    bits = ["--bits", "8", "--fraction_bits", "2", "--bits_per_client", str(reports), "--max_bits_per_client", "2"]
+    bits = ["--bits", "8", "--fraction_bits", "2", "--bits_per_client", str(reports)]
     text = dry(pattern, tmp_path / "out", capsys, *LENGTH, *bits, "--epsilon", "3", "--statistics", statistics)
     odds = math.exp(3 / reports)
     one = math.sqrt(0.25 + odds / (odds - 1) ** 2)

@@ -36,7 +36,7 @@ USERS, RECORDS = 1877, 3
 FILES = {"index.html", "manifest.json", "model.npz", "ranges.png"}
 REGION = ["--region", "-1,50,1,51"]
 SIZES = ["--sizes", "500,4000"]
-GAUSSIAN = ["--noise", "gaussian", "--delta", "1e-6"]
+GAUSSIAN = ["--delta", "1e-6"]
 GRID = ["--method", "grid", "--cell_width", "4000"]
 BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.5/1d"]
 
@@ -120,7 +120,7 @@ def test_every_method_publishes(folder: Path, tmp_path: Path, method: list[str],
     privacy = manifest["privacy"]
     assert privacy["trust"] == ("secagg" if "secagg" in method else "central")
     assert (privacy["noise"], privacy["delta"], "rho" in privacy) == (
-        ("gaussian", 1e-6, True) if "gaussian" in method else ("laplace", 0.0, False)
+        ("gaussian", 1e-6, True) if "--delta" in method else ("laplace", 0.0, False)
     )
     model = open_model(tmp_path / "out")
     everywhere, _ = model.answer(np.array([0.0]), np.array([50.5]), np.array([300_000.0]))
@@ -211,17 +211,17 @@ def test_it_is_charged_once(folder: Path, tmp_path: Path, capsys: pytest.Capture
         (["--method", "magic"], "method: must be one of"),
         (["--sizes", "4000,500"], "sizes: give LOW,HIGH in metres with 0 < LOW < HIGH, got 4000,500"),
         (["--sizes", "500,500"], "sizes: give LOW,HIGH"),
-        (["--sizes", "nan,500"], "sizes: give LOW,HIGH"),
+        (["--sizes", "nan,500"], "sizes: must be numbers LOW,HIGH"),
         (["--sizes", "500"], "sizes: must be numbers LOW,HIGH, got '500'"),
         (["--sizes", "500,200000"], "sizes: a square of 200000 m does not fit"),
         (["--epsilon", "0"], "epsilon: must be a number in [0.0001, 30], got '0'"),
         (["--epsilon", "nan"], "epsilon: must be a number in [0.0001, 30], got 'nan'"),
         (["--cell_width", "0"], "cell_width: must be auto or a number of metres > 0, got 0"),
-        (["--cell_width", "nan"], "cell_width: must be auto or a number of metres > 0"),
+        (["--cell_width", "nan"], "cell_width: must be a number"),
         (["--cell_width", "wide"], "cell_width: must be a number, got 'wide'"),
-        (["--method", "ug"], "cell_width: has no effect with method ug"),
-        (["--depth", "8"], "depth: is of the heatmap's tree; use it with --method adaptive"),
-        (["--shard_size", "100"], "shard_size: is of shards, which need --trust secagg"),
+        (["--method", "ug"], "cell_width: applies only with --method"),
+        (["--depth", "8"], "depth: applies only with --method adaptive"),
+        (["--shard_size", "100"], "shard_size: applies only with --trust secagg"),
         (["--max_bad_fraction", "2"], "max_bad_fraction: must be a number in"),
         (["--region", "-1,50,1"], "region: expected four numbers"),
         (["--max_dwell", "60"], "max_dwell: is of dwell times"),
@@ -251,7 +251,7 @@ def test_bad_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], trust: lis
     for change in (pa.array(np.full(3_000, 70.0)), pa.array(np.full(3_000, np.nan))):
         shutil.rmtree(tmp_path / "logs", ignore_errors=True)
         write_files(logs.set_column(1, "latitude", change), tmp_path / "logs", 2)
-        assert build(tmp_path, tmp_path / "out", *GRID, *trust, "--population_share", "0.4") == 1
+        assert build(tmp_path, tmp_path / "out", *GRID, *trust, "--epsilon", "30") == 1
         assert "have no usable record" in capsys.readouterr().err
         assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "manifest.json"}
         if not trust:  # secagg plans for the public --population, which nobody would contradict
@@ -304,7 +304,7 @@ def test_a_workload(
         assert "workload: " in error
         assert message in error
     assert asked("other", squares, "--method", "grid") == 2
-    assert "workload: has no effect with method grid; it is an option of auto, snh, weighted" in capsys.readouterr().err
+    assert "workload: applies only with --method auto or snh or weighted" in capsys.readouterr().err
 
 
 def test_networks_are_learned_by_default(

@@ -60,7 +60,7 @@ def test_a_day_of_berlin_has_its_own_hours(
     assert found["read_rows"] == 20 * hours
     assert sum(found.values()) == 20 * 48  # of the two folders
     stated = place.release(day).manifest["parameters"]
-    assert (stated["day_column"], stated["day_zone"], stated["days_read"]) == ("time", "Europe/Berlin", day)
+    assert (stated["day_column"], stated["time_zone"], stated["days_read"]) == ("time", "Europe/Berlin", day)
 
 
 def test_neighbouring_days_read_one_file_and_each_pays_for_its_own_rows(
@@ -133,10 +133,10 @@ def test_without_a_date_it_is_the_last_day_that_is_over_in_its_zone(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--day_zone", "Europe/Berlin"], "day_zone: is of days, which need --day_column"),
-        (["--day_column", "time"], "day_column: needs the days whose rows are read; give --period"),
+        (["--time_zone", "Europe/Berlin"], "time_zone: requires --day_column"),
+        (["--day_column", "time"], "day_column: requires --period"),
         (["--period", "2026-11-20"], "period: needs a ledger"),
-        (["--day_column", "time", "--day_zone", "Europe/Berlim", "--period", "2026-11-20"], "did you mean"),
+        (["--day_column", "time", "--time_zone", "Europe/Berlim", "--period", "2026-11-20"], "did you mean"),
     ],
 )
 def test_wrong_options_are_named(tmp_path: Path, options: list[str], words: str, capsys: Any) -> None:

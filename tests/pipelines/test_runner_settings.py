@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions
+from apache_beam.options.pipeline_options import DirectOptions
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.command_line import join_negative_values, parse_command, quoted_command
@@ -47,7 +47,7 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_the_command_line_wins_over_the_configuration() -> None:
-    settings = runner_settings("direct_threads", None, ["--direct_num_workers=3"])
+    settings = runner_settings("direct_threads", ["--direct_num_workers=3"])
     direct = settings.options.view_as(DirectOptions)
     assert direct.direct_num_workers == 3
     assert settings.local
@@ -57,7 +57,7 @@ def test_the_number_of_threads_follows_the_size_unless_it_was_chosen(monkeypatch
     monkeypatch.setattr("sfumato.pipelines.runner_settings.processors", lambda: 6)
 
     def threads(size: int, *flags: str) -> int:
-        return runner_settings(None, None, flags).sized(size).options.view_as(DirectOptions).direct_num_workers
+        return runner_settings(None, flags).sized(size).options.view_as(DirectOptions).direct_num_workers
 
     assert threads(10**6) == 1
     assert threads(10**9) == 6
@@ -69,25 +69,20 @@ def test_the_number_of_threads_follows_the_size_unless_it_was_chosen(monkeypatch
 @pytest.mark.parametrize("runner", ["DirectRunner", "FnApiRunner"])
 def test_modes_that_open_servers_are_refused(mode: str, runner: str) -> None:
     with pytest.raises(RequestError, match=r"listen on all network interfaces.*--runner_config direct_threads"):
-        runner_settings(None, None, [f"--runner={runner}", f"--direct_running_mode={mode}"])
-    assert runner_settings(None, None, ["--direct_running_mode=in_memory"]).local
-
-
-def test_the_maps_region_is_not_dataflows() -> None:
-    settings = runner_settings(None, "europe-west3", [])
-    assert settings.options.view_as(GoogleCloudOptions).region == "europe-west3"
+        runner_settings(None, [f"--runner={runner}", f"--direct_running_mode={mode}"])
+    assert runner_settings(None, ["--direct_running_mode=in_memory"]).local
 
 
 @pytest.mark.parametrize("flag", ["--nonsense", "--nonsense=1", "-x"])
 def test_unknown_flags_are_refused_by_name(flag: str) -> None:
     with pytest.raises(RequestError, match=flag.split("=")[0]):
-        runner_settings(None, None, [flag])
+        runner_settings(None, [flag])
 
 
 @pytest.mark.parametrize("name", ["DaskRunner", "apache_beam.runners.dask.dask_runner.DaskRunner"])
 def test_dask_is_refused(name: str) -> None:
     with pytest.raises(RequestError, match="DaskRunner silently leaves out stages"):
-        runner_settings(None, None, [f"--runner={name}"])
+        runner_settings(None, [f"--runner={name}"])
 
 
 @pytest.mark.parametrize(
@@ -155,7 +150,7 @@ def test_every_example_is_a_request(job: str) -> None:
         (["heatmap", "--regoin", "0,0,1,1"], "unknown option --regoin; did you mean --region?"),
         (["heatmap", *HEATMAP, "--depth", "x"], "depth: must be a whole number in 1..20, got 'x'"),
         (["heatmap", *HEATMAP, "--depth", "21"], "depth: must be a whole number in 1..20, got '21'"),
-        (["heatmap", *HEATMAP, "--blur", "2"], "blur: must be a number in [0, 1], got '2'"),
+        (["heatmap", *HEATMAP, "--simulated_dropout", "2"], "simulated_dropout: must be a number in [0, 1], got '2'"),
         (["heatmap", *HEATMAP, "--region", "0,0,1"], "region: expected four numbers WEST,SOUTH,EAST,NORTH"),
         (["plan", "--users", "1000", "--epsilom", "1"], "unknown option --epsilom; did you mean --epsilon?"),
         (["key", "make", "x"], "action: must be one of new, got 'make'"),
@@ -185,10 +180,10 @@ QUICK = [
     ["histogram", *FILES, "--column", "kind", "--contact", "limited"],
     ["hotspots", *FILES, "--column", "kind", "--levels", "40"],
     ["quantiles", *FILES, "--column", "km", "--range", "0,1", "--quantiles", "1.5"],
-    ["moments", *FILES, "--column", "km", "--epsilon", "1", "--bits_per_client", "2"],
+    ["moments", *FILES, "--column", "km", "--epsilon", "1", "--bits_per_client", "20"],
     ["moments", *FILES, "--column", "km", "--epsilon", "1", "--warm_start", "nowhere"],
     ["heatmap", *HEATMAP, "--warm_start", "nowhere"],
-    ["heatmap", *HEATMAP, "--modulus", "3"],
+    ["heatmap", *HEATMAP, "--delta", "1e-20"],
     ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "ug", "--trust", "secagg"],
     ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "grid", "--sizes", "100,25"],
     ["moments", "--input", "x", "--output", "y", "--column", "c", "--bits", "x"],
@@ -246,12 +241,12 @@ def test_a_misspelt_beam_option_is_named_with_the_nearest(tmp_path: Path) -> Non
 
 def test_text_and_python_values_make_the_same_request() -> None:
     text = {"input": "x", "output": "y", "region": "-1,0,1.5,2", "depth": "6", "categories": "a,b", "auxiliary": "c"}
-    values = {**text, "region": [-1, 0, 1.5, 2], "depth": 6, "categories": ["a", "b"], "gamma": "auto", "blur": None}
+    values = {**text, "region": [-1, 0, 1.5, 2], "depth": 6, "categories": ["a", "b"], "colluding": None}
     assert request_of("heatmap", text) == request_of("heatmap", values)
 
 
 def test_a_pipeline_leaves_no_folder_to_a_killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    pipeline = runner_settings(None, None, []).pipeline()
+    pipeline = runner_settings(None, []).pipeline()
     assert pipeline.local_tempdir.startswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == []

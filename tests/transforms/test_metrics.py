@@ -90,7 +90,7 @@ def run_heatmap(pattern: str, output: Path, options: tuple[str, ...] = (), popul
             root
             | beam.Create(paths_of(pattern))
             | PrivateHeatmap(REGION, parameters, KEY, LocationColumns())
-            | beam.Map(release_files, parameters, FACTS, Grid(REGION, 5), 0.0)
+            | beam.Map(release_files, parameters, FACTS, Grid(REGION, 5))
             | WriteRelease(str(output), FACTS, False)
         )
 

@@ -40,7 +40,7 @@ def map_counts(release: Release) -> MapCounts:
     if TOTALS_FILE not in manifest.get("errors", {}).get("sums", ""):
         raise RequestError(
             f"{where}: this heatmap does not state the errors of sums ({TOTALS_FILE}); make both maps with "
-            "--method adaptive and --estimator bayes, the defaults"
+            "--method adaptive"
         )
     totals = release.arrow_table(TOTALS_FILE)
     node, users, variance = (totals[name].to_numpy() for name in ("node", "users", "variance"))

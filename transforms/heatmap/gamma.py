@@ -1,4 +1,4 @@
-"""`--gamma auto`: the sum of a user's weights, chosen from public figures alone. Pure.
+"""The automatic gamma: the sum of a user's weights, chosen from public figures alone. Pure.
 
 Users are bounded before their number is known, so gamma depends neither on the data nor on a noisy figure.
 

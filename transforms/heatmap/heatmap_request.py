@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, datetime
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import PlainValidator, create_model, model_validator
+from annotated_types import Interval
+from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns, PlaneColumns
 from sfumato.schemas.rectangle import Plane
+from sfumato.schemas.requests.counting_options import (
+    DELTA_HELP,
+    DROPOUT_HELP,
+    EPSILON_HELP,
+    SHARD_SIZE_HELP,
+    TRUST_HELP,
+    Colluding,
+    CountingOptions,
+    Delta,
+    Depth,
+    Dropout,
+    Epsilon,
+    Fraction,
+    ShardSize,
+    Users,
+)
 from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, PlaceColumns, RateColumn, SlotColumns
-from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap, ReleaseRequest
+from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap
 from sfumato.schemas.requests.request_base import (
     COLUMNS,
     INPUT,
     MAP,
     METHOD,
-    OUTPUT,
     PRIVACY,
     PROTOCOL,
     Request,
@@ -31,28 +48,28 @@ from sfumato.schemas.requests.request_base import (
 from sfumato.schemas.requests.time_zones import UTC
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import Slots
-from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
+from sfumato.schemas.trust import CentralOrSecagg, Trust
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid, parameter_owners
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
+from sfumato.transforms.heatmap.methods.adaptive import Refine, Schedule
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.locations.shards import Participation
+from sfumato.transforms.locations.users import Contribution
+from sfumato.transforms.secagg.shard_sums import NoiseSource
 
+_OWN = (
+    "depth",
+    "contribution",
+    "schedule",
+    "refine",
+    "participation",
+    "noise_source",
+    "colluding",
+    "simulated_dropout",
+)
+"""Options that are parameters of a heatmap, next to those of `CountingOptions`."""
 _OF_THE_GLOBE = (*(name for name in PlaceColumns.model_fields if name not in Request.model_fields), "basemap", "tiles")
 """Options that a map of a plane does not have."""
-_GROUPS = {
-    **dict.fromkeys(("depth", "contribution", "gamma", "rounding"), MAP),
-    **dict.fromkeys(("trust", "epsilon", "population", "population_share", "max_bad_fraction"), PRIVACY),
-}
-
-
-def request_fields(options: dict[str, Option], *, many: bool = False) -> dict[str, Any]:
-    """Fields of a request for options, as `pydantic.create_model` takes them. many: each takes several values.
-
-    Those that every release has are left out, unless they take several values, and parameters without a help text.
-    """
-    return {
-        name: one.field(_GROUPS.get(name, METHOD if one.methods else PROTOCOL), many)
-        for name, one in options.items()
-        if one.help and (many or name not in ReleaseRequest.model_fields)
-    }
 
 
 def location_columns(request: LogColumns) -> LocationColumns:
@@ -62,9 +79,9 @@ def location_columns(request: LogColumns) -> LocationColumns:
         known = request.categories
         auxiliary = Auxiliary(request.auxiliary, assumed=True) if known is None else Auxiliary(request.auxiliary, known)
     slots = None
-    if isinstance(request, SlotColumns) and request.slots is not None and request.time_column is not None:
+    if isinstance(request, HeatmapRequest) and request.slots is not None and request.time_column is not None:
         slots = Slots.parse(request.time_column, request.slots, UTC if request.time_zone is None else request.time_zone)
-    axes = request.axes if isinstance(request, HeatmapOptions) else None
+    axes = request.axes if isinstance(request, HeatmapRequest) else None
     longitude, latitude = axes or (request.longitude_column, request.latitude_column)
     return (LocationColumns if axes is None else PlaneColumns)(
         user_id=request.user_id_column,
@@ -75,13 +92,8 @@ def location_columns(request: LogColumns) -> LocationColumns:
         max_dwell=DEFAULT_MAX_DWELL if request.max_dwell is None else request.max_dwell,
         auxiliary=auxiliary,
         slots=slots,
-        records_per_user=(request.records_per_user or 1) if isinstance(request, SlotColumns) else 1,
+        records_per_user=(request.records_per_user or 1) if isinstance(request, HeatmapRequest) else 1,
     )
-
-
-def lists_of(request: Request, names: Iterable[str]) -> dict[str, list[Any]]:
-    """The values of the given options, by name."""
-    return {name: [True] if value is True else list(value) for name, value in request.given(names).items()}
 
 
 def _night(value: Any) -> date:
@@ -94,8 +106,8 @@ def _rotation(value: Any) -> Rotation:
     return value if isinstance(value, Rotation) else Rotation.parse(str(value))
 
 
-class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, ReleaseRequest):
-    """The options of the job, without those of HeatmapParameters and of the methods."""
+class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, CountingOptions):
+    """A heatmap."""
 
     JOB: ClassVar[str] = "heatmap"
     COMMAND: ClassVar[str] = "heatmap"
@@ -105,14 +117,43 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
     method: str = option(
         Adaptive.NAME, f"how the map is made: {', '.join(METHODS)}", METHOD, common=True, metavar="NAME"
     )
-    blur: float = option(
-        0.0,
-        "standard deviation of a Gaussian filter over the published density, in sides of the region",
-        OUTPUT,
-        metavar="X",
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
+    trust: CentralOrSecagg = option(Trust.SECAGG, TRUST_HELP, PRIVACY, common=True)
+    depth: Depth = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", MAP, common=True)
+    contribution: Contribution | None = option(
+        None,
+        "what a user adds: one, a random one of their locations; top, their most frequent location; all, a "
+        "distribution over all their locations (default: all for emd, else one)",
+        MAP,
+    )
+    schedule: Schedule | None = option(
+        None,
+        "auto: two sub-queries, more on grids that are deep for so few users; two_query; lean: smaller trees; paper: "
+        "Algorithm 2 of the heatmap paper, many sub-queries (method adaptive; default: auto)",
+        METHOD,
+    )
+    refine: Refine | None = option(
+        None,
+        "with --auxiliary, which nodes are split: count, as without it; interval, while rates stay sharp (method "
+        "adaptive; default: count)",
+        METHOD,
+    )
+    participation: Participation = option(
+        "planned",
+        "planned: every planned shard reports with the planned noise, whatever the number of its users; paper: lost "
+        "shards and the noise level depend on who takes part, which is not protected (for experiments)",
+        PROTOCOL,
+    )
+    noise_source: NoiseSource = option(
+        "shard", "shard: a shard's noise in closed form; client: every client's share (slow)", PROTOCOL
+    )
+    colluding: Colluding | None = option(
+        None,
+        "share of a shard's required clients who may give their noise shares to the server: noise grows so that "
+        "epsilon holds against them too (default: 0)",
+        PROTOCOL,
+    )
+    simulated_dropout: Fraction = option(
+        0.0, "probability that a client drops out after the noise is planned", PROTOCOL
     )
     warm_start: Several[str] | None = option(
         None,
@@ -143,14 +184,20 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
         metavar="N/M",
     )
 
+    def _reads_local_times(self) -> bool:
+        return self.slots is not None or super()._reads_local_times()
+
     @cached_property
     def parameters(self) -> HeatmapParameters:
         """The parameters of the heatmap. Raises RequestError."""
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
+        values = {**self.counting(), **self.given(_OWN)}
+        if self.schedule == "paper":
+            values["estimator"] = "last"  # the paper publishes the answers of the last sub-query
         return heatmap_parameters(
             self.method,
-            self.given(heatmap_options()),
+            values,
             columns.categories,
             slots,
             columns.records_per_user,
@@ -164,7 +211,7 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
 
     def shaping(self) -> dict[str, Any]:
         """See PublishRequest.shaping. The options of other methods do not shape this one's map."""
-        others = {name for name, one in heatmap_options().items() if one.methods and self.method not in one.methods}
+        others = {name for name, owners in parameter_owners().items() if owners and self.method not in owners}
         return {name: value for name, value in super().shaping().items() if name not in others}
 
     @model_validator(mode="before")
@@ -194,23 +241,15 @@ class HeatmapOptions(RateColumn, SlotColumns, RegionOfMap, MapGeography, Release
         """Raises RequestError for options whose answers do not add up over nights."""
         parameters.method.check_warm_start()
         if parameters.method.errors != "posterior":
-            raise RequestError("estimator: a map of several nights is estimated by bayes; leave it out")
-        for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary), ("users", parameters.users)):
+            raise RequestError("schedule: paper cannot be combined with --night, which estimates from all answers")
+        for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary)):
             if value is not None:
                 raise RequestError(f"{name}: the nights are of plain maps of all users; leave out --{name} or --night")
         if self.period is not None and self.period != Period(night, night):
             raise RequestError(f"night: the period is {self.period}, and the night {night}; give the same day")
 
 
-HeatmapRequest: type[HeatmapOptions] = create_model(
-    "HeatmapRequest", __base__=HeatmapOptions, **request_fields(heatmap_options())
-)
-
-_NOT_PLANNED = ("simulated_dropout", "max_bad_fraction")  # without effect on a plan
-PLANNED = {name: one for name, one in heatmap_options().items() if name not in _NOT_PLANNED}
-
-
-class PlanOptions(LogOptions):
+class PlanRequest(LogOptions):
     """The cost and the noise of a heatmap. Every option may have several values."""
 
     JOB: ClassVar[str] = "plan"
@@ -222,26 +261,45 @@ class PlanOptions(LogOptions):
     )
     EXAMPLE: ClassVar[str] = "--users 1000000 --epsilon 0.5,1,2 --depth 10"
 
+    users: Several[Users] = option(..., "number of users who will take part", PRIVACY, common=True, metavar="N,...")
     method: Several[str] = option((Adaptive.NAME,), f"of {', '.join(METHODS)}", METHOD, common=True, metavar="NAMES")
-    nights: int | None = option(
+    epsilon: Several[Epsilon] = option((1.0,), EPSILON_HELP, PRIVACY, common=True, metavar="X,...")
+    delta: Several[Delta] = option((0.0,), DELTA_HELP, PRIVACY, metavar="X,...")
+    trust: Several[CentralOrSecagg] = option((Trust.SECAGG,), TRUST_HELP, PRIVACY, common=True, metavar="NAMES")
+    depth: Several[Depth] = option((10,), "levels of the quadtree", MAP, common=True, metavar="N,...")
+    contribution: Several[Contribution] | None = option(
+        None, "what a user adds: one, top, all (default: all for emd, else one)", MAP, metavar="NAMES"
+    )
+    schedule: Several[Schedule] | None = option(
+        None, "auto, two_query, lean, paper (method adaptive; default: auto)", METHOD, metavar="NAMES"
+    )
+    shard_size: Several[ShardSize] | None = option(None, SHARD_SIZE_HELP, PROTOCOL, metavar="N,...")
+    dropout: Several[Dropout] | None = option(None, DROPOUT_HELP, PROTOCOL, metavar="X,...")
+    colluding: Several[Colluding] | None = option(
+        None, "share of a shard's required clients against whom epsilon holds too", PROTOCOL, metavar="X,..."
+    )
+    nights: Annotated[int, Interval(ge=1, le=MAX_COHORTS)] | None = option(
         None,
-        "compare the numbers of rotating cohorts for a map every night; epsilon and delta are then of any so many "
-        "nights in a row",
+        "compare the numbers of rotating cohorts for a map every night; epsilon and delta then cover any N "
+        "consecutive nights",
         PRIVACY,
         common=True,
-        ge=1,
-        le=MAX_COHORTS,
     )
 
+    def values(self) -> dict[str, tuple[Any, ...]]:
+        """Returns the values of the parameters that were given, by name."""
+        names = [name for name in self.model_fields_set if name not in ("method", "nights", *LogOptions.model_fields)]
+        return {name: tuple(getattr(self, name)) for name in sorted(names, key=list(type(self).model_fields).index)}
+
+    def settings(self) -> list[HeatmapParameters]:
+        """Returns the parameters of each method with each combination of the values. Raises RequestError."""
+        settings = [heatmap_parameters(method, chosen) for method, chosen in option_grid(self.method, self.values())]
+        return [one if self.nights is not None or not one.delta else replace(one, noise="gaussian") for one in settings]
+
     @model_validator(mode="after")
-    def _sized(self) -> Self:
-        if not self.given(["users"]):
-            raise RequestError("users: give the number of users who will take part, such as --users 1000000")
+    def _for_nights(self) -> Self:
         if self.nights is not None:
-            for name, values in {"method": self.method, **lists_of(self, PLANNED)}.items():
+            for name, values in {"method": self.method, **self.values()}.items():
                 if len(values) > 1:
-                    raise RequestError(f"{name}: with nights give one value, got {len(values)}")
+                    raise RequestError(f"{name}: with --nights give one value, got {len(values)}")
         return self
-
-
-PlanRequest: type[PlanOptions] = create_model("PlanRequest", __base__=PlanOptions, **request_fields(PLANNED, many=True))

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
-from sfumato.schemas.region import MAX_DEPTH
-from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP
+from sfumato.schemas.requests.counting_options import (
+    Colluding,
+    Delta,
+    Depth,
+    Dropout,
+    Epsilon,
+    Fraction,
+    ShardSize,
+    Users,
+)
+from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.schemas.trust import CentralOrSecagg, Trust
-from sfumato.transforms.checks import check_declared, check_integer, option
+from sfumato.transforms.checks import check_declared, check_integer
 from sfumato.transforms.heatmap.gamma import UNKNOWN_USERS, GammaInputs
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
@@ -22,26 +33,41 @@ from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, Additiv
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, rho_for_delta
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.rounding import Rounding, stored_total
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 
-MAX_USERS = 1 << 40
-MAX_DELTA = 1e-2
-MAX_COLLUDING = 0.9
 NoiseName = Literal["auto", "laplace", "gaussian"]
-TRUST_HELP = "secagg: noise in the sum of each shard; central: the operator adds noise once, far less in all"
 
 
 @dataclass(frozen=True)
 class HeatmapParameters:
-    """Everything that shapes the statistics, validated. The help texts of the fields explain them.
-
-    None in a field means: the whole population (users), no public number (population), the method's default
-    (contribution), nobody (colluding), and a value that the job chooses (gamma, see `GammaInputs`, and modulus).
+    """Everything that shapes the statistics, validated.
 
     Attributes:
+        depth: levels of the quadtree: the finest grid has 2^depth x 2^depth cells.
+        trust: who adds the noise: a curator once, or secure aggregation in the sum of each shard.
+        epsilon, delta: of the complete release. Gaussian noise needs a delta above 0.
+        noise: its distribution; auto takes the one with less noise in a count at the whole budget.
+        shard_size: expected users of a shard (S).
+        dropout: largest share of a shard's clients that may fail to answer; a shard that lacks more is lost.
+        participation: planned: each planned shard reports with the planned noise, whatever its number of users; paper:
+            lost shards and the noise level depend on who takes part, which is not protected.
+        users: size of the cohort that takes part; None for all users.
+        population: public number of users, if it is known.
+        population_share: share of epsilon that the noisy user counts cost, with and without a usable record.
+        contribution: what a user adds: one random location, the most frequent one (top), or a distribution over all;
+            None for the method's default.
+        gamma: sum of a user's distribution in whole numbers; None chooses it by noise and modulus, see `GammaInputs`.
+        rounding: how a distribution becomes whole numbers: systematic, of sensitivity gamma, or independent, entry by
+            entry, of sensitivity gamma + the length of the vector.
+        overflow_probability: that the sum of any shard wraps around the modulus, in the whole run.
+        modulus: m of the secure sums; None chooses it.
+        allow_overflow: runs with a modulus that is too small.
+        noise_source: draws the noise of a shard in closed form, or the share of each client.
+        colluding: share of a shard's required clients against whom epsilon holds too; None for none.
+        simulated_dropout: probability that a client drops out after the noise is planned.
+        max_bad_fraction: refuses where a larger share of the users has no usable record.
         categories: of the auxiliary data; 1 without.
         slots: of time, each with a map of its own; 1 without.
         records_per_user: the most slots in which a user counts, each by one record.
@@ -52,74 +78,27 @@ class HeatmapParameters:
         RequestError: a value is out of range, or contradicts another. The message names the field.
     """
 
-    depth: int = option(
-        10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", common=True, ge=1, le=MAX_DEPTH
-    )
-    trust: CentralOrSecagg = option(Trust.SECAGG, TRUST_HELP, common=True)
-    epsilon: float = option(1.0, "privacy budget of the complete release", common=True, ge=1e-4, le=MAX_NOISE_EPSILON)
-    delta: float = option(
-        0.0, "delta of the complete release, which Gaussian noise needs; 0 for pure epsilon", ge=0, le=MAX_DELTA
-    )
-    noise: NoiseName = option(
-        "auto",
-        "distribution of the noise: laplace, with delta 0; gaussian, which adds up more slowly over many releases in a "
-        "ledger whose limit has a delta; auto: of these the one with less noise in a count at the whole budget",
-    )
-    shard_size: int = option(10_000, "expected users a secure-aggregation shard (S)", ge=2, le=1 << 24)
-    dropout: float = option(
-        0.05, "largest share of a shard's clients that may fail to answer; below that the shard is lost", ge=0, le=0.9
-    )
-    participation: Participation = option(
-        "planned",
-        "planned: every planned shard reports with the planned noise, whatever the number of its users; paper: lost "
-        "shards and the noise level depend on who takes part, which is not protected (for experiments)",
-    )
-    users: int | None = option(
-        None, "size of the cohort that takes part; default: everybody", common=True, ge=1, le=MAX_USERS
-    )
-    population: int | None = option(
-        None,
-        "public number of users in the logs; a run is refused if its noisy count differs by more than a tenth",
-        common=True,
-        ge=1,
-        le=MAX_USERS,
-    )
-    population_share: float = option(
-        0.01, "share of epsilon that the noisy user counts, with and without a usable record, cost", ge=0.001, le=0.5
-    )
-    contribution: Contribution | None = option(
-        None,
-        "what a user adds: one, a random one of their locations; top, their most frequent location; all, a "
-        "distribution over all their locations; default: all for emd, else one",
-    )
-    gamma: int | None = option(
-        None,
-        "whole number that a user's distribution adds up to, with contribution all; auto: by noise and modulus",
-        ge=1,
-        le=MAX_GAMMA,
-    )
-    rounding: Rounding = option(
-        "systematic",
-        "how a distribution becomes whole numbers: systematic (sensitivity gamma), or independent, entry by entry "
-        "(gamma + the vector's length)",
-    )
-    overflow_probability: float = option(
-        1e-9, "probability that any shard's sum wraps around the modulus, in the whole run", gt=0, lt=1
-    )
-    modulus: int | None = option(None, "auto, or the modulus m of the secure sums", ge=2, le=MAX_MODULUS)
-    allow_overflow: bool = option(False, "run with a modulus that is too small")
-    noise_source: NoiseSource = option(
-        "shard", "with trust secagg, shard: a shard's noise in closed form; client: every client's share (slow)"
-    )
-    colluding: float | None = option(
-        None,
-        "share of a shard's required clients who may give their noise shares to the server: noise grows so that "
-        "epsilon holds against them too (default: 0)",
-        ge=0,
-        le=MAX_COLLUDING,
-    )
-    simulated_dropout: float = option(0.0, "probability that a client drops out after the noise is planned", ge=0, le=1)
-    max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP)
+    depth: Depth = 10
+    trust: CentralOrSecagg = Trust.SECAGG
+    epsilon: Epsilon = 1.0
+    delta: Delta = 0.0
+    noise: NoiseName = "auto"
+    shard_size: ShardSize = 10_000
+    dropout: Dropout = 0.05
+    participation: Participation = "planned"
+    users: Users | None = None
+    population: Users | None = None
+    population_share: Annotated[float, Interval(ge=0.001, le=0.5)] = 0.01
+    contribution: Contribution | None = None
+    gamma: Annotated[int, Interval(ge=1, le=MAX_GAMMA)] | None = None
+    rounding: Rounding = "systematic"
+    overflow_probability: Annotated[float, Interval(gt=0, lt=1)] = 1e-9
+    modulus: Annotated[int, Interval(ge=2, le=MAX_MODULUS)] | None = None
+    allow_overflow: bool = False
+    noise_source: NoiseSource = "shard"
+    colluding: Colluding | None = None
+    simulated_dropout: Fraction = 0.0
+    max_bad_fraction: Fraction = MAX_BAD_FRACTION
     categories: int = 1
     slots: int = 1
     records_per_user: int = 1
@@ -195,10 +174,10 @@ class HeatmapParameters:
         if 0 < self.delta < MIN_GAUSSIAN_DELTA:
             raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
         if self.noise == "laplace" and self.delta:
-            raise RequestError("delta: laplace noise needs none; leave it out, or give --noise gaussian")
+            raise RequestError("delta: laplace noise needs none; leave it out")
         if self.rho is not None and (name := self._by_client):
             raise RequestError(
-                f"{name}: clients' shares do not add up to Gaussian noise; leave it out, or give --noise laplace"
+                f"{name}: clients' shares do not add up to Gaussian noise; leave out this option, or --delta"
             )
 
     def _check_slots(self) -> None:

@@ -26,7 +26,7 @@ from sfumato.transforms.heatmap.nights_before import NIGHT_INTERVALS, NIGHT_STDD
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
@@ -86,15 +86,12 @@ def release_files(
     parameters: HeatmapParameters,
     metadata: ReleaseMetadata,
     grid: Grid,
-    blur: float = 0.0,
     night: Night | None = None,
 ) -> dict[str, bytes]:
     """The release's files by name, the manifest last. With two categories a picture of their rate is among them.
 
     Args:
         state: after the last sub-query.
-        blur: standard deviation, in sides of the region, of a Gaussian filter over the density (paper 001, Section
-            2.3); the cells, the page and the pictures stay as they are.
         night: the night whose map it is, and those that it continues; None makes the map of the answers alone.
     """
     categories = category_names(parameters, metadata)
@@ -110,7 +107,7 @@ def release_files(
         manifest["errors"] |= {"stddev": NIGHT_STDDEV, "intervals": NIGHT_INTERVALS}
         nights = {NIGHTS_FILE: parquet_bytes(after.to_table())}
     array = io.BytesIO()
-    np.save(array, gaussian_heatmap(estimate_density(finest), blur))
+    np.save(array, estimate_density(finest))
     answers = [result for result in state.map_results if isinstance(result.encoding, TreeEncoding)]
     files = {
         CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates, unbiased, intervals)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import DataError
 from sfumato.schemas.moments import BitMeans
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.tally import Query
@@ -19,22 +19,9 @@ class PrivacyMeter:
 
     Attributes:
         response: how clients report bits.
-        cap: the largest number of bits that a client may report, >= 1.
-
-    Raises:
-        RequestError: the response has more reports than the cap.
     """
 
     response: RandomisedResponse
-    cap: int
-
-    def __post_init__(self) -> None:
-        if isinstance(self.cap, bool) or self.cap < 1:
-            raise RequestError(f"max_bits_per_client: must be 1 or more, got {self.cap}")
-        if self.response.reports > self.cap:
-            raise RequestError(
-                f"bits_per_client: {self.response.reports} is more than --max_bits_per_client {self.cap} allows"
-            )
 
     def check_queries(self, queries: Sequence[Query]) -> None:
         """Raises DataError if two queries of a run would reach one client: one query uses the whole allowance."""
@@ -57,7 +44,7 @@ class PrivacyMeter:
         return {
             "bits_per_client": self.response.reports,
             "bits_per_value": self.response.reports,
-            "cap": self.cap,
+            "cap": self.response.reports,
             "expected_private_bits": self.response.reports * self.response.gain,
             "epsilon_per_bit": None if epsilon is None else epsilon / self.response.reports,
             "epsilon_per_client": epsilon,

@@ -57,7 +57,6 @@ class PushBits(beam.PTransform):
         plan: the queries and their privacy.
         key: of the run; use each key for one input, once.
         grouping: the groups; None for everybody together.
-        cap: the largest number of bits that a client may report; None for the plan's number.
         spill: a folder for blocks between stages (see Spill).
         admit: decides from noisy counts of users whether the run goes on.
 
@@ -73,7 +72,6 @@ class PushBits(beam.PTransform):
         key: RunKey,
         grouping: Grouping | None = None,
         *,
-        cap: int | None = None,
         spill: Spill | str | None = None,
         admit: Admit | None = None,
     ):
@@ -92,7 +90,7 @@ class PushBits(beam.PTransform):
         self._values = values
         self._plan = plan
         self._grouping = grouping
-        self._meter = PrivacyMeter(plan.response, plan.bits_per_client if cap is None else cap)
+        self._meter = PrivacyMeter(plan.response)
         self._spill = Spill.of(spill)
         self._admit = admit or Admit(plan.admission())
 

@@ -15,8 +15,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.checks import check_choice, names_of, value_type
-from sfumato.transforms.heatmap.heatmap_options import Option
+from sfumato.transforms.checks import check_choice, owners_of
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -36,33 +35,11 @@ SECAGG_METHODS = (Automatic.NAME, "grid", "ug", "snh", ADAPTIVE)  # one count of
 _WIDTH = "cell_width"
 _GRID_BYTES = 88  # of memory for one cell of a grid, with all tables
 _PARTITION_BYTES = 136  # for one rectangle of a base cell, with all tables
-_HELP = {
-    _WIDTH: "width of the cells of the grid, in metres; default: auto, by the number of users and epsilon",
-    "workload": "Parquet file of squares like those to be queried, with columns x, y (degrees) and size (metres): "
-    "the training weights places by their number; the file must be public",
-}
 
 
 def method_texts() -> dict[str, str]:
     """One line of help for each method, by name."""
     return {**{name: method.TEXT for name, method in METHODS.items()}, ADAPTIVE: _ADAPTIVE_TEXT}
-
-
-def method_options() -> dict[str, Option]:
-    """The options of all methods by name, in a fixed order. None is the default of those without one."""
-    options: dict[str, Option] = {}
-    for name, method in METHODS.items():
-        for field in fields(method):
-            earlier = options.get(field.name)
-            kind = value_type(method, field) or str  # the path of a file
-            default = None if field.default is MISSING else field.default
-            text = _HELP.get(field.name) or field.metadata["help"]
-            if earlier is not None and (earlier.kind, earlier.help) != (kind, text):
-                raise TypeError(f"methods declare {field.name} differently")
-            owners = (name,) if earlier is None else (*earlier.methods, name)
-            among, bounds = names_of(method, field), field.metadata.get("bounds", {})
-            options[field.name] = Option(field.name, kind, default, text, owners, among=among, bounds=bounds)
-    return options
 
 
 def make_method(name: str, options: Mapping[str, Any], spec: CollectionSpec) -> RangeMethod:
@@ -99,11 +76,10 @@ class RangesPlan:
     def __post_init__(self) -> None:
         check_choice("method", self.method, (*METHODS, ADAPTIVE))
         self.sizes.check(self.field)
-        declared = method_options()
+        owners = owners_of(METHODS)
         for name in self.options:
-            if self.method not in declared[name].methods:
-                owners = ", ".join(declared[name].methods)
-                raise RequestError(f"{name}: has no effect with method {self.method}; it is an option of {owners}")
+            if self.method not in owners[name]:
+                raise RequestError(f"{name}: applies only with --method {' or '.join(owners[name])}, got {self.method}")
         if _WIDTH in self.options:
             self._check_width(self.options[_WIDTH])
         if self.method != ADAPTIVE:

@@ -1,13 +1,13 @@
-"""A model of range queries as it is requested: the job's options and those of each method, side by side."""
+"""The request of `sfumato ranges build`: a model of range queries."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from pydantic import create_model, model_validator
+from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.counting_options import CountingOptions, Depth
 from sfumato.schemas.requests.log_columns import LogColumns
 from sfumato.schemas.requests.publish_request import (
     INPUT_HELP,
@@ -16,17 +16,15 @@ from sfumato.schemas.requests.publish_request import (
     InputOption,
     MapGeography,
     RegionOption,
-    ReleaseRequest,
-)  # fmt: skip
+)
 from sfumato.schemas.requests.range_queries import SIZE_RANGE, SIZE_RANGE_HELP, SizeRangeOption
-from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, option
-from sfumato.schemas.trust import CentralOrSecagg, Trust
-from sfumato.transforms.heatmap.heatmap_options import heatmap_options
-from sfumato.transforms.heatmap.heatmap_request import request_fields
-from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_options, method_texts
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, option
+from sfumato.schemas.trust import Trust
+from sfumato.transforms.ranges.methods.neural import Models, Network
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_texts
 
-COUNTING = ("epsilon", "delta", "noise", "population", "population_share", "max_bad_fraction")
 SHARDS = ("shard_size", "dropout")
+METHOD_OPTIONS = ("cell_width", "tuner", "network", "models", "workload", "checkpoints")
 _OF_RELEASE = {
     "release", "output", "method", "sizes", "release_id", "overwrite", "log_format", "verbose", "dry_run",
     "basemap", "tiles",
@@ -34,8 +32,8 @@ _OF_RELEASE = {
 _METHODS = ", ".join(method_texts())
 
 
-class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
-    """The options of the job, without those of how users are counted and of the methods."""
+class RangesRequest(LogColumns, MapGeography, CountingOptions):
+    """A model of range queries."""
 
     JOB: ClassVar[str] = "ranges"
     COMMAND: ClassVar[str] = "ranges build"
@@ -48,46 +46,71 @@ class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
         "auto", f"how ranges are answered: {_METHODS} (a heatmap's tree)", METHOD, common=True, metavar="NAME"
     )
     sizes: SizeRangeOption = option(SIZE_RANGE, SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH")
-    trust: CentralOrSecagg = option(
-        Trust.CENTRAL,
-        "central: the operator adds noise once; secagg: noise in the sum of each shard",
-        PRIVACY,
-        common=True,
-        metavar="HOW",
-    )
     release: str | None = option(
         None,
-        "in place of --input, --region and --epsilon: a heatmap that is published already, from which method adaptive "
-        "makes a model without any logs, and at no cost",
+        "a published heatmap, from which method adaptive makes a model without any logs and at no cost; replaces "
+        "--input, --region and --epsilon",
         INPUT,
         metavar="FOLDER",
     )
+    depth: Depth | None = option(None, "levels of the heatmap's quadtree (method adaptive; default: 10)", METHOD)
+    cell_width: float | None = option(
+        None,
+        "width of the cells of the grid, in metres; auto: by the number of users and epsilon (methods auto, snh, grid)",
+        METHOD,
+        auto=True,
+    )
+    tuner: str | None = option(
+        None,
+        "file of `sfumato ranges tune`, which chooses the width of cells and the method (method auto)",
+        METHOD,
+        metavar="FILE",
+    )
+    network: Network | None = option(
+        None,
+        "local: one network for all sizes, from the counts around a square to an answer; paper: spatial neural "
+        "histograms as published, a network of 20 x 80 for each of several sizes, from a place to a count, which "
+        "takes hours without a GPU (method snh; default: local)",
+        METHOD,
+    )
+    models: Models | None = option(
+        None,
+        "number of networks: local ones are averaged (default 3), the paper's have one size each (default 8) (methods "
+        "auto, snh)",
+        METHOD,
+    )
+    workload: str | None = option(
+        None,
+        "public Parquet file of squares like those to be queried, with columns x, y (degrees) and size (metres): the "
+        "training weights places by their number (methods auto, snh)",
+        METHOD,
+        metavar="FILE",
+    )
+    checkpoints: str | None = option(
+        None,
+        "local folder for checkpoints of the training: the same command with the same key file and release id "
+        "continues from them (methods auto, snh)",
+        METHOD,
+        metavar="FOLDER",
+    )
+
+    def method_options(self) -> dict[str, Any]:
+        """Returns the options of the method that were given, by name."""
+        return self.given(METHOD_OPTIONS)
 
     @model_validator(mode="after")
     def _logs_or_release(self) -> Self:
         if self.release is not None:
             if others := [name for name in self.model_fields_set if name not in _OF_RELEASE]:
                 name = min(others)
-                raise RequestError(f"{name}: has no effect with --release: a published heatmap says all but --sizes")
+                raise RequestError(f"{name}: has no effect with --release: a published heatmap states all but --sizes")
             if "method" in self.model_fields_set and self.method != ADAPTIVE:
                 raise RequestError(f"method: must be {ADAPTIVE} with --release, got {self.method!r}")
             return self
         if missing := [name for name in ("input", "region") if not getattr(self, name)]:
             raise RequestError(f"{', '.join(missing)}: required, as in sfumato {self.COMMAND} {self.EXAMPLE}")
         if self.trust != Trust.SECAGG and (shards := self.given(SHARDS)):
-            raise RequestError(f"{next(iter(shards))}: is of shards, which need --trust secagg")
-        if self.given(["depth"]) and self.method != ADAPTIVE:
-            raise RequestError(f"depth: is of the heatmap's tree; use it with --method {ADAPTIVE}")
+            raise RequestError(f"{next(iter(shards))}: applies only with --trust secagg")
+        if self.depth is not None and self.method != ADAPTIVE:
+            raise RequestError(f"depth: applies only with --method {ADAPTIVE}")
         return self
-
-
-def _fields() -> dict[str, Any]:
-    """Of the heatmap's options those that say how users are counted, and all of the methods'."""
-    counting = heatmap_options()
-    shards = {name: replace(counting[name], help=f"{counting[name].help} (trust secagg)") for name in SHARDS}
-    adaptive = replace(counting["depth"], methods=(ADAPTIVE,))
-    chosen = {name: counting[name] for name in COUNTING}
-    return request_fields({**chosen, **shards, **method_options(), "depth": adaptive})
-
-
-RangesRequest: type[RangesOptions] = create_model("RangesRequest", __base__=RangesOptions, **_fields())

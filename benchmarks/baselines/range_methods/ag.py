@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from benchmarks.baselines.range_methods.two_passes import split_epsilon
-from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -79,11 +79,9 @@ class AdaptiveGrid(RangeMethod):
     NAME: ClassVar[str] = "ag"
     TEXT: ClassVar[str] = "a coarse grid whose cells are divided by their noisy counts"
 
-    ag_share: float = option(0.5, "the share of epsilon for the coarse grid (alpha)", ge=0.01, le=0.99)
-    ag_coarse: float = option(
-        10.0, "c of the coarse grid's rule, a quarter of sqrt(n epsilon / c) cells a side", ge=1e-3, le=1e6
-    )
-    ag_fine: float = option(5.0, "c2 of the rule of cuts, sqrt(count (1 - alpha) epsilon / c2)", ge=1e-3, le=1e6)
+    ag_share: Annotated[float, Interval(ge=0.01, le=0.99)] = 0.5
+    ag_coarse: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
+    ag_fine: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 5.0
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one cell and in one leaf, so the two counts add up to epsilon."""

@@ -31,13 +31,13 @@ can fall as low as the noise takes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from benchmarks.baselines.range_methods.two_passes import split_epsilon
-from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import geometric
@@ -61,9 +61,7 @@ class Dawa(RangeMethod):
     NAME: ClassVar[str] = "dawa"
     TEXT: ClassVar[str] = "buckets of cells with similar counts along a Hilbert curve"
 
-    dawa_share: float = option(
-        0.25, "the share of epsilon for the partition; its buckets are counted with the rest", ge=0.01, le=0.99
-    )
+    dawa_share: Annotated[float, Interval(ge=0.01, le=0.99)] = 0.25
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one bucket, so the two stages add up to epsilon."""

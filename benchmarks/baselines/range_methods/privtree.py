@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.schemas.region import deinterleave
-from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -69,9 +69,7 @@ class PrivTree(RangeMethod):
     NAME: ClassVar[str] = "privtree"
     TEXT: ClassVar[str] = "a quadtree whose nodes are split by noisy counts"
 
-    privtree_share: float = option(
-        0.5, "the share of epsilon for the tree; its leaves are counted with the rest", ge=0.01, le=0.99
-    )
+    privtree_share: Annotated[float, Interval(ge=0.01, le=0.99)] = 0.5
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one leaf, so the tree and the counts add up to epsilon."""

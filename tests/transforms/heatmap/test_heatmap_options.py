@@ -1,38 +1,51 @@
+from typing import Any
+
 import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import range_text
-from sfumato.transforms.heatmap.heatmap_options import heatmap_options, heatmap_parameters, option_grid
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid, parameter_owners
 from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest, PlanRequest
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 
-def test_every_method_has_its_options_with_help_and_default() -> None:
-    options = heatmap_options()
-    assert options["calibration"].methods == ("adaptive",)
-    assert options["calibration"].default == 0.1
-    assert options["depth"].methods == ()
-    assert options["modulus"].kind is int
-    assert PlanRequest.of({"users": "1", "modulus": "auto,4096"}).given(["modulus"]) == {"modulus": (None, 4096)}
-    assert all(one.help and one.name == name for name, one in options.items())
+def test_parameter_owners_names_the_methods() -> None:
+    owners = parameter_owners()
+    assert owners["calibration"] == ("adaptive",)
+    assert owners["depth"] == ()
+    assert "method" not in owners
 
 
-def test_a_request_has_the_bounds_that_an_option_declares() -> None:
-    """One declaration: what the dataclasses check is what the help, the reference and the request's errors say."""
-    declared = {name: one for name, one in heatmap_options().items() if one.bounds}
-    assert {"depth", "epsilon", "shard_size", "max_sub_queries", "emd_width"} <= set(declared)
-    for name, one in declared.items():
-        wrong = one.bounds.get("ge", one.bounds.get("gt")) - 1
-        wrong = int(wrong) if one.kind is int else wrong
-        with pytest.raises(RequestError) as refused:
-            HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1", name: wrong})
-        assert str(refused.value).startswith(f"{name}: must be a"), refused.value
-        assert range_text(HeatmapRequest.model_fields[name]) in str(refused.value)
-        if name in PlanRequest.model_fields:
-            with pytest.raises(RequestError) as also:
-                PlanRequest.of({"users": 10, name: [wrong]})
-            assert str(also.value).startswith(str(refused.value).partition(", got")[0])
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        ("depth", 0), ("epsilon", 0), ("delta", 1), ("population", 0), ("shard_size", 1), ("dropout", 0.95),
+        ("colluding", -1), ("simulated_dropout", 2), ("max_bad_fraction", -1), ("trust", "local"), ("schedule", "best"),
+        ("refine", "width"), ("contribution", "some"), ("participation", "none"), ("noise_source", "sun"),
+    ],
+)  # fmt: skip
+def test_request_rejects_what_parameters_reject(option: str, wrong: Any) -> None:
+    """A range is declared once, so a request and the parameters refuse a value in the same words."""
+    with pytest.raises(RequestError) as refused:
+        HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1", option: wrong})
+    assert str(refused.value).startswith(f"{option}: must be ")
+    assert range_text(HeatmapRequest.model_fields[option]) in str(refused.value)
+    with pytest.raises(RequestError) as direct:
+        heatmap_parameters("adaptive", {option: wrong})
+    assert str(direct.value).partition(", got")[0] == str(refused.value).partition(", got")[0]
+    if option in PlanRequest.model_fields:
+        with pytest.raises(RequestError) as planned:
+            PlanRequest.of({"users": 10, option: [wrong]})
+        assert str(planned.value).partition(", got")[0] == str(refused.value).partition(", got")[0]
+
+
+@pytest.mark.parametrize("name", ["depth", "epsilon", "delta", "max_bad_fraction", "participation", "noise_source"])
+def test_request_has_the_defaults_of_the_parameters(name: str) -> None:
+    assert HeatmapRequest.model_fields[name].default == getattr(HeatmapParameters(), name)
+    assert HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1"}).parameters == HeatmapParameters(
+        noise="laplace"
+    )
 
 
 def test_defaults_are_the_dataclasses_own() -> None:
@@ -47,7 +60,7 @@ def test_defaults_are_the_dataclasses_own() -> None:
     [
         ("adaptiv", {}, "method: there is no 'adaptiv', there are adaptive, flat.*did you mean adaptive"),
         ("nothing", {}, "method: there is no 'nothing'"),
-        ("flat", {"calibration": 0.1}, "calibration: is an option of adaptive, not of method flat"),
+        ("flat", {"calibration": 0.1}, "calibration: applies only with --method adaptive"),
         ("flat", {"levle": 3}, "levle: a heatmap has no such option; did you mean level?"),
         ("flat", {"level": None, "xyzzy": None}, "xyzzy: a heatmap has no such option"),
         ("flat", {"depth": 5.0}, "depth: must be a whole number in 1..20, got 5.0"),
@@ -106,11 +119,11 @@ def test_defaults_are_the_dataclasses_own() -> None:
         ("adaptive", {"rounding": "independent", "contribution": "top"}, "rounding"),
         ("flat", {"estimator": "best"}, "estimator: must be one of bayes, last, got 'best'"),
         ("flat", {"estimator": "bayes", "keep_top": 50.0}, "keep_top"),
-        ("flat", {"schedule": "lean"}, "schedule: is an option of adaptive, not of method flat"),
-        ("emd", {"estimator": "bayes"}, "estimator: is an option of adaptive, flat, not of method emd"),
-        ("flat", {"cohorts": "shared"}, "cohorts: is an option of adaptive"),
-        ("flat", {"max_entries": 100}, "max_entries: is an option of adaptive"),
-        ("flat", {"refine": "interval"}, "refine: is an option of adaptive"),
+        ("flat", {"schedule": "lean"}, "schedule: applies only with --method adaptive"),
+        ("emd", {"estimator": "bayes"}, "estimator: applies only with --method adaptive or flat"),
+        ("flat", {"cohorts": "shared"}, "cohorts: applies only with --method adaptive"),
+        ("flat", {"max_entries": 100}, "max_entries: applies only with --method adaptive"),
+        ("flat", {"refine": "interval"}, "refine: applies only with --method adaptive"),
     ],
 )
 def test_bad_options_are_refused_by_name(method: str, values: dict[str, object], words: str) -> None:

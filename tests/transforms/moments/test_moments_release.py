@@ -60,7 +60,7 @@ def ran(
 def assembled(
     state: MomentsState, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
 ) -> dict[str, bytes]:
-    meter = PrivacyMeter(asked.response, max(2, asked.bits_per_client))
+    meter = PrivacyMeter(asked.response)
     return moments_files(state, MomentsMetadata(release, asked, grouping, meter, "age", True))
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import DataError
 from sfumato.schemas.moments import BitMeans
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
@@ -20,11 +20,11 @@ def bits(*probabilities: float) -> BitMeans:
 
 def test_the_manifests_numbers() -> None:
     response = RandomisedResponse(2 * math.log(3), 2)  # each bit is true with probability 3/4
-    entry = PrivacyMeter(response, 5).manifest([bits(0.1, 0.6), bits(0.2)])
+    entry = PrivacyMeter(response).manifest([bits(0.1, 0.6), bits(0.2)])
     assert entry == {
         "bits_per_client": 2,
         "bits_per_value": 2,
-        "cap": 5,
+        "cap": 2,
         "expected_private_bits": pytest.approx(1.0),  # 2 (2 3/4 - 1)
         "epsilon_per_bit": pytest.approx(math.log(3)),
         "epsilon_per_client": 2 * math.log(3),
@@ -35,25 +35,13 @@ def test_the_manifests_numbers() -> None:
 
 
 def test_without_epsilon_bits_are_all_private_and_no_loss_is_promised() -> None:
-    entry = PrivacyMeter(RandomisedResponse(None, 3), 3).manifest([bits(0.5)])
+    entry = PrivacyMeter(RandomisedResponse(None, 3)).manifest([bits(0.5)])
     assert entry["expected_private_bits"] == 3
     assert entry["epsilon_per_bit"] is entry["epsilon_per_client"] is entry["truth_probability"] is None
 
 
-@pytest.mark.parametrize("cap", [0, -1, True])
-def test_caps_that_are_none_are_refused(cap: int) -> None:
-    with pytest.raises(RequestError, match="max_bits_per_client: must be 1 or more, got"):
-        PrivacyMeter(RandomisedResponse(None), cap)
-
-
-def test_plans_above_the_cap_are_refused() -> None:
-    PrivacyMeter(RandomisedResponse(1.0, 2), 2)
-    with pytest.raises(RequestError, match="bits_per_client: 3 is more than --max_bits_per_client 2 allows"):
-        PrivacyMeter(RandomisedResponse(1.0, 3), 2)
-
-
 def test_more_reports_than_allowed_are_not_published() -> None:
-    meter = PrivacyMeter(RandomisedResponse(1.0, 2), 2)
+    meter = PrivacyMeter(RandomisedResponse(1.0, 2))
     meter.check(100, 200)
     meter.check(0, 0)
     with pytest.raises(

@@ -19,7 +19,6 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from sfumato.pipelines.local_runner import LocalRunner
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.inputs import parquet_log
@@ -324,8 +323,6 @@ def test_whoever_tells_too_much_ends_the_run(
     monkeypatch.setattr(push_bits, "count_reports", lambda *a: honest(*a) + honest(*a))
     with pytest.raises(Exception, match="meter: clients reported more or fewer bits than the query has"):
         run(pattern, transform(grouping=grouping))
-    with pytest.raises(RequestError, match="bits_per_client: 2 is more than --max_bits_per_client 1 allows"):
-        PushBits(Values(ValueColumns("size"), PLAIN), MomentsPlan(form=PLAIN, bits_per_client=2), KEY, cap=1)
 
 
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])

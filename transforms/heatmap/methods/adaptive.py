@@ -7,37 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.checks import check_integer, option
+from sfumato.transforms.checks import check_integer
 from sfumato.transforms.heatmap.methods.base import Errors, Method
 from sfumato.transforms.heatmap.methods.few_queries import MIN_ENTRIES, FewQueries
-from sfumato.transforms.heatmap.methods.paper_schedule import TARGETS, PaperSchedule
-from sfumato.transforms.heatmap.posterior.estimator import ESTIMATOR_HELP, ESTIMATORS, decode
+from sfumato.transforms.heatmap.methods.paper_schedule import PaperSchedule, Target
+from sfumato.transforms.heatmap.posterior.estimator import Estimator, decode
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 
-SCHEDULES = ("auto", "two_query", "lean", "paper")
-_REFINES = ("count", "interval")
+Schedule = Literal["auto", "two_query", "lean", "paper"]
+Refine = Literal["count", "interval"]
 _PAPER_OPTIONS = {
     "calibration", "expansion", "split_threshold", "target", "split_count", "sub_query_share", "start_level",
     "max_sub_queries",
 }  # fmt: skip
 _FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "cohorts"}
-_COHORTS = ("auto", "shared", "disjoint")
-# See `FewQueries`. A blur weight of 1 is derived. The others were chosen on synthetic maps of seven kinds
+# See `FewQueries`. A blur weight of 1 is derived. These were chosen on synthetic maps of seven kinds
 # (docs/results/accuracy.md).
-_BLUR_WEIGHT = 1.0
 _SPLIT_PENALTY, _MIN_CELL_SNR = 2.0, 2.0
 _ERROR_GROWTH, _LEAN_ERROR_GROWTH = 0.005, 0.1
 
 
 @dataclass(frozen=True)
 class Adaptive(Method):
-    """The options of both algorithms. `schedule` chooses one.
+    """The parameters of both algorithms.
 
-    schedule, cohorts, max_entries and blur_weight: see `FewQueries`; estimator: see `posterior`; refine and
-    interval_width: of both; the others: see `PaperSchedule`.
+    Attributes:
+        schedule: the algorithm: auto takes two sub-queries, or more on grids that are deep for so few users; two_query
+            takes two; lean makes smaller trees; paper is Algorithm 2 of paper 000.
+        estimator: bayes takes all results, with a prior learned from them; last takes the last result only.
+        cohorts, max_entries, blur_weight: see `FewQueries`.
+        refine: with auxiliary data, splits nodes by their count, or while the intervals of their rates stay sharp.
+        interval_width: widest 95% interval of a rate that a split may leave.
+        calibration and the others: see `PaperSchedule`.
     """
 
     NAME: ClassVar[str] = "adaptive"
@@ -46,50 +52,21 @@ class Adaptive(Method):
     STARTS_WARM: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
-    schedule: str = option(
-        "auto",
-        "auto: two sub-queries, more on grids that are deep for so few users; two_query; lean: smaller trees; paper: "
-        "Algorithm 2, many sub-queries",
-        among=SCHEDULES,
-    )
-    estimator: str = option("bayes", ESTIMATOR_HELP, among=ESTIMATORS)
-    cohorts: str = option(
-        "auto",
-        "shared: every user takes part in every sub-query; disjoint: each in one, with the whole epsilon",
-        among=_COHORTS,
-    )
-    max_entries: int = option(32_768, "largest number of vector entries in a sub-query", ge=MIN_ENTRIES, le=1 << 24)
-    blur_weight: float = option(
-        _BLUR_WEIGHT, "cost of blur against detail: a larger one makes smaller trees; 1 is even", gt=0, lt=1e6
-    )
-    refine: str = option(
-        "count",
-        "with auxiliary data, which nodes are split: count, as without it; interval, while rates stay sharp",
-        among=_REFINES,
-    )
-    interval_width: float = option(
-        0.1, "widest 95% interval of a rate that a split may leave, with refine interval", gt=0, lt=1
-    )
-    calibration: float = option(
-        0.1, "c: the target of the noise, as a share of the average users of an entry", gt=0, lt=100
-    )
-    expansion: float = option(
-        2.0, "b: a sub-query leaves at least (b - 1) times its own epsilon, or spends all", ge=1, le=1000
-    )
-    split_threshold: float = option(
-        2.0, "k: a node is split above k standard deviations of the noise to come", gt=0, lt=1000
-    )
-    target: str = option("corrected", f"how the paper's Eq. 7 is read: {', '.join(TARGETS)}", among=TARGETS)
-    split_count: float | None = option(
-        None, "split a node above so many users, whatever the noise; default: by k", gt=0, lt=1e12
-    )
-    sub_query_share: float | None = option(
-        None, "spend this share of epsilon on every sub-query; default: by c and b", ge=0.01, le=1
-    )
-    start_level: int = option(1, "level of the uniform tree of the first sub-query", ge=0, le=8)
-    max_sub_queries: int = option(
-        10, "largest number of sub-queries; the last spends the rest of the budget", ge=1, le=40
-    )
+    schedule: Schedule = "auto"
+    estimator: Estimator = "bayes"
+    cohorts: Literal["auto", "shared", "disjoint"] = "auto"
+    max_entries: Annotated[int, Interval(ge=MIN_ENTRIES, le=1 << 24)] = 32_768
+    blur_weight: Annotated[float, Interval(gt=0, lt=1e6)] = 1.0
+    refine: Refine = "count"
+    interval_width: Annotated[float, Interval(gt=0, lt=1)] = 0.1
+    calibration: Annotated[float, Interval(gt=0, lt=100)] = 0.1
+    expansion: Annotated[float, Interval(ge=1, le=1000)] = 2.0
+    split_threshold: Annotated[float, Interval(gt=0, lt=1000)] = 2.0
+    target: Target = "corrected"
+    split_count: Annotated[float, Interval(gt=0, lt=1e12)] | None = None
+    sub_query_share: Annotated[float, Interval(ge=0.01, le=1)] | None = None
+    start_level: Annotated[int, Interval(ge=0, le=8)] = 1
+    max_sub_queries: Annotated[int, Interval(ge=1, le=40)] = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()

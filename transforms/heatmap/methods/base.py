@@ -19,9 +19,7 @@ Errors = Literal["independent", "posterior", "lower bound"]
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A method is a frozen dataclass. Its fields are its own parameters.
-
-    `checks.option` declares the help and bounds of a field, and makes it an option of the package's own requests.
+    """A method is a frozen dataclass. Its fields are its own parameters, whose annotations declare their ranges.
 
     `next_query` and `decode` see released values alone: the state holds noisy sums and public figures.
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
-from sfumato.transforms.checks import option
 from sfumato.transforms.heatmap.methods.adaptive import Adaptive
 from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
-FITS = ("all", "refined")
 MAX_WIDTH = 4096  # up to here the program is solved in seconds
 # A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share is above both.
 _MIN_RATIO = 2  # of the cost of a level to the least cost of its noise
@@ -35,8 +34,9 @@ class Emd(Method):
     root's: it counts the users outside T_i, costs as much as any other entry, and is not used.
 
     Attributes:
-        emd_width: w, in the paper 20 (Section 4).
-        emd_decay: g, in theory above 1/2 and below 1, in the paper 1/sqrt(2).
+        emd_width: w: cells of each level that are refined; in the paper 20 (Section 4).
+        emd_decay: g: epsilon of a level as a multiple of that of the level above, in theory above 1/2 and below 1, in
+            the paper 1/sqrt(2).
         emd_fit: `all` fits the map to all cells of T_i, though only w of them are refined, which is better by nearly
             every measurement (docs/results/few_users.md). `refined` fits it to the refined cells, as the paper does.
     """
@@ -48,13 +48,9 @@ class Emd(Method):
     )
     CONTRIBUTION: ClassVar[Contribution] = "all"
 
-    emd_width: int = option(20, "w: cells of each level that are refined", ge=1, le=MAX_WIDTH)
-    emd_decay: float = option(
-        math.sqrt(0.5), "g: epsilon of a level as a multiple of that of the level above", ge=0.5, le=1
-    )
-    emd_fit: str = option(
-        "all", f"the cells whose counts the map is fitted to: {', '.join(FITS)} (the paper: refined)", among=FITS
-    )
+    emd_width: Annotated[int, Interval(ge=1, le=MAX_WIDTH)] = 20
+    emd_decay: Annotated[float, Interval(ge=0.5, le=1)] = math.sqrt(0.5)
+    emd_fit: Literal["all", "refined"] = "all"
 
     def check(self, depth: int) -> None:
         share = self.finest_share(depth)

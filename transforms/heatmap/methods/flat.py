@@ -7,32 +7,39 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.checks import check_integer, option
+from sfumato.transforms.checks import check_integer
 from sfumato.transforms.heatmap.methods.base import Errors, Method, check_uniform
-from sfumato.transforms.heatmap.posterior.estimator import ESTIMATOR_HELP, ESTIMATORS, decode
+from sfumato.transforms.heatmap.posterior.estimator import Estimator, decode
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 
 @dataclass(frozen=True)
 class Flat(Method):
-    """level: of the cells, None for the finest. keep_top: t, per cent of the cells that are kept."""
+    """Queries all cells at once.
+
+    Attributes:
+        level: of the cells; None for the finest.
+        estimator: see `posterior.estimator.decode`.
+        keep_top: t: per cent of the cells to keep, those of largest noisy count.
+    """
 
     NAME: ClassVar[str] = "flat"
     SENTENCE: ClassVar[str] = "It has one sub-query, of one level of the grid."
     CATEGORIES: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
-    level: int | None = option(None, "level of the cells; default: depth", ge=0, le=MAX_DEPTH)
-    estimator: str = option("last", ESTIMATOR_HELP, among=ESTIMATORS)
-    keep_top: float = option(100.0, "t: per cent of the cells to keep, those of largest noisy count", ge=1e-6, le=100)
+    level: Annotated[int, Interval(ge=0, le=MAX_DEPTH)] | None = None
+    estimator: Estimator = "last"
+    keep_top: Annotated[float, Interval(ge=1e-6, le=100)] = 100.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

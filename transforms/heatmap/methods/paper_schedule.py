@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from sfumato.transforms.secagg.encodings import TreeEncoding
 _COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
 
 
-class _Target(NamedTuple):
+class _Reading(NamedTuple):
     """A reading of Eq. 7, whose target is c U / T.
 
     Attributes:
@@ -34,7 +34,12 @@ class _Target(NamedTuple):
     divides: bool
 
 
-TARGETS = {"corrected": _Target(2.0, True), "literal_factor": _Target(2.0, False), "printed": _Target(1.0, False)}
+Target = Literal["corrected", "literal_factor", "printed"]
+_TARGETS: dict[Target, _Reading] = {
+    "corrected": _Reading(2.0, True),
+    "literal_factor": _Reading(2.0, False),
+    "printed": _Reading(1.0, False),
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class PaperSchedule:
     calibration: float
     expansion: float
     split_threshold: float
-    target: str
+    target: Target
     split_count: float | None
     sub_query_share: float | None
     start_level: int
@@ -99,7 +104,7 @@ class PaperSchedule:
         return Query(encoding, ALL_REMAINING if is_last else epsilon)
 
 
-def target_epsilon(state: HeatmapState, length: int, calibration: float, target: str = "corrected") -> float:
+def target_epsilon(state: HeatmapState, length: int, calibration: float, target: Target = "corrected") -> float:
     """The epsilon at which the aggregated noise of T = `length` entries is c U / T (Eqs. 7 and 8).
 
     Errata: c U / T is two standard deviations, and the printed factor sqrt(ceil(S / U)), which is 1 from U = S on,
@@ -108,7 +113,7 @@ def target_epsilon(state: HeatmapState, length: int, calibration: float, target:
     `corrected` does both. `literal_factor` takes the printed factor, so that every shard has the noise that the sum
     should have. `printed` also takes c U / T for one standard deviation.
     """
-    reading = TARGETS[target]
+    reading = _TARGETS[target]
     stddev = calibration * state.cohort.users / length / reading.deviations
     # A user's weights sum to gamma, so the noise of a shard is drawn in units of 1 / gamma users.
     sums = state.noisy_sums if reading.divides else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +15,11 @@ from sfumato.transforms.heatmap.posterior.measurements import NodeMeasurements, 
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 
-ESTIMATORS = ("bayes", "last")
-ESTIMATOR_HELP = (
-    "bayes: all results, with a prior learned from them (empirical Bayes); last: the last result alone; default: bayes "
-    "for adaptive, last for flat"
-)
+Estimator = Literal["bayes", "last"]
 
 
-def decode(state: HeatmapState, estimator: str) -> Estimate:
-    """The map of the results by an estimator, one of ESTIMATORS."""
+def decode(state: HeatmapState, estimator: Estimator) -> Estimate:
+    """Returns the map of all results, with a prior learned from them (bayes), or of the last result only (last)."""
     return state.results[-1].to_estimate() if estimator == "last" else estimate_of(posterior_of(state), state)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.methods.neural import SpatialNeural
+from sfumato.transforms.ranges.methods.neural import Models, SpatialNeural
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
@@ -24,20 +23,17 @@ GRID_FROM_USERS_EPSILON = 700_000.0
 TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
 """Below that, a heatmap's tree answers if a typical square is so many of the grid's cells wide, or more, and as wide as
 this share of the region or more (docs/explanation/ranges.md)."""
-_NETWORKS = {one.name: one for one in fields(SpatialNeural)}
-
-
-def _of_networks(name: str) -> Any:
-    """An option that the networks have too."""
-    return field(default=_NETWORKS[name].default, metadata=_NETWORKS[name].metadata)
 
 
 @dataclass(frozen=True)
 class Automatic(RangeMethod):
     """Chooses a method by public facts alone: the number of users, epsilon, the sizes of queries, the region.
 
-    cell_width: in metres; None for the tuner's, or without a tuner the default rule (`CollectionSpec.default_width`).
-    The other options are those of the networks. Raises RequestError for options out of range.
+    Attributes:
+        cell_width: in metres; None for the tuner's, or without a tuner the default rule
+            (`CollectionSpec.default_width`).
+        tuner: chooses the width of cells and the method, if given.
+        models, workload, checkpoints: see `SpatialNeural`.
     """
 
     NAME: ClassVar[str] = "auto"
@@ -47,14 +43,10 @@ class Automatic(RangeMethod):
     )
 
     cell_width: float | None = None
-    tuner: Tuner | None = option(
-        None,
-        "file of `sfumato ranges tune`, by which the width of cells and the method are chosen",
-    )
-    models: int | None = _of_networks("models")
-    workload: Boxes | None = _of_networks("workload")  # noqa: RUF009  (a field, not a value)
-    checkpoints: str | None = _of_networks("checkpoints")
-    training_seed: int = _of_networks("training_seed")
+    tuner: Tuner | None = None
+    models: Models | None = None
+    workload: Boxes | None = None
+    checkpoints: str | None = None
 
     def chosen(self, spec: CollectionSpec) -> SpatialNeural | PlainGrid:
         """The chosen method, with its cell width."""
@@ -88,4 +80,4 @@ class Automatic(RangeMethod):
         return self.chosen(spec).model(counts, spec, trained)
 
     def _networks(self, width: float) -> SpatialNeural:
-        return SpatialNeural(width, "local", self.models, self.workload, self.checkpoints, self.training_seed)
+        return SpatialNeural(width, "local", self.models, self.workload, self.checkpoints)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from sfumato.transforms.checks import option
+from annotated_types import Interval
+
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -55,7 +56,7 @@ class UniformGrid(RangeMethod):
     NAME: ClassVar[str] = "ug"
     TEXT: ClassVar[str] = "a uniform grid of sqrt(n epsilon / 10) cells a side"
 
-    ug_constant: float = option(10.0, "c of the rule m = sqrt(n epsilon / c)", ge=1e-3, le=1e6)
+    ug_constant: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
 
     def cells_per_side(self, users: float, epsilon: float) -> float:
         """m = sqrt(n epsilon / c), at least 1 (Guideline 1). users: public or noisy, so it can be below 0."""

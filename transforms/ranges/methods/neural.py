@@ -6,11 +6,12 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
-from sfumato.transforms.checks import option
 from sfumato.transforms.logs import NO_CHECKPOINT
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -25,7 +26,8 @@ from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTrainin
 from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
 
-NETWORKS = ("local", "paper")
+Network = Literal["local", "paper"]
+Models = Annotated[int, Interval(ge=1, le=64)]
 MAX_SEED = 2**22 - 1  # times 1000 it is a seed of 32 bits
 MAX_SIDE = 1024  # cells along a side; a simulated world of this size takes about 500 MB
 _DEFAULT_MODELS = {"local": 3, "paper": 8}
@@ -35,33 +37,28 @@ _DEFAULT_MODELS = {"local": 3, "paper": 8}
 class SpatialNeural(RangeMethod):
     """Local networks, or those of the paper.
 
-    cell_width: of the grid, in metres. Raises RequestError for options out of range.
+    Attributes:
+        cell_width: of the grid, in metres.
+        network: local: one network for all sizes, from the counts around a square to an answer; paper: spatial neural
+            histograms as published, a network of 20 x 80 for each of several sizes, from a place to a count.
+        models: number of networks: local ones are averaged, the paper's have one size each; None for the default.
+        workload: squares like those to be queried.
+        checkpoints: local folder for checkpoints of the training.
+        training_seed: the same seed gives the same networks.
+
+    Raises:
+        RequestError: a parameter is out of its range.
     """
 
     NAME: ClassVar[str] = "snh"
     TEXT: ClassVar[str] = "networks trained on a noisy grid"
 
     cell_width: float
-    network: str = option(
-        "local",
-        "local: one network for all sizes, from the counts around a square to an answer; paper: spatial neural "
-        "histograms as published, a network of 20 x 80 for each of several sizes, from a place to a count (hours "
-        "without a GPU)",
-        among=NETWORKS,
-    )
-    models: int | None = option(
-        None,
-        "number of networks: local ones are averaged (default 3), the paper's have one size each (default 8)",
-        ge=1,
-        le=64,
-    )
-    workload: Boxes | None = option(None, "squares like those to be queried")
-    checkpoints: str | None = option(
-        None,
-        "local folder for checkpoints of the training; the same command with the same key file and release id "
-        "continues from them, and others train without them",
-    )
-    training_seed: int = option(0, "seed of the training; the same seed gives the same networks", ge=0, le=MAX_SEED)
+    network: Network = "local"
+    models: Models | None = None
+    workload: Boxes | None = None
+    checkpoints: str | None = None
+    training_seed: Annotated[int, Interval(ge=0, le=MAX_SEED)] = 0
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect. The counts are those of the plain grid."""

@@ -80,9 +80,7 @@ def test_a_tree_is_preferred_for_squares_of_many_cells() -> None:
 
 
 def test_options_reach_the_networks() -> None:
-    assert Automatic(models=2, training_seed=5).chosen(FEW) == SpatialNeural(
-        FEW.default_width, models=2, training_seed=5
-    )
+    assert Automatic(models=2).chosen(FEW) == SpatialNeural(FEW.default_width, models=2)
     with pytest.raises(RequestError, match="models"):
         Automatic(models=0)
 
