@@ -1,4 +1,4 @@
-"""The map figure: cells of a quadtree and the geography around them, in Web Mercator, as a PNG or SVG file. Pure."""
+"""The map figure: cells of a quadtree and the geography around them, in Web Mercator. Pure."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ from sfumato.transforms.report.canvas import (
     SOFT,
     VOID,
     Canvas,
-    PictureFormat,
-    bare_png,
     label,
     on_pixels,
     palette,
-    shade,
 )  # fmt: skip
 from sfumato.transforms.report.mercator import Frame, cell_raster
-from sfumato.transforms.report.scales import nice
+from sfumato.transforms.report.scales import nice, position
 
 UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
 _INCHES = 8.0  # the map's longer side
@@ -55,26 +52,16 @@ _HATCHED = {
 _FAINT_CELLS = 0.45  # opacity of the cells under arcs
 
 
-def map_picture(
-    view: PageView,
-    body: MapBody,
-    format: PictureFormat = "png",
-    *,
-    layer: int = -1,
-    measure: int = 0,
-    flows: FlowTable | None = None,
-) -> bytes:
-    """The picture of one measure of a layer; equal arguments give equal bytes.
+def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable | None = None) -> Canvas:
+    """Draws one measure of the layer that the page shows first.
 
     Args:
         view: whose title, headline and guarantee stand around the map, with its basemap.
         body: the view's own body, or a map within it.
-        format: of the file.
-        layer: which of the body's layers.
         measure: which of the layer's measures.
         flows: of which the largest are drawn as arcs over the cells; None without any.
     """
-    shown = body.layers[layer]
+    shown = body.layers[-1]
     values, basemap = shown.measures[measure], view.basemap
     frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if basemap or body.start else 0.0)
     colours = cell_colours(shown, values, body, frame)
@@ -105,13 +92,7 @@ def map_picture(
     bar = canvas.axes(left + wide + 0.22, _BELOW, 0.16, max(tall, 1.8))
     unit = values.name if values.kind == "rate" else values.scale.unit
     _draw_colours(bar, values.scale, palette(values.kind, on_ground=body.missing is not None), unit, opacity)
-    return canvas.to_bytes(format)
-
-
-def map_thumbnail(body: MapBody, side: int = 512, *, layer: int = -1, measure: int = 0) -> bytes:
-    """The bare cells as a PNG of at most `side` pixels each way, without frame, geography or words."""
-    shown = body.layers[layer]
-    return bare_png(cell_colours(shown, shown.measures[measure], body, Frame.around(body.region, side))[..., :3])
+    return canvas
 
 
 def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) -> NDArray[np.uint8]:
@@ -121,7 +102,7 @@ def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) ->
     cells = cell_raster(layer, body.region, Frame(frame.bounds, frame.width * fine, frame.height * fine), least)
     values = measure_values(layer, measure, body.region)
     known = np.isfinite(values)
-    shades = shade(measure.scale, np.where(known, values, measure.scale.low))
+    shades = position(measure.scale, np.where(known, values, measure.scale.low))
     colours = palette(measure.kind, on_ground=body.missing is not None)[np.rint(255 * shades).astype(np.int64)]
     colours = np.where(known[:, None], colours, _rgb(UNKNOWN))
     hatched = np.asarray(measure.uncertain, dtype=bool) & known
@@ -339,7 +320,7 @@ def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64], unit: 
     )
     axes.set(xticks=[], ylim=(0, 1))
     axes.yaxis.tick_right()
-    places = shade(scale, np.array([value for value, _ in scale.ticks], dtype=np.float64)).tolist()
+    places = position(scale, np.array([value for value, _ in scale.ticks], dtype=np.float64)).tolist()
     ticks: list[tuple[float, str]] = []
     order = [len(places) - 1, *range(len(places) - 1)] if places else []  # the top has the right of way, then zero
     for tick in order:
