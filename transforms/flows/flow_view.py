@@ -7,7 +7,7 @@ its two subclasses what differs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -140,7 +140,7 @@ class FlowPage(ABC):
         table = Table(title="The largest flows", heads=heads, rows=texts, numeric=[False, False, True, False])
         return Section(title="The largest flows", table=table if texts else None)
 
-    def _columns(self) -> dict[str, list[float]]:
+    def _columns(self) -> dict[str, Any]:
         """The trips of the flows that a page holds."""
         at = self.listed[:_FLOWS]
         return {
@@ -191,8 +191,8 @@ class CellFlows(FlowPage):
     def __init__(self, release: Released):
         super().__init__(release)
         self.grid = Grid(self.region, int(release.manifest["grid"]["depth"]))
-        self.level, self.origin_x, self.origin_y = self._cells("origin_cell")
-        _, self.destination_x, self.destination_y = self._cells("destination_cell")
+        self.level, *origin = self._cells("origin_cell")
+        self._ends = {"origin": origin, "destination": list(self._cells("destination_cell")[1:])}
 
     def _cells(self, name: str) -> tuple[Places, Places, Places]:
         order, places = np.unique(np.array(self.rows[name].to_pylist(), dtype=object), return_inverse=True)
@@ -201,7 +201,7 @@ class CellFlows(FlowPage):
 
     def _coarse(self, name: str, level: int) -> Places:
         """The row-major number of the origin's or destination's cell of a coarser level, of every row."""
-        x, y = (getattr(self, f"{name}_{axis}") >> (self.level - level) for axis in "xy")
+        x, y = (position >> (self.level - level) for position in self._ends[name])
         return np.asarray((y << level) + x)
 
     def map(self) -> MapBody:
@@ -223,9 +223,11 @@ class CellFlows(FlowPage):
 
     def flows(self) -> FlowTable:
         """See FlowPage."""
-        places = ("level", "origin_x", "origin_y", "destination_x", "destination_y")
         at = self.listed[:_FLOWS]
-        return FlowTable(**{name: getattr(self, name)[at].tolist() for name in places}, **self._columns())
+        cells: dict[str, Any] = {
+            f"{end}_{axis}": xy[i][at].tolist() for end, xy in self._ends.items() for i, axis in enumerate("xy")
+        }
+        return FlowTable(level=self.level[at].tolist(), **cells, **self._columns())
 
     def matrix(self) -> FlowMatrix:
         """See FlowPage. What all rows within each pair add up to, with the noise's own error."""
@@ -253,8 +255,8 @@ class CellFlows(FlowPage):
         """See FlowPage."""
         found = []
         for end in ("origin", "destination"):
-            cell = (getattr(self, f"{end}_{axis}")[row : row + 1] for axis in "xy")
-            west, south, east, north = (float(one[0]) for one in self.grid.bounds(*cell, self.level[row : row + 1]))
+            x, y, level = (one[row : row + 1] for one in (*self._ends[end], self.level))
+            west, south, east, north = (float(one[0]) for one in self.grid.bounds(x, y, level))
             found.append(coordinates((south + north) / 2, (west + east) / 2, min(north - south, east - west)))
         return found
 

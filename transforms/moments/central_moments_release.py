@@ -162,7 +162,7 @@ def _manifest(
             "users or a larger epsilon."
         )
     means = {one.statistic for one in estimates} - set(SUMS)
-    ranges = {name: state.value_range(Statistic(name)) for name in means}
-    warnings += vague_warnings(estimates, ranges, "more users, or a larger epsilon")
+    possible = {name: state.value_range(Statistic(name)) for name in means}
+    warnings += vague_warnings(estimates, possible, "more users, or a larger epsilon")
     warnings += group_warnings(grouping, groups)
     return release_manifest(metadata.release, content, warnings)

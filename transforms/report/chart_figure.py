@@ -13,7 +13,17 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from sfumato.schemas.views import BarsBody, BitRow, BitTexts, ComparisonBody, CurveBody, MomentsBody, PageView
+from sfumato.schemas.views import (
+    BarsBody,
+    BitRow,
+    BitTexts,
+    ComparisonBody,
+    CurveBody,
+    MomentsBody,
+    PageView,
+    QuantileRow,
+    RangeRow,
+)
 from sfumato.transforms.report.canvas import DPI, FAINT, GROUND, INK, SOFT, Canvas, drawable, label, on_pixels, palette
 
 SQUASHED = "#5b5566"
@@ -163,7 +173,8 @@ def _legend(axes: Axes, keys: list[Patch], below: bool = False) -> None:
 
 def _value_ends(body: CurveBody) -> tuple[float, float]:
     """Where the axis of values begins and ends, for histogram and curve alike."""
-    ends = [*body.value, *(end for row in [*body.quantiles, *body.histogram] for end in (row.low, row.high))]
+    rows: list[QuantileRow | RangeRow] = [*body.quantiles, *body.histogram]
+    ends = [*body.value, *(end for row in rows for end in (row.low, row.high))]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
     return (low, high) if low < high else (low - 0.5, low + 0.5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ class Released:
         self.files = files
         self.manifest = {name: one for name, one in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
 
-    def table(self, name: str, without: Sequence[str] = ()) -> pa.Table:
+    def table(self, name: str, without: Collection[str] = ()) -> pa.Table:
         """Returns a published table. without: columns that are not read."""
         file = pq.ParquetFile(io.BytesIO(self.files[name]))
         return file.read([column for column in file.schema_arrow.names if column not in without])
