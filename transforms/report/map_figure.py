@@ -199,12 +199,14 @@ def _draw_areas(axes: Axes, basemap: Basemap, frame: Frame) -> None:
 
 def _area(rings: list[NDArray[np.float64]]) -> Path:
     """A path whose holes, which lie in an odd number of other rings, go round the other way, as Agg wants it."""
-    polygons, middles = shapely.polygons(rings), shapely.points([(ring[0] + ring[1]) / 2 for ring in rings])
-    inside = shapely.contains(polygons[:, None], middles[None])
+    if len(rings) == 1:
+        return Path(rings[0], closed=True)
+    loops = np.array([shapely.LinearRing(ring) for ring in rings])
+    middles = shapely.points([(ring[0] + ring[1]) / 2 for ring in rings])
+    inside = shapely.contains(shapely.polygons(loops)[:, None], middles[None])
     np.fill_diagonal(inside, False)
-    is_hole = inside.sum(axis=0) % 2 == 1
-    turns = shapely.is_ccw(shapely.linearrings(rings)) ^ is_hole
-    turned = [ring[::-1] if turn else ring for ring, turn in zip(rings, turns, strict=True)]
+    is_turned = shapely.is_ccw(loops) ^ (inside.sum(axis=0) % 2 == 1)
+    turned = [ring[::-1] if turn else ring for ring, turn in zip(rings, is_turned, strict=True)]
     return Path.make_compound_path(*(Path(ring, closed=True) for ring in turned))
 
 

@@ -257,7 +257,7 @@ def test_draw_cells_polygons_have_holes_and_none_is_lost() -> None:
         return [(west, south), (west + side, south), (west + side, south + side), (west, south + side), (west, south)]
 
     shapes = [
-        [square(0.1, 0.1, 0.4), square(0.2, 0.2, 0.1)],  # with a hole
+        [square(0.1, 0.1, 0.4), [*square(0.2, 0.2, 0.1)[:2], (0.3, 0.25), *square(0.2, 0.2, 0.1)[2:]]],  # with a hole
         [square(0.6, 0.6, 0.1), square(0.8, 0.8, 0.1), square(0.82, 0.82, 0.05)],  # two parts, one with a hole
         [square(0.90001, 0.10001, 1e-5)],  # smaller than a pixel
         [square(3, 3, 1)],  # beyond the frame
