@@ -72,7 +72,7 @@ class Released:
         manifest, geography = self.manifest, Geography.of(self.files)
         present = {*self.files, *pictures}
         fields = {
-            "job": str(manifest["job"]),
+            "job": str(manifest.get("job", "")),
             "release_id": str(manifest.get("release_id", "")),
             "created": str(manifest.get("created", "")),
             "chips": chips(manifest, *own_chips),
