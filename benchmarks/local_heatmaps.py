@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from benchmarks.baselines.local_heatmap import run_local
@@ -26,7 +27,7 @@ from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
-from sfumato.transforms.report.canvas import bare_png, palette
+from sfumato.transforms.report.canvas import palette
 from sfumato.transforms.text_tables import markdown_table
 
 EPSILON, PICTURED_USERS, PICTURE_SIDE = 1.0, 100_000, 256
@@ -83,7 +84,7 @@ def table(name: str, truth: NDArray[np.int64], sizes: list[int], keys: int) -> s
     return markdown_table(lines, left=(0, 1))
 
 
-def picture(truth: NDArray[np.int64]) -> bytes:
+def picture(truth: NDArray[np.int64]) -> NDArray[np.float64]:
     """The exact map and those of some rows, side by side on one scale of colours."""
     rows, _ = draw_cohort(truth, PICTURED_USERS, 0)
     shown = [truth / truth.sum()]
@@ -98,7 +99,7 @@ def picture(truth: NDArray[np.int64]) -> bytes:
         coarse = one[:side, :side].reshape(side // step, step, -1, step).mean(axis=(1, 3))
         panel = colours[np.rint(255 * np.sqrt(np.clip(coarse / high, 0, 1))).astype(int)]
         panels += [panel, np.ones((len(panel), 6, 3))]
-    return bare_png(np.concatenate(panels[:-1], axis=1))
+    return np.concatenate(panels[:-1], axis=1)
 
 
 def main() -> None:
@@ -112,7 +113,7 @@ def main() -> None:
     for name in options.maps.split(","):
         truth = counts_of(MAPS[name], data)
         if options.picture:
-            options.picture.write_bytes(picture(truth))
+            imsave(options.picture, picture(truth), format="png")
             return
         print(f"### Figure 1: {name}\n\n{table(name, truth, [int(n) for n in options.users.split(',')], options.keys)}")
 

@@ -21,7 +21,6 @@ from sfumato.schemas.release import (
     FLOW_ZONES_SCHEMA,
     FLOWS_CSV,
     FLOWS_FILE,
-    MANIFEST_FILE,
     flows_schema,
 )
 from sfumato.schemas.tree import node_names
@@ -35,8 +34,8 @@ from sfumato.transforms.flows.user_trips import TripRule
 from sfumato.transforms.flows.zone_pairs import estimate_zone_flows
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 from sfumato.transforms.zones.zone_file import Zones
 
 _NOTHING = "No pair surely has trips: everything is in the rests."
@@ -65,22 +64,17 @@ class FlowMetadata:
 
 def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, bytes]:
     """The files of a release by name; the manifest is the last."""
-    zones, of_zones = metadata.zones, {}
+    zones = metadata.zones
+    parts: dict[str, pa.Table | bytes] = {**metadata.release.geography_files}
     if zones is None:
         flows = estimate_flows(levels)
         table = flows_table(flows, metadata.region)
     else:
         flows = estimate_zone_flows(levels)
         table = zone_flows_table(flows, zones)
-        of_zones[FLOW_ZONES_FILE] = parquet_bytes(_zones_table(zones))
-    files = {
-        **of_zones,
-        FLOWS_FILE: parquet_bytes(table),
-        FLOWS_CSV: csv_bytes(table.drop_columns(["geometry"])),
-        **metadata.release.geography_files,
-        MANIFEST_FILE: manifest_bytes(_manifest(flows, levels, metadata)),
-    }
-    return {**page_files(flows_view(files)), **files}
+        parts[FLOW_ZONES_FILE] = _zones_table(zones)
+    parts |= {FLOWS_FILE: table, FLOWS_CSV: csv_bytes(table.drop_columns(["geometry"]))}
+    return build_release(parts, _manifest(flows, levels, metadata), flows_view)
 
 
 def flows_table(flows: Flows, region: Region) -> pa.Table:

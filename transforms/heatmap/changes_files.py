@@ -11,15 +11,15 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Plane
-from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
+from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, TOTALS_FILE
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.heatmap.changes_view import changes_view
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-from sfumato.transforms.release.metadata import UNSAFE, manifest_bytes, package_versions, parquet_bytes
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import UNSAFE, package_versions
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.numbers import coordinates
-from sfumato.transforms.report.pages import page_files
 from sfumato.transforms.report.sections import noisy_sums
 
 _NOTE = (
@@ -106,10 +106,8 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
         "versions": package_versions(),
         "warnings": warnings,
     }
-    files = {CHANGES_FILE: parquet_bytes(changes.table(grid)), MANIFEST_FILE: manifest_bytes(manifest)}
-    if BASEMAP_FILE in (after.listed or {}):
-        files[BASEMAP_FILE] = after.read(BASEMAP_FILE)
-    return {**page_files(changes_view(files)), **files}
+    geography = {BASEMAP_FILE: after.read(BASEMAP_FILE)} if BASEMAP_FILE in (after.listed or {}) else {}
+    return build_release({CHANGES_FILE: changes.table(grid), **geography}, manifest, changes_view)
 
 
 def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Mapping
-
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import about, between
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
-from sfumato.schemas.tree import node_positions, nodes_from_names
-from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section
+from sfumato.schemas.tree import node_levels, nodes_from_names
+from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section
+from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length_in, plural
-from sfumato.transforms.report.sections import Manifest, alarm, facts, get, is_safe, problems
+from sfumato.transforms.report.released import Files, Released
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
 
 _MAX_CELLS = 1 << 16
 _LISTED = 48
@@ -30,46 +27,35 @@ _FILES = {
 }
 
 
-def changes_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of what `sfumato changes` wrote. files: by name."""
-    manifest = {name: one for name, one in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
-    table = pq.read_table(io.BytesIO(files[CHANGES_FILE]))
+def changes_view(files: Files) -> PageView:
+    """Returns the page of what `sfumato changes` wrote. files: by name."""
+    release = Released(files)
+    manifest, table = release.manifest, release.table(CHANGES_FILE)
     region, depth = region_from(manifest["region"]), int(manifest["grid"]["depth"])
-    (layer, finest), geography = _layer(table, depth), Geography.of(files)
+    layer, finest = _layer(table, depth)
     wide, tall = ground_metres(region)
     ground = f"{length_in(region, wide)} × {length_in(region, tall)}"
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
-    sides = [_release_name(manifest, side) for side in ("before", "after")]
     found = f"Of these changes at most {rate:.0%} are expected to be wrong." if shown else "No change is shown."
     promise = f"{found} The page is made of two published maps alone."
-    return PageView(
+    own = facts(
+        ("Before", _release_name(manifest, "before")),
+        ("After", _release_name(manifest, "after")),
+        ("False discovery rate", f"{rate:.0%}"),
+        ("Places tested", f"{get(manifest, 'results.tested'):,}"),
+    )
+    metres = (wide / 2**finest, tall / 2**finest)
+    return release.page(
+        MapBody(region=release.bounds, depth=depth, layers=[layer], finest_metres=metres),
+        [_reading(manifest, table), _releases(manifest)],
+        [],
+        _FILES,
+        [CHANGES_PICTURE],
         title="Changes between two maps",
         headline=f"{plural(shown, 'place')} changed" if shown else "No place changed for certain",
         description=f"Where the number of users changed on {ground}, without exposing anyone.",
-        job="changes",
-        release_id=manifest["release_id"],
-        created=str(manifest.get("created")),
-        chips=facts(
-            ("Before", sides[0]),
-            ("After", sides[1]),
-            ("False discovery rate", f"{rate:.0%}"),
-            ("Places tested", f"{get(manifest, 'results.tested'):,}"),
-        ),
+        chips=own,
         guarantee=promise if is_safe(manifest) else "A demonstration seed made these maps. They protect no one.",
-        alarm=alarm(manifest),
-        problems=problems(manifest),
-        files=[FileLink(name=name, description=text) for name, text in _FILES.items()],
-        picture=CHANGES_PICTURE,
-        sections=[_reading(manifest, table), _releases(manifest)],
-        manifest=manifest,
-        basemap=geography.basemap,
-        tiles=geography.tiles,
-        body=MapBody(
-            region=Bounds(**manifest["region"]),
-            depth=depth,
-            layers=[layer],
-            finest_metres=(wide / 2**finest, tall / 2**finest),
-        ),
     )
 
 
@@ -84,7 +70,7 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
     """What is drawn, and its finest level: changed places as wholes, and elsewhere the finest cells that are known."""
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in _COLUMNS}
     nodes = nodes_from_names(table["cell_id"].to_pylist(), depth)
-    level, x, y = node_positions(nodes)
+    level = node_levels(nodes)
     finest = int(level.max())
     while (level <= finest).sum() > _MAX_CELLS:
         finest -= 1
@@ -128,17 +114,8 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
         uncertain=(~changed).tolist(),
         scale=_scale(float(f"{most:.1g}"), "users", []),
     )
-    layer = Layer(
-        title="What changed",
-        note="Hatched: noise and chance explain the difference.",
-        level=level[drawn].tolist(),
-        x=x[drawn].tolist(),
-        y=y[drawn].tolist(),
-        area=np.round(share[drawn], 6).tolist(),
-        cell_id=[name for name, one in zip(table["cell_id"].to_pylist(), drawn, strict=True) if one],
-        measures=[significance, users],
-    )
-    return layer, finest
+    note, own = "Hatched: noise and chance explain the difference.", np.round(share[drawn], 6).tolist()
+    return cell_layer("What changed", note, nodes[drawn], [significance, users], own), finest
 
 
 _COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")

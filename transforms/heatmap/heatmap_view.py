@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import about
@@ -31,38 +28,17 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.timeline import PlaceChange, stated_rotation
-from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
+from sfumato.schemas.tree import Tree, node_levels, node_positions, nodes_from_names
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import (
-    Bounds,
-    FileLink,
-    Geography,
-    Layer,
-    MapBody,
-    Measure,
-    PageView,
-    Scale,
-    Section,
-    Table,
-    TimeSlots,
-)
+from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section, Table, TimeSlots
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
+from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.night_words import CHANGES, changes_table, night_sentences
 from sfumato.transforms.report.numbers import length_in, plural
+from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import (
-    Manifest,
-    alarm,
-    chips,
-    facts,
-    get,
-    guarantee,
-    is_safe,
-    noisy_sums,
-    number,
-    problems,
-)
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
 from sfumato.transforms.text_tables import significant
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
@@ -83,16 +59,12 @@ _FILES = {
 Array = NDArray[np.float64]
 
 
-def heatmap_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of a release of `sfumato heatmap`.
-
-    Args:
-        files: the release's files by name. Those that the page is not made of may be missing.
-    """
-    manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
-    geography = Geography.of(files)
+def heatmap_view(files: Files) -> PageView:
+    """Returns the page of a release of `sfumato heatmap`. files: by name."""
+    release = Released(files)
+    manifest = release.manifest
     region, depth = region_from(manifest["region"]), int(manifest["grid"]["depth"])
-    body, size = _map(files, manifest, Grid(region, depth))
+    body, size = _map(release, Grid(region, depth))
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     wide, tall = ground_metres(region)
     margin = 1.96 * deviation
@@ -106,31 +78,16 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
     if isinstance(region, Plane):
         ground += f" ({', '.join(region.axes)})"
         finest += f" × {length_in(region, tall / cells)}"
-    pictures = (PICTURE_FILE, *([RATES_PICTURE] if rate_names(manifest, one=True) else []))
-    return PageView(
+    made = [how_it_was_made(manifest), _round_table(manifest)]
+    return release.page(
+        body,
+        [how_to_read_it(manifest, body, size), *_nights(manifest), *made],
+        facts(("Area", ground), ("Finest cell", finest), ("Asked", _asked(manifest))),
+        _FILES,
+        [PICTURE_FILE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
         title="Private heatmap",
         headline=headline,
         description=f"Where about {some} users are, on {ground}, without exposing anyone.",
-        job="heatmap",
-        release_id=manifest["release_id"],
-        created=manifest["created"],
-        chips=chips(manifest, *facts(("Area", ground), ("Finest cell", finest), ("Asked", _asked(manifest)))),
-        guarantee=guarantee(manifest),
-        alarm=alarm(manifest),
-        problems=problems(manifest),
-        files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, *pictures}],
-        picture=PICTURE_FILE,
-        sections=[
-            how_to_read_it(manifest, body, size),
-            *_nights(manifest),
-            how_it_was_made(manifest),
-            _round_table(manifest),
-        ],
-        timeline=get(manifest, "timeline"),
-        manifest=manifest,
-        basemap=geography.basemap,
-        tiles=geography.tiles,
-        body=body,
     )
 
 
@@ -189,11 +146,11 @@ class _Cells:
         return _Cells(nodes, area, users, np.sqrt(variance), users - margin, users + margin)
 
 
-def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[MapBody, int]:
+def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
     """The map with all its layers, and how many cells the release has."""
-    table = _table(files[CELLS_FILE])
+    manifest, table = release.manifest, release.table(CELLS_FILE)
     published = _cells(table, grid.depth, manifest)
-    rounds = _answers(files, manifest, grid.depth)
+    rounds = _answers(release, grid.depth)
     if rounds and _are_same(rounds[-1][1], published):
         rounds = rounds[:-1]
     map_room = min(len(published.nodes), _MAX_MAP_CELLS)
@@ -226,22 +183,22 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
     layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums, noun), *rates]))
     wide, tall = ground_metres(grid.region)
     body = MapBody(
-        region=Bounds(**manifest["region"]),
+        region=release.bounds,
         depth=grid.depth,
         layers=layers,
         finest_metres=(wide / grid.side, tall / grid.side),
-        slots=_slots(files, manifest, grid),
+        slots=_slots(release, grid),
     )
     return body, len(published.nodes)
 
 
-def _slots(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> TimeSlots | None:
+def _slots(release: Released, grid: Grid) -> TimeSlots | None:
     """The maps of every slot of time on one scale; None without slots."""
-    if SLOTS_FILE not in files:
+    if SLOTS_FILE not in release.files:
         return None
-    stated = manifest["slots"]
+    manifest, stated = release.manifest, release.manifest["slots"]
     slots = Slots(stated["column"], stated["kind"], stated["time_zone"], tuple(stated["edges"]))
-    table = _table(files[SLOTS_FILE])
+    table = release.table(SLOTS_FILE)
     shape = (len(slots), -1)
     names = np.asarray(table["cell_id"]).reshape(shape)[0].tolist()
     nodes = nodes_from_names(names, grid.depth)
@@ -297,11 +254,11 @@ def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
     return _Cells(nodes, _areas(nodes, depth), users, stddev, low, high)
 
 
-def _answers(files: Mapping[str, bytes], manifest: Manifest, depth: int) -> list[tuple[Mapping[str, Any], _Cells]]:
+def _answers(release: Released, depth: int) -> list[tuple[Mapping[str, Any], _Cells]]:
     """The sub-queries whose answers were published, each with its cells."""
-    if ANSWERS_FILE not in files:
+    if ANSWERS_FILE not in release.files:
         return []
-    table = _table(files[ANSWERS_FILE])
+    manifest, table = release.manifest, release.table(ANSWERS_FILE)
     index, queries = (
         np.asarray(table["sub_query"]),
         {one["index"]: one for one in get(manifest, "privacy.sub_queries", [])},
@@ -356,18 +313,8 @@ def _area_of(cells: _Cells, grid: Grid) -> Array:
 
 
 def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Measure]) -> Layer:
-    level, x, y = node_positions(cells.nodes)
-    share = np.round(cells.area / 4.0 ** (grid.depth - level), 6)
-    return Layer(
-        title=title,
-        note=note,
-        level=level.tolist(),
-        x=x.tolist(),
-        y=y.tolist(),
-        area=share.tolist(),
-        cell_id=node_names(cells.nodes),
-        measures=measures,
-    )
+    share = np.round(cells.area / 4.0 ** (grid.depth - node_levels(cells.nodes)), 6)
+    return cell_layer(title, note, cells.nodes, measures, share.tolist())
 
 
 def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None, noun: str = USERS) -> Measure:
@@ -409,7 +356,3 @@ def _cost(query: Mapping[str, Any]) -> str:
 def _figure(value: float) -> float:
     """Five digits of a number."""
     return float(f"{value:.5g}")
-
-
-def _table(content: bytes) -> pa.Table:
-    return pq.read_table(io.BytesIO(content))

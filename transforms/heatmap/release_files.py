@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import (
     ANSWERS_FILE,
     CELLS_FILE,
     DENSITY_FILE,
-    MANIFEST_FILE,
     NIGHTS_FILE,
     SLOT_MAPS_FILE,
     SLOTS_FILE,
@@ -30,8 +32,8 @@ from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
-from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes
-from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 
@@ -98,35 +100,24 @@ def release_files(
     estimate, unbiased, rates = published_estimate(state, parameters, grid, categories)
     slots = SlotMaps.from_state(state, estimate)
     manifest = heatmap_manifest(state, parameters, metadata, grid, slots)
-    finest, intervals, nights = estimate, None, dict[str, bytes]()
+    finest, intervals, parts = estimate, None, dict[str, pa.Table | bytes](metadata.geography_files)
     if night is not None:
         after, tonight = night_map(state, night)
         finest = tonight.estimate
         estimate, *intervals = tonight.on(estimate.tree)
         manifest["nights"] = nights_content(after, tonight, night)
         manifest["errors"] |= {"stddev": NIGHT_STDDEV, "intervals": NIGHT_INTERVALS}
-        nights = {NIGHTS_FILE: parquet_bytes(after.to_table())}
-    array = io.BytesIO()
-    np.save(array, estimate_density(finest))
-    answers = [result for result in state.map_results if isinstance(result.encoding, TreeEncoding)]
-    files = {
-        CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates, unbiased, intervals)),
-        **({} if unbiased is None else {TOTALS_FILE: parquet_bytes(totals_table(estimate, unbiased))}),
-        **({ANSWERS_FILE: parquet_bytes(answers_table(answers, state.rotation))} if answers else {}),
-        **nights,
-        **({} if slots is None else _slot_files(slots, estimate, grid, manifest["slots"]["names"])),
-        **metadata.geography_files,
-        DENSITY_FILE: array.getvalue(),
-        MANIFEST_FILE: manifest_bytes(manifest),
-    }
-    return {**page_files(heatmap_view(files)), **files}
-
-
-def _slot_files(slots: SlotMaps, estimate: Estimate, grid: Grid, names: Sequence[str]) -> dict[str, bytes]:
-    """The table and the array of the maps of every slot."""
-    array = io.BytesIO()
-    np.save(array, slots.raster(estimate))
-    return {SLOTS_FILE: parquet_bytes(slots.table(grid, tuple(names))), SLOT_MAPS_FILE: array.getvalue()}
+        parts[NIGHTS_FILE] = after.to_table()
+    parts[CELLS_FILE] = cells_table(estimate, grid, categories, rates, unbiased, intervals)
+    parts[DENSITY_FILE] = _array_bytes(estimate_density(finest))
+    if unbiased is not None:
+        parts[TOTALS_FILE] = totals_table(estimate, unbiased)
+    if answers := [result for result in state.map_results if isinstance(result.encoding, TreeEncoding)]:
+        parts[ANSWERS_FILE] = answers_table(answers, state.rotation)
+    if slots is not None:
+        parts[SLOTS_FILE] = slots.table(grid, tuple(manifest["slots"]["names"]))
+        parts[SLOT_MAPS_FILE] = _array_bytes(slots.raster(estimate))
+    return build_release(parts, manifest, heatmap_view)
 
 
 def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, result: NoisyCounts) -> Rates | None:
@@ -134,3 +125,10 @@ def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, r
     answered = result.spent.shards - result.spent.shards_lost
     noisy_sums = state.noise.tail_sums(1 if state.is_central else answered)
     return estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)
+
+
+def _array_bytes(array: NDArray[Any]) -> bytes:
+    """An array as an npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()

@@ -8,7 +8,7 @@ from typing import Any
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, NoiseRound
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.central_counts_view import central_view
+from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import CountNoise
 from sfumato.transforms.histogram.item_encoding import CellItems, Items
@@ -18,8 +18,8 @@ from sfumato.transforms.histogram.sampled_release import (
     delta_warnings,
     grid_entries,
     round_level,
-    with_page,
 )
+from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
 _NOISE = {
@@ -79,7 +79,8 @@ def central_files(counts: NoisyLevels, metadata: CentralCountMetadata) -> dict[s
     """The files of a histogram or of hot spots, by name; the manifest is the last."""
     rounds = [noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
     manifest = _manifest(counts, metadata, rounds)
-    return with_page(count_tables(counts.levels, metadata.counted), manifest, metadata.release, central_view)
+    parts = {**count_tables(counts.levels, metadata.counted), **metadata.release.geography_files}
+    return build_release(parts, manifest, counts_view)
 
 
 def _manifest(counts: NoisyLevels, metadata: CentralCountMetadata, rounds: list[NoiseRound]) -> dict[str, Any]:

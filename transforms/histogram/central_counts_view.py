@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.known_digits import Z, not_negative, with_interval
-from sfumato.schemas.release import MANIFEST_FILE
-from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Fact, PageView, Scale, Section, Table
 from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
 from sfumato.transforms.report.numbers import plural
+from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import get
 from sfumato.transforms.text_tables import significant
 
 _NOISE = {
@@ -26,19 +22,9 @@ _NOISE = {
 }
 
 
-def central_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of a release of `sfumato histogram --trust central` or `hotspots --trust central`.
-
-    Args:
-        files: the release's files by name. Those that the page is not made of may be missing.
-    """
+def counts_view(files: Files) -> PageView:
+    """Returns the page of a release of `sfumato histogram` or `hotspots`. files: by name."""
     return sampled_view(files, CentralPage)
-
-
-def counts_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of a release of `sfumato histogram` or `hotspots`. files: see `central_view`."""
-    trust = get(json.loads(files[MANIFEST_FILE]), "privacy.trust")
-    return central_view(files) if trust == Trust.CENTRAL else sampled_view(files)
 
 
 class CentralPage(SampledPage):
@@ -54,8 +40,8 @@ class CentralPage(SampledPage):
         "interval reaches down accordingly."
     )
 
-    def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
-        parameters = manifest["parameters"]
+    def __init__(self, release: Released):
+        parameters = release.manifest["parameters"]
         most, records = parameters["bound"]["max_items"], parameters["bound"]["max_records"]
         self.UNIT = "users" if records == 1 else "records"
         kept = "one item" if most == 1 else f"at most {most} different items"
@@ -65,7 +51,7 @@ class CentralPage(SampledPage):
         )
         self.HEADLINE = f"{kept[0].upper()}{kept[1:]} per user, with noise"
         self._added_up = most > 1 or records > 1
-        super().__init__(files, manifest)
+        super().__init__(release)
 
     def stddev_of(self, users: float) -> float:
         """Of the users by the noisy count that admitted the run; 0 without one."""

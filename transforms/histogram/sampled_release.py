@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,14 +17,12 @@ from sfumato.schemas.release import (
     CURVE_FILE,
     CURVE_SCHEMA,
     ITEMS_FILE,
-    MANIFEST_FILE,
     QUANTILES_FILE,
     QUANTILES_SCHEMA,
     RANGES_FILE,
     RANGES_SCHEMA,
 )
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import PageView
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import bins_table, cells_table, items_table
@@ -36,8 +34,8 @@ from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Histogram
 from sfumato.transforms.histogram.trie import WHOLE, Trie
 from sfumato.transforms.privacy.admission import NoisyUserCounts
-from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
 BOUND = "one record a user, chosen uniformly among their records by the key"
 _BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
@@ -154,7 +152,8 @@ def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
         _empty_level_warnings(trie, "--depth"),
         trie.cut,
     )
-    return with_page(count_tables(trie.levels, metadata.counted), manifest, metadata.release)
+    parts = {**count_tables(trie.levels, metadata.counted), **metadata.release.geography_files}
+    return build_release(parts, manifest, sampled_view)
 
 
 def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -> dict[str, pa.Table]:
@@ -166,18 +165,6 @@ def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -
     return {ITEMS_FILE: pa.concat_tables([items_table(one) for one in levels])}
 
 
-def with_page(
-    tables: Mapping[str, pa.Table],
-    manifest: Mapping[str, Any],
-    release: ReleaseMetadata,
-    view: Callable[[Mapping[str, bytes]], PageView] = sampled_view,
-) -> dict[str, bytes]:
-    """The files of a release: tables, and the picture and page that are made of them; the manifest is the last."""
-    files = {name: parquet_bytes(table) for name, table in tables.items()}
-    stated = {MANIFEST_FILE: manifest_bytes(manifest)}
-    return {**files, **page_files(view({**release.geography_files, **files, **stated})), **stated}
-
-
 def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
     """The files of interactive quantiles, by name; the manifest is the last."""
     rounds = [(WHOLE, published) for published in search.published]
@@ -185,7 +172,7 @@ def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
     nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
     warnings = border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
     manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
-    return with_page(quantile_tables(search.curve, list(search.quantiles)), manifest, metadata.release)
+    return build_release(quantile_tables(search.curve, list(search.quantiles)), manifest, sampled_view)
 
 
 def _rounds(levels: Sequence[Histogram], counted: Items) -> list[tuple[int, int]]:
@@ -227,7 +214,7 @@ def hierarchy_files(
     answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
     bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
     tables = {BINS_FILE: bins, **quantile_tables(curve, quantiles, answers if ranges else None)}
-    return with_page(tables, manifest, metadata.release)
+    return build_release(tables, manifest, sampled_view)
 
 
 def quantile_tables(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.known_digits import Z, about, figures, not_negative, with_interval
@@ -29,7 +26,8 @@ from sfumato.schemas.release import (
     QUANTILES_PICTURE,
     RANGES_FILE,
 )
-from sfumato.schemas.tree import node_positions, nodes_from_names
+from sfumato.schemas.tree import nodes_from_names
+from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import (
     Bar,
     BarsBody,
@@ -37,8 +35,6 @@ from sfumato.schemas.views import (
     Bounds,
     CurveBody,
     Fact,
-    FileLink,
-    Geography,
     Layer,
     MapBody,
     Measure,
@@ -49,9 +45,11 @@ from sfumato.schemas.views import (
     Section,
     Table,
 )
+from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import column_texts, coordinates, length, percent, plural
+from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import published_scale, uncertain
-from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems, table_section
+from sfumato.transforms.report.sections import get, table_section
 from sfumato.transforms.shrinkage import simultaneous_z
 from sfumato.transforms.text_tables import significant
 
@@ -77,41 +75,29 @@ _FILES = {
 }
 
 
-def sampled_view(files: Mapping[str, bytes], kind: type[SampledPage] | None = None) -> PageView:
-    """The page of a release of `sfumato histogram`, `hotspots` or `quantiles`.
+def sampled_view(files: Files, kind: type[SampledPage] | None = None) -> PageView:
+    """Returns the page of a release of `sfumato histogram`, `hotspots` or `quantiles`.
 
     Args:
-        files: the release's files by name. Those that the page is not made of may be missing.
-        kind: the page's texts; None where the release was made by sample and threshold.
+        files: the release's files by name.
+        kind: the page's texts where a trusted curator made the release; None for those of sample and threshold.
     """
-    manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
-    job, release = manifest["job"], (kind or SampledPage)(files, manifest)
-    if CELLS_FILE in files:
-        body, headline, sections = release.cells()
-    elif ITEMS_FILE in files:
-        body, headline, sections = release.items()
-    else:
-        body, headline, sections = release.curve()
-    geography, picture = Geography.of(files), _PICTURES[job]
-    return PageView(
+    release = Released(files)
+    is_central = get(release.manifest, "privacy.trust") == Trust.CENTRAL
+    page = (kind if kind is not None and is_central else SampledPage)(release)
+    found = page.cells() if CELLS_FILE in files else page.items() if ITEMS_FILE in files else page.curve()
+    body, headline, sections = found
+    job = release.manifest["job"]
+    return release.page(
+        body,
+        [*sections, page.made()],
+        [page.own_chip()],
+        _FILES,
+        [_PICTURES[job]],
+        page.DRAWN,
         title=_TITLES[job],
         headline=headline,
         description=f"{headline}. Every user is protected by differential privacy.",
-        job=job,
-        release_id=manifest["release_id"],
-        created=manifest["created"],
-        chips=chips(manifest, release.own_chip()),
-        guarantee=guarantee(manifest),
-        alarm=alarm(manifest, release.DRAWN),
-        problems=problems(manifest),
-        files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, picture}],
-        picture=picture,
-        sections=[*sections, release.made()],
-        timeline=get(manifest, "timeline"),
-        manifest=manifest,
-        basemap=geography.basemap,
-        tiles=geography.tiles,
-        body=body,
     )
 
 
@@ -130,8 +116,9 @@ class SampledPage:
         "it would not be here."
     )
 
-    def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
-        self._files, self._manifest = files, manifest
+    def __init__(self, release: Released):
+        manifest = release.manifest
+        self._release, self._files, self._manifest = release, release.files, manifest
         self.parameters, self._results = manifest["parameters"], manifest["results"]
         self.rounds: list[dict[str, Any]] = manifest["privacy"]["rounds"]
         self._column = readable(str(self.parameters.get("column", "value")))
@@ -151,8 +138,7 @@ class SampledPage:
 
     def table(self, name: str) -> pa.Table:
         """A published table, without the columns of cells that no page shows: indexes and shapes."""
-        file = pq.ParquetFile(io.BytesIO(self._files[name]))
-        return file.read([column for column in file.schema_arrow.names if column not in _NOT_SHOWN])
+        return self._release.table(name, _NOT_SHOWN)
 
     def stddev_of(self, users: float) -> float:
         """Of an estimated number of users."""
@@ -207,7 +193,7 @@ class SampledPage:
     # ---------------------------------------------------------------- cells of a map
 
     def cells(self) -> tuple[Body, str, list[Section]]:
-        table, region = self.table(CELLS_FILE), Region(**self._manifest["region"])
+        table, region = self.table(CELLS_FILE), self._release.region
         grid = Grid(region, self._manifest["grid"]["depth"])
         levels = np.asarray(table["depth"]).astype(np.int64)
         present = np.unique(levels).tolist() or [grid.depth]
@@ -223,7 +209,7 @@ class SampledPage:
             hold = f"{cells} of {size} hold{'s'[: many == 1]} {self.held(finest)}"
         headline = f"{self.HEADLINE}: {hold}"
         body = MapBody(
-            region=Bounds(**self._manifest["region"]),
+            region=self._release.bounds,
             depth=grid.depth,
             layers=layers,
             missing=f"Not published: at most {self.hidden:,} {self.UNIT}, or nobody"
@@ -252,8 +238,6 @@ class SampledPage:
 
     def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
         """The cells of one level, the most crowded listed first."""
-        names = table["cell_id"].to_pylist()
-        _, x, y = node_positions(nodes_from_names(names, level))
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
         scale = self.scale(level, density, low)
@@ -273,16 +257,9 @@ class SampledPage:
             listed_note="The intervals hold for all cells of the grid at once, at 95%.",
         )
         round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
-        return Layer(
-            title=f"Level {level}" if levels > 1 else "Published cells",
-            note=f"{plural(len(names), 'cell')} with about {self.total(table)} {self.UNIT}. {self.round_text(round_)}",
-            level=[level] * len(names),
-            x=x.tolist(),
-            y=y.tolist(),
-            area=[1.0] * len(names),
-            cell_id=names,
-            measures=[measure],
-        )
+        title = f"Level {level}" if levels > 1 else "Published cells"
+        note = f"{plural(len(count), 'cell')} with about {self.total(table)} {self.UNIT}. {self.round_text(round_)}"
+        return cell_layer(title, note, nodes_from_names(table["cell_id"].to_pylist(), level), [measure])
 
     # ---------------------------------------------------------------- items and prefixes
 

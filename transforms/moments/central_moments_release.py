@@ -18,14 +18,13 @@ from sfumato.schemas.guarantee import (
     VALUE_BOUND,
 )
 from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, MomentEstimate, Statistic
-from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, laplace_z
 from sfumato.transforms.moments.groups import Grouping
-from sfumato.transforms.moments.moment_tables import MomentTables, moment_tables
+from sfumato.transforms.moments.moment_tables import MomentTables, group_warnings, moment_tables, vague_warnings
 from sfumato.transforms.moments.moments_view import moments_view
-from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
 _CLIPPED_SHARE = 0.01  # of the users; clearly more of them outside the range bring a warning
 
@@ -53,10 +52,7 @@ def central_files(state: CentralSums, metadata: CentralMomentsMetadata) -> dict[
     """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
     found = central_tables(state, metadata.grouping)
     manifest = _manifest(state, metadata, found.groups, found.estimates)
-    files = {name: parquet_bytes(table) for name, table in found.tables.items()}
-    stated = {MANIFEST_FILE: manifest_bytes(manifest)}
-    view = moments_view({**metadata.release.geography_files, **files, **stated})
-    return {**files, **page_files(view), **stated}
+    return build_release({**found.tables, **metadata.release.geography_files}, manifest, moments_view)
 
 
 def central_tables(state: CentralSums, grouping: Grouping | None) -> MomentTables:
@@ -165,16 +161,8 @@ def _manifest(
             "No power of two has clearly more users than the noise, so the range is a guess: give --range, use more "
             "users or a larger epsilon."
         )
-    for estimate in estimates:
-        if estimate.group == EVERYBODY and estimate.statistic not in SUMS:
-            smallest, largest = state.value_range(Statistic(estimate.statistic))
-            if estimate.high - estimate.low > 0.5 * (largest - smallest):
-                warnings.append(
-                    f"The {estimate.statistic} is not known: its interval covers most of the possible range. Use more "
-                    "users, or a larger epsilon."
-                )
-    if grouping is not None and not [name for name in groups if name != OTHER]:
-        warnings.append(
-            f"No group has {grouping.min_group:,} users by the noisy count: are their names written as in the logs?"
-        )
+    means = {one.statistic for one in estimates} - set(SUMS)
+    possible = {name: state.value_range(Statistic(name)) for name in means}
+    warnings += vague_warnings(estimates, possible, "more users, or a larger epsilon")
+    warnings += group_warnings(grouping, groups)
     return release_manifest(metadata.release, content, warnings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -188,3 +188,29 @@ def _zones_table(found: _Columns, codes: NDArray[np.uint64], zones: Zones) -> pa
         "geometry": shapely.to_wkb(zones.geometries[codes.astype(np.int64)]),
     }
     return pa.table(table, schema=moment_zones_schema(found.statistics))
+
+
+def vague_warnings(
+    estimates: Sequence[MomentEstimate], ranges: Mapping[str, tuple[float, float]], advice: str
+) -> list[str]:
+    """Returns a warning for each statistic of everybody of which little is known.
+
+    Args:
+        estimates: of everybody and of groups.
+        ranges: the smallest and the largest value of each statistic that is judged.
+        advice: what would make it known better.
+    """
+    return [
+        f"The {one.statistic} is not known: its interval covers most of the possible range. Use {advice}."
+        for one in estimates
+        if one.group == EVERYBODY and one.statistic in ranges
+        for smallest, largest in [ranges[one.statistic]]
+        if one.high - one.low > 0.5 * (largest - smallest)
+    ]
+
+
+def group_warnings(grouping: Grouping | None, groups: Sequence[str]) -> list[str]:
+    """Returns a warning where none of the named groups is published. groups: names of the published ones."""
+    if grouping is None or set(groups) - {OTHER}:
+        return []
+    return [f"No group has {grouping.min_group:,} users by the noisy count: are their names written as in the logs?"]

@@ -24,18 +24,18 @@ from sfumato.schemas.guarantee import (
     ROWS_ARE_USERS,
     VALUE_BOUND,
 )
-from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, OTHER, BitMeans, FixedPoint, MomentEstimate, Statistic
-from sfumato.schemas.release import BITS_FILE, MANIFEST_FILE
+from sfumato.schemas.moments import BITS_SCHEMA, BitMeans, FixedPoint, MomentEstimate, Statistic
+from sfumato.schemas.release import BITS_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.derived_statistics import value_range
 from sfumato.transforms.moments.groups import Grouping
-from sfumato.transforms.moments.moment_tables import moment_tables
+from sfumato.transforms.moments.moment_tables import group_warnings, moment_tables, vague_warnings
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import SECOND
-from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 from sfumato.transforms.shrinkage import simultaneous_z
 
 _RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
@@ -74,10 +74,7 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
     found = moment_tables(partial(state.estimates, plan), plan.forms, grouping, clients, margin)
     manifest = _manifest(state, metadata, bits, found.groups, (max(float(clients.sum()), 0.0), stddev), found.estimates)
     tables = {**found.tables, BITS_FILE: pa.concat_tables([_bits_table(bit_means) for bit_means in bits])}
-    files = {name: parquet_bytes(table) for name, table in tables.items()}
-    stated = {MANIFEST_FILE: manifest_bytes(manifest)}
-    view = moments_view({**metadata.release.geography_files, **files, **stated})
-    return {**files, **page_files(view), **stated}
+    return build_release({**tables, **metadata.release.geography_files}, manifest, moments_view)
 
 
 def _manifest(
@@ -139,18 +136,9 @@ def _manifest(
             for query, tally in state.tallies
         ],
     }
-    warnings = _warnings(bits, local)
-    for estimate in estimates:
-        smallest, largest = value_range(Statistic(estimate.statistic), plan.forms)
-        if estimate.group == EVERYBODY and estimate.high - estimate.low > 0.5 * (largest - smallest):
-            warnings.append(
-                f"The {estimate.statistic} is not known: its interval covers most of the possible range. Use more "
-                "users, a larger epsilon, or fewer --bits."
-            )
-    if grouping is not None and not [name for name in groups if name != OTHER]:
-        warnings.append(
-            f"No group has {grouping.min_group:,} users by the noisy count: are their names written as in the logs?"
-        )
+    ranges = {name: value_range(Statistic(name), plan.forms) for name in {one.statistic for one in estimates}}
+    advice = "more users, a larger epsilon, or fewer --bits"
+    warnings = [*_warnings(bits, local), *vague_warnings(estimates, ranges, advice), *group_warnings(grouping, groups)]
     return release_manifest(metadata.release, content, warnings)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,27 +9,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.known_digits import Z, about, between, figures, not_negative, raised, with_interval
 from sfumato.schemas.moments import EVERYBODY, OTHER, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
-from sfumato.schemas.region import Region, area_km2, ground_metres
+from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE, ZONES_FILE
-from sfumato.schemas.tree import node_positions, nodes_from_names
+from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import (
     Bar,
     BarsBody,
     BitRow,
     BitTexts,
-    Bounds,
     Fact,
-    FileLink,
-    Geography,
-    Layer,
     MapBody,
     Measure,
     MomentsBody,
@@ -43,11 +36,12 @@ from sfumato.schemas.views import (
 from sfumato.transforms.moments.central_moments_view import PROMISE, made, measured, reading, values_chip
 from sfumato.transforms.moments.derived_statistics import shrunk, value_range
 from sfumato.transforms.moments.statistic_kinds import Forms
+from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural
+from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import uncertain, value_scale
-from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems, table_section
+from sfumato.transforms.report.sections import facts, get, guarantee, table_section
 from sfumato.transforms.zones.zone_file import areas_km2
-from sfumato.transforms.zones.zones_view import finest_metres, simple_paths
 
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
 _LISTED = 50
@@ -71,34 +65,27 @@ _FILES = {
 }
 
 
-def moments_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of a release of `sfumato moments`.
-
-    Args:
-        files: the release's files by name. Those that the page is not made of may be missing.
-    """
-    manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
-    return _Release(files, manifest).view()
+def moments_view(files: Files) -> PageView:
+    """Returns the page of a release of `sfumato moments`. files: by name."""
+    return _Page(Released(files)).view()
 
 
-class _Release:
+class _Page:
     """A release's tables and what its manifest says of them."""
 
-    def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
-        self._files, self._manifest, self._privacy = files, manifest, manifest["privacy"]
+    def __init__(self, release: Released):
+        self._release, self._files, self._manifest = release, release.files, release.manifest
+        manifest, self._privacy = release.manifest, release.manifest["privacy"]
         self._column = readable(str(manifest["column"]))
         self._second = readable(str(get(manifest, "second.column", "")))
         self._forms = _forms(manifest)
-        measured = [MomentEstimate(**row) for row in self._table(MOMENTS_FILE).to_pylist()]
+        measured = [MomentEstimate(**row) for row in release.table(MOMENTS_FILE).to_pylist()]
         self._estimates = shrunk(measured, self._forms)  # those of groups drawn towards everybody's
         self._overall = [one for one in measured if one.group == EVERYBODY]
         results, bits = manifest["results"], get(manifest, "privacy.meter.bits_per_client")
         self._of = "values" if self._second else "value"
         self._clients = about(results["clients"], max(results["clients_stddev"], results["clients"] / 1000))
         self._sent = "one record" if bits is None else "one bit" if bits == 1 else f"{bits} bits"
-
-    def _table(self, name: str) -> pa.Table:
-        return pq.read_table(io.BytesIO(self._files[name]))
 
     def view(self) -> PageView:
         answer = self._overall[0]
@@ -111,7 +98,6 @@ class _Release:
         bits = self._bits()
         variance = next((one.value for one in self._overall if one.statistic == "variance"), None)
         on_map = self._noun != "group"
-        geography, present = Geography.of(self._files), {*self._files, MOMENTS_PICTURE}
         groups = self._groups()
         body = MomentsBody(
             column=self._columns(answer),
@@ -124,35 +110,22 @@ class _Release:
             statistics=[_statistic(one) for one in self._overall],
             reading=_INTERVAL.format("" if self._is_central else "which users were asked about which bit, and for "),
             groups=[] if on_map else groups,
-            map=None if not on_map else self._zone_map() if self._noun == "zone" else self._map(),
+            map=self._map() if on_map else None,
             bits=bits,
             bit_texts=_THRESHOLD_TEXTS if get(self._manifest, "method") == "threshold" else BitTexts(),
         )
-        return PageView(
+        how = [made(self._manifest), measured(self._manifest)] if self._is_central else [self._made(), self._sending()]
+        return self._release.page(
+            body,
+            [self._statistic_table(), *self._group_tables(groups), self._reading(bits), *how],
+            self._chips(),
+            _FILES,
+            [MOMENTS_PICTURE],
+            "The noise" if self._is_central else "The randomisation of the reports",
             title="Private moments",
             headline=headline,
             description=f"{headline}. {self._promise()}",
-            job=self._manifest["job"],
-            release_id=self._manifest["release_id"],
-            created=self._manifest["created"],
-            chips=self._chips(),
             guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_private else self._promise(),
-            alarm=alarm(self._manifest, "The noise" if self._is_central else "The randomisation of the reports"),
-            problems=problems(self._manifest),
-            files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in present],
-            picture=MOMENTS_PICTURE,
-            basemap=geography.basemap,
-            tiles=geography.tiles,
-            sections=[
-                self._statistic_table(),
-                *self._group_tables(groups),
-                self._reading(bits),
-                made(self._manifest) if self._is_central else self._made(),
-                measured(self._manifest) if self._is_central else self._sending(),
-            ],
-            timeline=get(self._manifest, "timeline"),
-            manifest=self._manifest,
-            body=body,
         )
 
     @property
@@ -177,13 +150,13 @@ class _Release:
 
     def _chips(self) -> list[Fact]:
         if self._is_central:
-            return chips(self._manifest, *facts(("Values", values_chip(self._manifest))))
+            return facts(("Values", values_chip(self._manifest)))
         form, collector = self._manifest["fixed_point"], self._privacy["collector"]
         values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
         sent: str | None = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
         if collector is not None and collector["epsilon"] == self._privacy["epsilon"]:
             sent = None
-        return chips(self._manifest, *facts(("Each report", sent), ("Values", values)))
+        return facts(("Each report", sent), ("Values", values))
 
     # ---------------------------------------------------------------- groups and cells
 
@@ -222,55 +195,27 @@ class _Release:
         return f"{self._column} and {self._second}" if one.statistic in PAIRS else self._column
 
     def _map(self) -> MapBody:
-        cells = self._table(CELLS_FILE)
-        region, depth = Region(**self._manifest["region"]), self._manifest["grid"]["depth"]
-        names = cells["cell_id"].to_pylist()
-        level, x, y = node_positions(nodes_from_names(names, depth))
-        measures = [self._measure(one, names, cells if place == 0 else None) for place, one in enumerate(self._overall)]
-        wide, tall = (side / (1 << depth) for side in ground_metres(region))
-        size = f"{length(wide)} × {length(tall)}"
-        layer = Layer(
-            title="Published cells",
-            note=f"{plural(len(names), 'cell')} of {size}.",
-            level=level.tolist(),
-            x=x.tolist(),
-            y=y.tolist(),
-            area=[1.0] * len(names),
-            cell_id=names,
-            measures=measures,
-        )
-        return self._map_body(layer, depth, (wide, tall))
-
-    def _zone_map(self) -> MapBody:
-        zones = self._table(ZONES_FILE)
-        region, ids = Region(**self._manifest["region"]), zones["zone"].to_pylist()
-        shapes = shapely.from_wkb(zones["geometry"].to_numpy(zero_copy_only=False))
-        measures = [self._measure(one, ids, zones if place == 0 else None) for place, one in enumerate(self._overall)]
-        areas = areas_km2(shapes)
-        whole = float(
-            area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0]
-        )
-        number = get(self._manifest, "zones.levels", [])[0]["zones"]
-        layer = Layer(
-            title="Published zones",
-            note=f"{plural(len(ids), 'zone')} of {number:,}.",
-            level=[0] * len(ids),
-            x=[0] * len(ids),
-            y=[0] * len(ids),
-            area=[float(f"{area / whole:.6g}") for area in areas.tolist()],
-            cell_id=[readable(one) for one in ids],
-            measures=measures,
-            shapes=simple_paths(shapes, region),
-        )
-        return self._map_body(layer, 0, finest_metres(areas, region))
-
-    def _map_body(self, layer: Layer, depth: int, finest: tuple[float, float]) -> MapBody:
-        least = self._privacy["groups"]["min_group"]
+        """The cells or zones."""
+        region, is_zones = self._release.region, self._noun == "zone"
+        rows = self._release.table(ZONES_FILE if is_zones else CELLS_FILE)
+        names = rows["zone" if is_zones else "cell_id"].to_pylist()
+        measures = [self._measure(one, names, rows if place == 0 else None) for place, one in enumerate(self._overall)]
+        if is_zones:
+            shapes = shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False))
+            areas, depth = areas_km2(shapes), 0
+            note = f"{plural(len(names), 'zone')} of {get(self._manifest, 'zones.levels', [])[0]['zones']:,}."
+            layer = zone_layer("Published zones", note, names, shapes, areas, region, measures)
+            finest = finest_metres(areas, region)
+        else:
+            depth = self._manifest["grid"]["depth"]
+            wide, tall = (side / (1 << depth) for side in ground_metres(region))
+            note, finest = f"{plural(len(names), 'cell')} of {length(wide)} × {length(tall)}.", (wide, tall)
+            layer = cell_layer("Published cells", note, nodes_from_names(names, depth), measures)
         return MapBody(
-            region=Bounds(**self._manifest["region"]),
+            region=self._release.bounds,
             depth=depth,
             layers=[layer],
-            missing=f"Not published: fewer than about {least:,} users, or nobody",
+            missing=f"Not published: fewer than about {self._privacy['groups']['min_group']:,} users, or nobody",
             finest_metres=finest,
         )
 
@@ -322,7 +267,7 @@ class _Release:
         """Bits of each quantity in the order of their place values, those of negative values first."""
         if BITS_FILE not in self._files:
             return []
-        rows = self._table(BITS_FILE).to_pylist()
+        rows = self._release.table(BITS_FILE).to_pylist()
         order = {name: place for place, name in enumerate(dict.fromkeys(row["quantity"] for row in rows))}
         found = []
         for row in sorted(rows, key=lambda row: (order[row["quantity"]], row["weight"])):

@@ -9,10 +9,11 @@ from typing import Any
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.sampled_release import BOUND, border_warnings, quantile_tables, with_page
+from sfumato.transforms.histogram.sampled_release import BOUND, border_warnings, quantile_tables
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution, QuantilesPlan
-from sfumato.transforms.quantiles.quantiles_view import central_quantiles_view
+from sfumato.transforms.quantiles.quantiles_view import quantiles_view
+from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
 MECHANISMS = {
@@ -79,4 +80,4 @@ def quantiles_files(result: PrivateDistribution, metadata: QuantilesMetadata) ->
     manifest = release_manifest(metadata.release, content, warnings)
     answers = list(result.ranges) if metadata.release.parameters.get("ranges") else None
     tables = quantile_tables(result.curve, list(result.quantiles), answers)
-    return with_page(tables, manifest, metadata.release, central_quantiles_view)
+    return build_release(tables, manifest, quantiles_view)

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import ClassVar
 
-from sfumato.schemas.release import MANIFEST_FILE
-from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import PageView, Section, Table
 from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
-from sfumato.transforms.report.sections import get
+from sfumato.transforms.report.released import Files
 
 
-def central_quantiles_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of a release of `sfumato quantiles --trust central`.
-
-    Args:
-        files: the release's files by name. Those that the page is not made of may be missing.
-    """
+def quantiles_view(files: Files) -> PageView:
+    """Returns the page of a release of `sfumato quantiles`. files: by name."""
     return sampled_view(files, CentralQuantilesPage)
-
-
-def quantiles_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of a release of `sfumato quantiles`. files: see `central_quantiles_view`."""
-    trust = get(json.loads(files[MANIFEST_FILE]), "privacy.trust")
-    return central_quantiles_view(files) if trust == Trust.CENTRAL else sampled_view(files)
 
 
 class CentralQuantilesPage(SampledPage):

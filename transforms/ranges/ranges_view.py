@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -14,20 +13,8 @@ from sfumato.schemas.known_digits import Z, about
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
-from sfumato.schemas.tree import node_names
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import (
-    Bounds,
-    Fact,
-    FileLink,
-    Geography,
-    Layer,
-    MapBody,
-    Measure,
-    PageView,
-    RangesBody,
-    Section,
-)
+from sfumato.schemas.views import Bounds, Fact, MapBody, Measure, PageView, RangesBody, Section
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
 from sfumato.transforms.ranges.model_file import read_model
@@ -35,17 +22,11 @@ from sfumato.transforms.ranges.networks.features import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, PartIndex, clumping, strip_edges
 from sfumato.transforms.ranges.tree_model import TreeModel
+from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length
+from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import (
-    alarm,
-    chips,
-    facts,
-    get,
-    guarantee,
-    number,
-    problems,
-)
+from sfumato.transforms.report.sections import facts, get, number
 from sfumato.transforms.text_tables import counted, significant
 
 MAX_NUMBERS = 1_000_000  # that a page holds of a model
@@ -55,11 +36,11 @@ _ERROR_PLACES, _ERROR_SIZES = 16, 8  # a raster's errors: squares at so many pla
 _START_PLACES = 24  # places a side among which the first square's is chosen
 _AT_ONCE = 1 << 17  # boxes
 _ALIKE = 0.06  # four cells whose densities differ by at most this share of the largest are drawn as one
-_FILES = [
-    FileLink(name=MODEL_FILE, description="the model, which answers any square without data or network"),
-    FileLink(name=RANGES_PICTURE, description="the released density as a picture"),
-    FileLink(name=MANIFEST_FILE, description="the guarantee, every parameter, every version"),
-]
+_FILES = {
+    MODEL_FILE: "the model, which answers any square without data or network",
+    RANGES_PICTURE: "the released density as a picture",
+    MANIFEST_FILE: "the guarantee, every parameter, every version",
+}
 _METHODS = {
     "grid": "the noisy counts of a uniform grid",
     "ug": "a uniform grid whose cells are as wide as the number of users and the budget suggest",
@@ -95,44 +76,31 @@ _ERRORS = {
 }
 
 
-def ranges_view(files: Mapping[str, bytes], model: RangeModel | None = None) -> PageView:
+def ranges_view(files: Files, model: RangeModel | None = None) -> PageView:
     """The page of a release's published files, by name: the manifest and the model.
 
     model: what the file of the model holds, if it is in memory already.
     """
-    manifest = {name: value for name, value in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+    release = Released(files)
+    manifest, sizes = release.manifest, release.manifest["sizes_metres"]
     model = model or read_model(files[MODEL_FILE], MODEL_FILE)
-    geography = Geography.of(files)
-    sizes = manifest["sizes_metres"]
     body = ranges_body(model, (float(sizes[0]), float(sizes[1])))
     users = number(manifest, "privacy.population.users") or number(manifest, "results.users") or 0.0
     stddev = number(manifest, "privacy.population.noise_stddev") or 0.0
     many = f"how many of about {about(users, max(stddev, users / 1000))} users are in it"
     width, height = model.field.metres
     between = f"{length(sizes[0])} to {length(sizes[1])}"
-    ground = Fact(term="Area", text=f"{length(width)} × {length(height)}")
-    return PageView(
+    reading = Section(title="How to read an answer", paragraphs=_reading(body, between), facts=_noise_facts(manifest))
+    return release.page(
+        body,
+        [reading, _making(manifest, model)],
+        facts(("Area", f"{length(width)} × {length(height)}"), ("Made for squares of", between)),
+        _FILES,
+        [RANGES_PICTURE],
         title="Private range queries",
         headline=f"Draw a square: {many if users > 0 else 'how many users are in it'}",
         description="Draw a square on a map and read how many users are in it, from differentially private counts.",
         job="ranges build",
-        release_id=str(manifest.get("release_id", "")),
-        created=str(manifest.get("created", "")),
-        chips=chips(manifest, ground, Fact(term="Made for squares of", text=between)),
-        guarantee=guarantee(manifest),
-        alarm=alarm(manifest),
-        problems=problems(manifest),
-        files=_FILES,
-        picture=RANGES_PICTURE,
-        timeline=get(manifest, "timeline"),
-        sections=[
-            Section(title="How to read an answer", paragraphs=_reading(body, between), facts=_noise_facts(manifest)),
-            _making(manifest, model),
-        ],
-        manifest=manifest,
-        basemap=geography.basemap,
-        tiles=geography.tiles,
-        body=body,
     )
 
 
@@ -301,23 +269,11 @@ def background(model: RangeModel) -> MapBody:
         uncertain=uncertain.tolist(),
         scale=density_scale(users / km2, np.where(uncertain, 0.0, users)),
     )
-    layer = Layer(
-        title="Density",
-        note="The model's answers that add up, on cells of at most 256 a side.",
-        level=level.tolist(),
-        x=x.tolist(),
-        y=y.tolist(),
-        area=[1.0] * len(level),
-        cell_id=node_names(interleave(x.astype(np.uint32), y.astype(np.uint32)) | (np.uint64(1) << _twice(level))),
-        measures=[measure],
-    )
+    nodes = interleave(x.astype(np.uint32), y.astype(np.uint32)) | np.uint64(1) << (2 * level).astype(np.uint64)
+    layer = cell_layer("Density", "The model's answers that add up, on cells of at most 256 a side.", nodes, [measure])
     region = Bounds(**asdict(field.grid.region))
     finest = (field.metres[0] / (1 << depth), field.metres[1] / (1 << depth))
     return MapBody(region=region, depth=depth, layers=[layer], finest_metres=finest)
-
-
-def _twice(level: NDArray[np.int64]) -> NDArray[np.uint64]:
-    return (2 * level).astype(np.uint64)
 
 
 def _merged(

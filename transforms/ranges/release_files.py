@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -15,7 +16,7 @@ from sfumato.schemas.guarantee import (
     PRIVACY_UNIT,
 )
 from sfumato.schemas.ranges import Field, Sizes
-from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
+from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.heatmap.manifest import heatmap_manifest, population_entry
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.build_steps import Built, Counts
@@ -27,8 +28,8 @@ from sfumato.transforms.ranges.networks.paper import PaperNetworks
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan
 from sfumato.transforms.ranges.ranges_view import ranges_view
-from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, manifest_bytes, release_manifest
-from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, release_manifest
 
 _MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted curator"
 _BOUND = "one location a user, chosen {} by the key"
@@ -107,12 +108,8 @@ def files_of_release(
 
 
 def _files(model: RangeModel, manifest: Mapping[str, Any], metadata: ReleaseMetadata) -> dict[str, bytes]:
-    files = {
-        MODEL_FILE: model_bytes(replace(model, safe=metadata.safe)),
-        **metadata.geography_files,
-        MANIFEST_FILE: manifest_bytes(manifest),
-    }
-    return {**page_files(ranges_view(files, model)), **files}
+    parts = {MODEL_FILE: model_bytes(replace(model, safe=metadata.safe)), **metadata.geography_files}
+    return build_release(parts, manifest, partial(ranges_view, model=model))
 
 
 def _scope(field: Field, method: str, sizes: Sizes) -> dict[str, Any]:

@@ -1,28 +1,23 @@
-"""What pictures share: colours, palettes, a dark canvas with title and captions, and files of deterministic bytes."""
+"""What pictures share: colours, palettes, and a dark canvas with title and captions."""
 
 from __future__ import annotations
 
 import io
-import math
 import re
 import textwrap
 from functools import cache
-from typing import Any, Literal
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
-from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.views import PageView, Scale
+from sfumato.schemas.views import PageView
 
-PictureFormat = Literal["png", "svg"]
 GROUND, VOID, INK, SOFT, FAINT, ALARM = "#0b0a0f", "#08070b", "#f1ece4", "#b3aba0", "#4a4453", "#ff6b6b"
 DPI = 160
 FONT, TITLE_FONT = "DejaVu Sans", "DejaVu Serif"  # come with matplotlib: the picture is the same everywhere
@@ -57,14 +52,6 @@ def _between(colours: str) -> NDArray[np.float64]:
     stops = np.array([list(bytes.fromhex(colour)) for colour in re.findall("......", colours)]) / 255
     places = np.linspace(0, 1, len(stops))
     return np.stack([np.interp(np.linspace(0, 1, 256), places, channel) for channel in stops.T], axis=1)
-
-
-def shade(scale: Scale, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The place of values on a scale of colours, in 0..1; NaN where a value is NaN."""
-    if scale.kind == "log":
-        knee = scale.knee or scale.high / 150
-        return np.asarray(np.clip(np.log1p(np.maximum(values, 0) / knee) / math.log1p(scale.high / knee), 0, 1))
-    return np.asarray(np.clip((values - scale.low) / ((scale.high - scale.low) or 1.0), 0, 1))
 
 
 def on_pixels(inches: float) -> float:
@@ -120,23 +107,12 @@ class Canvas:
             spine.set_visible(side in {"left", "bottom"})
         return axes
 
-    def to_bytes(self, format: PictureFormat = "png") -> bytes:
-        """The picture as a file that names what it shows and no time of making; equal pictures are equal bytes."""
+    def png(self) -> bytes:
+        """Returns a PNG file that names what it shows and no time of making; equal pictures are equal bytes."""
         file = io.BytesIO()
-        about: dict[str, Any] = {"Title": self.title, "Description": self.description}
-        if format == "png":
-            FigureCanvasAgg(self.figure).print_png(file, metadata={**about, "Software": "sfumato"})
-        else:
-            with matplotlib.rc_context({"svg.hashsalt": "sfumato", "svg.fonttype": "none"}):
-                FigureCanvasSVG(self.figure).print_svg(file, metadata={**about, "Date": None, "Creator": "sfumato"})
+        about = {"Title": self.title, "Description": self.description, "Software": "sfumato"}
+        FigureCanvasAgg(self.figure).print_png(file, metadata=about)
         return file.getvalue()
-
-
-def bare_png(colours: NDArray[np.float64 | np.uint8]) -> bytes:
-    """Colours, float64[rows, columns, 3] in 0..1 or uint8, as the bytes of a PNG file without frame or words."""
-    file = io.BytesIO()
-    imsave(file, colours, format="png", metadata={"Software": "sfumato"})
-    return file.getvalue()
 
 
 def label(name: str, most: int = 34) -> str:

@@ -1,16 +1,18 @@
-"""The map figure: cells of a quadtree and the geography around them, in Web Mercator, as a PNG or SVG file. Pure."""
+"""The map figure: cells of a quadtree and the geography around them, in Web Mercator. Pure."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import shapely
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
 from sfumato.schemas.flow_tables import FlowTable
@@ -23,15 +25,12 @@ from sfumato.transforms.report.canvas import (
     SOFT,
     VOID,
     Canvas,
-    PictureFormat,
-    bare_png,
     label,
     on_pixels,
     palette,
-    shade,
 )  # fmt: skip
-from sfumato.transforms.report.mercator import Frame, cell_raster
-from sfumato.transforms.report.scales import nice
+from sfumato.transforms.report.mercator import Frame
+from sfumato.transforms.report.scales import nice, position
 
 UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
 _INCHES = 8.0  # the map's longer side
@@ -39,9 +38,7 @@ _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, 
 _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
 _LEAST = 0.03  # inches of a cell on bare ground, at least
-_HATCH_STEP = 12  # pixels from line to line
-_LINES = (0, 40, -30)  # light of a pixel: beside a line, on it, and at its dark side
-_LINE_OF_PLACE = np.array([1, 1, 2, *[0] * (_HATCH_STEP - 3)], dtype=np.uint8)
+_HATCH = "#ffffff2c"
 _MOST_NAMES = 24
 _MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
 _ARCS = "Arcs: the largest flows, as wide as they have trips, dark where they begin and bright where they end."
@@ -55,35 +52,23 @@ _HATCHED = {
 _FAINT_CELLS = 0.45  # opacity of the cells under arcs
 
 
-def map_picture(
-    view: PageView,
-    body: MapBody,
-    format: PictureFormat = "png",
-    *,
-    layer: int = -1,
-    measure: int = 0,
-    flows: FlowTable | None = None,
-) -> bytes:
-    """The picture of one measure of a layer; equal arguments give equal bytes.
+def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable | None = None) -> Canvas:
+    """Draws one measure of the layer that the page shows first.
 
     Args:
         view: whose title, headline and guarantee stand around the map, with its basemap.
         body: the view's own body, or a map within it.
-        format: of the file.
-        layer: which of the body's layers.
         measure: which of the layer's measures.
         flows: of which the largest are drawn as arcs over the cells; None without any.
     """
-    shown = body.layers[layer]
-    values, basemap = shown.measures[measure], view.basemap
+    values, basemap = body.layers[-1].measures[measure], view.basemap
     frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if basemap or body.start else 0.0)
-    colours = cell_colours(shown, values, body, frame)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
         view,
         on_pixels(max(wide + _LEFT + _RIGHT, _NARROWEST)),
         on_pixels(max(tall, 1.8) + _ABOVE + _BELOW),
-        [*_notes(body, values, basemap, bool((colours[..., 3] == 0).any())), "" if flows is None else _ARCS],
+        [*_notes(body, values, basemap), "" if flows is None else _ARCS],
     )
     left = on_pixels((canvas.width - wide - _LEFT - _RIGHT) / 2 + _LEFT)
     low = on_pixels(_BELOW + max(1.8 - tall, 0) / 2)
@@ -92,8 +77,7 @@ def map_picture(
     if basemap is not None:
         _draw_areas(axes, basemap, frame)
     opacity = 1.0 if flows is None else _FAINT_CELLS
-    colours[..., 3] = colours[..., 3] * opacity
-    axes.imshow(colours, extent=(0, frame.width, frame.height, 0), aspect="auto", interpolation="nearest", zorder=2)
+    draw_cells(axes, body, values, frame, opacity)
     if basemap is not None:
         _draw_lines(axes, basemap, frame, body.region)
         _draw_names(axes, basemap, frame)
@@ -105,51 +89,67 @@ def map_picture(
     bar = canvas.axes(left + wide + 0.22, _BELOW, 0.16, max(tall, 1.8))
     unit = values.name if values.kind == "rate" else values.scale.unit
     _draw_colours(bar, values.scale, palette(values.kind, on_ground=body.missing is not None), unit, opacity)
-    return canvas.to_bytes(format)
+    return canvas
 
 
-def map_thumbnail(body: MapBody, side: int = 512, *, layer: int = -1, measure: int = 0) -> bytes:
-    """The bare cells as a PNG of at most `side` pixels each way, without frame, geography or words."""
-    shown = body.layers[layer]
-    return bare_png(cell_colours(shown, shown.measures[measure], body, Frame.around(body.region, side))[..., :3])
-
-
-def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) -> NDArray[np.uint8]:
-    """The pixels of the cells, uint8[height, width, 4]: red, green, blue and opacity, which is 0 without a cell."""
-    fine = 2 if max(layer.level, default=0) > 10 else 1  # of cells about as large as a pixel an average is shown
-    least = 1 if body.missing is None else fine * max(round(_LEAST * DPI), 1)
-    cells = cell_raster(layer, body.region, Frame(frame.bounds, frame.width * fine, frame.height * fine), least)
+def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacity: float = 1.0) -> None:
+    """Draws the cells or polygons of the layer that the page shows first, deeper cells over higher ones."""
+    layer = body.layers[-1]
     values = measure_values(layer, measure, body.region)
-    known = np.isfinite(values)
-    shades = shade(measure.scale, np.where(known, values, measure.scale.low))
-    colours = palette(measure.kind, on_ground=body.missing is not None)[np.rint(255 * shades).astype(np.int64)]
-    colours = np.where(known[:, None], colours, _rgb(UNKNOWN))
+    known, level = np.isfinite(values), np.asarray(layer.level)
     hatched = np.asarray(measure.uncertain, dtype=bool) & known
-    grey = colours @ (0.3, 0.55, 0.15)
-    toned = 0.5 * colours + 0.25 * grey[:, None] + 9 / 255
-    colours = np.where(hatched[:, None], toned, colours)
-    opaque = np.append(np.column_stack([colours, np.ones(len(colours))]), [[*_rgb(VOID), 0.0]], axis=0)  # -1: no cell
-    diagonals = np.resize(_LINE_OF_PLACE, frame.height + frame.width)
-    pattern = np.lib.stride_tricks.sliding_window_view(diagonals, frame.width)[: frame.height]
-    line = np.append(hatched, False)[cells[::fine, ::fine]] * pattern
-    if fine == 1:
-        lit = _bytes(np.stack([_lit(opaque, light) for light in _LINES]))
-        chosen = np.where(cells < 0, len(colours), cells) + line.astype(np.int32) * len(opaque)
-        return np.take(lit.view(np.uint32).ravel(), chosen).view(np.uint8).reshape(*chosen.shape, 4)
-    pixels = opaque[cells].reshape(frame.height, fine, frame.width, fine, 4).mean(axis=(1, 3))
-    for number, light in enumerate(_LINES[1:], start=1):
-        pixels[line == number] = _lit(pixels[line == number], light)
-    return _bytes(pixels)
+    shades = position(measure.scale, np.where(known, values, measure.scale.low))
+    colours = palette(measure.kind, on_ground=body.missing is not None)[np.rint(255 * shades).astype(np.int64)]
+    colours[~known] = _rgb(UNKNOWN)
+    colours[hatched] = 0.5 * colours[hatched] + 0.25 * (colours[hatched] @ (0.3, 0.55, 0.15))[:, None] + 9 / 255
+    if layer.shapes is None:
+        level, colours, hatched, paths = _cells(layer, colours, hatched, body, frame)
+    else:
+        paths = [_area([_pixels(frame, ring) for ring in rings]) for rings in layer.shapes]
+        paths = [_pixel(path) if max(path.get_extents().size) < 1 else path for path in paths]
+    for depth in np.unique(level).tolist():
+        rows = np.flatnonzero(level == depth).tolist()
+        axes.add_collection(
+            PathCollection(
+                [paths[row] for row in rows], facecolors=colours[rows], alpha=opacity, linewidths=0,
+                antialiaseds=False, zorder=2,
+            )
+        )  # fmt: skip
+        if hatched[rows].any():
+            lined = Path.make_compound_path(*(paths[row] for row in rows if hatched[row]))
+            axes.add_patch(PathPatch(lined, facecolor="none", edgecolor=_HATCH, hatch="/////", lw=0, zorder=2))
 
 
-def _lit(colours: NDArray[np.float64], light: float) -> NDArray[np.float64]:
-    """Colours, float64[..., 4], with so much more light; their opacity stays."""
-    return np.concatenate([np.clip(colours[..., :3] + light / 255, 0, 1), colours[..., 3:]], axis=-1)
+def _cells(
+    layer: Layer, colours: NDArray[np.float64], hatched: NDArray[np.bool_], body: MapBody, frame: Frame
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_], list[Path]]:
+    """Levels, colours, hatching and rectangles in pixels of what is drawn for cells.
+
+    Cells smaller than a pixel are averaged. On bare ground a cell has at least `_LEAST` inches, so that none is lost.
+    """
+    region, (level, x, y) = body.region, (np.asarray(one, dtype=np.int64) for one in (layer.level, layer.x, layer.y))
+    wide = frame.width * (region.east - region.west) / (frame.bounds.east - frame.bounds.west)
+    up = np.maximum(level - int(math.log2(max(wide, 1.0))), 0)
+    cells = np.stack([level - up, x >> up, y >> up])
+    (level, x, y), place, number = np.unique(cells, axis=1, return_inverse=True, return_counts=True)
+    place = place.ravel()
+    colours = np.stack([np.bincount(place, one, len(number)) for one in colours.T], axis=1) / number[:, None]
+    hatched = np.bincount(place, hatched, len(number)) > number / 2
+    ends = np.array([[0], [1]])
+    columns = frame.columns(region.west + (x + ends) / 2.0**level * (region.east - region.west))
+    rows = frame.rows(region.north - (y + ends) / 2.0**level * (region.north - region.south))
+    least = 1 if body.missing is None else max(round(_LEAST * DPI), 1)
+    for sides in (columns, rows):
+        small = sides[1] - sides[0] < least
+        sides[:, small] = np.floor(sides[:, small].mean(axis=0)) - least // 2 + ends * least
+    (left, right), (top, bottom) = columns, rows
+    corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
+    return level, colours, hatched, [Path(one) for one in corners.transpose(2, 0, 1)]
 
 
-def _bytes(colours: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Colours in 0..1 as bytes, rounded as matplotlib does."""
-    return (colours * 255).astype(np.uint8)
+def _pixel(path: Path) -> Path:
+    """The pixel in which a path begins."""
+    return Path.unit_rectangle().transformed(Affine2D().translate(*np.floor(path.get_extents().min)))
 
 
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
@@ -165,7 +165,9 @@ def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np
     return np.where(area > 0, values / np.maximum(area, 1e-300), math.nan)
 
 
-def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bool) -> list[str]:
+def _notes(body: MapBody, measure: Measure, basemap: Basemap | None) -> list[str]:
+    layer = body.layers[-1]
+    is_bare = float(np.sum(np.asarray(layer.area) / 4.0 ** np.asarray(layer.level))) < 0.999  # of the region's area
     missing = (body.missing or "").rstrip(".").replace(":", ",")
     hatching = _HATCHED.get("trips" if measure.unit == "trips" else measure.kind, "Hatched: too uncertain to tell.")
     value, hatched = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
@@ -196,13 +198,15 @@ def _draw_areas(axes: Axes, basemap: Basemap, frame: Frame) -> None:
 
 
 def _area(rings: list[NDArray[np.float64]]) -> Path:
-    """A path whose holes go round the other way than its outer ring, as Agg wants it."""
-
-    def is_left(ring: NDArray[np.float64]) -> bool:
-        x, y = ring.T
-        return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1])) > 0
-
-    turned = [ring if is_left(ring) == (i == 0) else ring[::-1] for i, ring in enumerate(rings)]
+    """A path whose holes, which lie in an odd number of other rings, go round the other way, as Agg wants it."""
+    if len(rings) == 1:
+        return Path(rings[0], closed=True)
+    loops = np.array([shapely.LinearRing(ring) for ring in rings])
+    middles = shapely.points([(ring[0] + ring[1]) / 2 for ring in rings])
+    inside = shapely.contains(shapely.polygons(loops)[:, None], middles[None])
+    np.fill_diagonal(inside, False)
+    is_turned = shapely.is_ccw(loops) ^ (inside.sum(axis=0) % 2 == 1)
+    turned = [ring[::-1] if turn else ring for ring, turn in zip(rings, is_turned, strict=True)]
     return Path.make_compound_path(*(Path(ring, closed=True) for ring in turned))
 
 
@@ -339,7 +343,7 @@ def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64], unit: 
     )
     axes.set(xticks=[], ylim=(0, 1))
     axes.yaxis.tick_right()
-    places = shade(scale, np.array([value for value, _ in scale.ticks], dtype=np.float64)).tolist()
+    places = position(scale, np.array([value for value, _ in scale.ticks], dtype=np.float64)).tolist()
     ticks: list[tuple[float, str]] = []
     order = [len(places) - 1, *range(len(places) - 1)] if places else []  # the top has the right of way, then zero
     for tick in order:

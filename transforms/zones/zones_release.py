@@ -12,7 +12,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.release import MANIFEST_FILE, ZONES_FILE, zones_schema
+from sfumato.schemas.release import ZONES_FILE, zones_schema
 from sfumato.transforms.heatmap.cells import auxiliary_columns
 from sfumato.transforms.heatmap.manifest import (
     auxiliary_content,
@@ -24,8 +24,8 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rates import rates_of_counts
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.additive_noise import LAPLACE
-from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 from sfumato.transforms.zones.zone_estimates import (
     LevelEstimate,
     NoisyLevel,
@@ -110,12 +110,9 @@ def zones_files(
         metadata: of the release.
     """
     found = zone_counts(state, method)
-    files = {
-        ZONES_FILE: parquet_bytes(_table(found, method.zones, category_names(parameters, metadata))),
-        **metadata.geography_files,
-        MANIFEST_FILE: manifest_bytes(_manifest(state, parameters, method, metadata, found)),
-    }
-    return {**page_files(zones_view(files)), **files}
+    table = _table(found, method.zones, category_names(parameters, metadata))
+    manifest = _manifest(state, parameters, method, metadata, found)
+    return build_release({ZONES_FILE: table, **metadata.geography_files}, manifest, zones_view)
 
 
 def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Table:

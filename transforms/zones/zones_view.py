@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import io
-import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import shapely
-from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.known_digits import Z, about
-from sfumato.schemas.region import Region, area_km2, ground_metres
+from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZONES_PICTURE
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, PageView, Path, Section, Table
+from sfumato.schemas.views import Layer, MapBody, PageView, Section, Table
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
+from sfumato.transforms.report.layers import finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, plural
+from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import (
-    Manifest,
-    alarm,
-    chips,
-    facts,
-    get,
-    guarantee,
-    is_safe,
-    noisy_sums,
-    number,
-    problems,
-)
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
 from sfumato.transforms.text_tables import significant
 
 MAX_SHOWN = 20_000  # zones of a level; a level with more is not on the page
-_MOST_POINTS = 150_000  # of the borders of a level
-_RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out
 _INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}
 _FILES = {
     ZONES_FILE: "one row for each zone of each level: estimated users with their intervals, density, rates, polygon",
@@ -50,24 +34,18 @@ _FILES = {
 }
 
 
-def zones_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of a release of `sfumato zones`.
-
-    Args:
-        files: the release's files by name. Those that the page is not made of may be missing.
-    """
-    manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
-    geography = Geography.of(files)
-    region = Region(**manifest["region"])
-    table = pq.read_table(io.BytesIO(files[ZONES_FILE]))
+def zones_view(files: Files) -> PageView:
+    """Returns the page of a release of `sfumato zones`. files: by name."""
+    release = Released(files)
+    manifest, table = release.manifest, release.table(ZONES_FILE)
     levels = get(manifest, "zones.levels", [])
     shown = [level for level in levels if level["zones"] <= MAX_SHOWN]
     body = MapBody(
-        region=Bounds(**manifest["region"]),
+        region=release.bounds,
         depth=0,
-        layers=[_layer(table, level, manifest, region) for level in reversed(shown)],
+        layers=[_layer(table, level, manifest, release.region) for level in reversed(shown)],
         missing="No zone here.",
-        finest_metres=finest_metres(np.asarray(table["area"]), region),
+        finest_metres=finest_metres(np.asarray(table["area"]), release.region),
     )
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     some = about(users, max(deviation, users / 200))
@@ -76,30 +54,15 @@ def zones_view(files: Mapping[str, bytes]) -> PageView:
     if users < Z * deviation:
         most = about(max(users, 0) + Z * deviation, deviation)
         headline = f"Fewer than {most} users in {zones}, too few to tell from none"
-    pictures = (ZONES_PICTURE, *([RATES_PICTURE] if rate_names(manifest, one=True) else []))
-    return PageView(
+    return release.page(
+        body,
+        [_how_to_read_it(manifest, len(shown) < len(levels)), _how_it_was_made(manifest), _level_table(manifest)],
+        facts(("Zones", _sizes(levels)), ("Error of a zone", _typical(levels[0]))),
+        _FILES,
+        [ZONES_PICTURE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
         title="Users by zone",
         headline=headline,
         description=f"How many users are in each of {zones}, without exposing anyone.",
-        job="zones",
-        release_id=manifest["release_id"],
-        created=manifest["created"],
-        chips=chips(manifest, *facts(("Zones", _sizes(levels)), ("Error of a zone", _typical(levels[0])))),
-        guarantee=guarantee(manifest),
-        alarm=alarm(manifest),
-        problems=problems(manifest),
-        files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, *pictures}],
-        picture=ZONES_PICTURE,
-        sections=[
-            _how_to_read_it(manifest, len(shown) < len(levels)),
-            _how_it_was_made(manifest),
-            _level_table(manifest),
-        ],
-        timeline=get(manifest, "timeline"),
-        manifest=manifest,
-        basemap=geography.basemap,
-        tiles=geography.tiles,
-        body=body,
     )
 
 
@@ -111,62 +74,20 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     )
     seen = np.maximum(users, 0)
     weight = seen * np.minimum(seen / np.maximum(1.96 * stddev, 1e-12), 1) ** 2
-    scale = density_scale(seen / areas, weight)
     sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
-    whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
-    return Layer(
-        title=_title(level),
-        note=f"{plural(level['zones'], 'zone')}. The users of each are known to "
+    return zone_layer(
+        _title(level),
+        f"{plural(level['zones'], 'zone')}. The users of each are known to "
         f"±\u00a0{significant(Z * level['stddev'], 2)} (95%, for a zone by itself).",
-        level=[0] * len(rows),
-        x=[0] * len(rows),
-        y=[0] * len(rows),
-        area=[float(f"{area / whole:.6g}") for area in areas.tolist()],
-        cell_id=[readable(one) for one in rows["zone"].to_pylist()],
-        measures=[
-            count_measure(users, stddev, low, high, scale, (areas, sums), "zone"),
+        rows["zone"].to_pylist(),
+        shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),
+        areas,
+        region,
+        [
+            count_measure(users, stddev, low, high, density_scale(seen / areas, weight), (areas, sums), "zone"),
             *rate_measures(rows, manifest, "zone"),
         ],
-        shapes=simple_paths(shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)), region),
     )
-
-
-def simple_paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]]:
-    """The rings of each zone, those of its holes among them, simplified to what a page can show.
-
-    Borders that two zones share stay shared where the file draws them with the same points.
-    """
-    longer = max(region.east - region.west, region.north - region.south)
-    is_coverage, step = bool(shapely.coverage_is_valid(shapes)), longer / _RESOLUTION
-    while True:
-        simple = (
-            shapely.coverage_simplify(shapes, step / 2)
-            if is_coverage
-            else shapely.simplify(shapes, step / 2, preserve_topology=True)
-        )
-        if shapely.get_num_coordinates(simple).sum() <= _MOST_POINTS or step > longer / 16:
-            break
-        step *= 2
-    digits = max(math.ceil(1 - math.log10(longer / _RESOLUTION)), 0)
-    found = []
-    for shape in simple:
-        points = [
-            np.round(shapely.get_coordinates(ring), digits) for ring in shapely.get_rings(shapely.get_parts(shape))
-        ]
-        found.append([[(x, y) for x, y in ring.tolist()] for ring in points])
-    return found
-
-
-def finest_metres(areas: NDArray[np.float64], region: Region) -> tuple[float, float]:
-    """How exactly places are written and how far a reader can zoom in: a tenth of the side of the smallest zone.
-
-    Args:
-        areas: of the zones, square kilometres.
-        region: that holds them.
-    """
-    wide, tall = ground_metres(region)
-    side = 100 * math.sqrt(max(float(areas.min(initial=np.inf)), 1e-6))
-    return min(side, wide), min(side, tall)
 
 
 def _title(level: Mapping[str, Any]) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import shapely
-from shapely.geometry import box
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
-from sfumato.schemas.rectangle import Region
 from sfumato.schemas.views import MapBody
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -67,15 +65,3 @@ def test_a_level_with_too_many_zones_is_left_out(monkeypatch: pytest.MonkeyPatch
     assert isinstance(view.body, MapBody)
     assert [layer.title for layer in view.body.layers] == ["county"]
     assert "not on this page" in render_page(view)
-
-
-def test_borders_are_simplified_without_gaps_and_holes_stay() -> None:
-    angle = np.linspace(0, 2 * np.pi, 4000, endpoint=False)
-    disc = shapely.Polygon(np.stack([3.1 + 0.05 * np.cos(angle), 1.1 + 0.05 * np.sin(angle)], axis=1))
-    frame = shapely.difference(box(3.0, 1.0, 3.2, 1.2), disc)
-    shapes = np.array([frame, disc], dtype=object)
-    made = zones_view.simple_paths(shapes, Region(3.0, 1.0, 3.2, 1.2))
-    assert [len(rings) for rings in made] == [2, 1]
-    assert sum(len(ring) for rings in made for ring in rings) < 1000
-    again = [shapely.Polygon(rings[0], rings[1:]) for rings in made]
-    assert shapely.coverage_is_valid(np.array(again, dtype=object))

@@ -1,0 +1,105 @@
+"""Layers of a map: cells of a quadtree by their nodes, and public zones by their polygons. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.region import Region, area_km2, ground_metres
+from sfumato.schemas.tree import node_names, node_positions
+from sfumato.schemas.views import Layer, Measure, Path
+
+_MOST_POINTS = 150_000  # of the borders of a level
+_RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out
+
+
+def cell_layer(
+    title: str, note: str, nodes: NDArray[np.uint64], measures: list[Measure], area: list[float] | None = None
+) -> Layer:
+    """Returns a layer of cells.
+
+    Args:
+        title, note: see Layer.
+        nodes: uint64[n], levels ascending.
+        measures: of the cells.
+        area: the share of each cell that it owns; None for whole cells.
+    """
+    level, x, y = (position.tolist() for position in node_positions(nodes))
+    area = [1.0] * len(nodes) if area is None else area
+    return Layer(title=title, note=note, level=level, x=x, y=y, area=area, cell_id=node_names(nodes), measures=measures)
+
+
+def zone_layer(
+    title: str,
+    note: str,
+    names: Sequence[str],
+    shapes: NDArray[np.object_],
+    areas: NDArray[np.float64],
+    region: Region,
+    measures: list[Measure],
+) -> Layer:
+    """Returns a layer of polygons.
+
+    Args:
+        title, note: see Layer.
+        names: of the zones, as the release has them.
+        shapes: their polygons, object[n].
+        areas: square kilometres.
+        region: that holds them.
+        measures: of the zones.
+    """
+    whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
+    return Layer(
+        title=title,
+        note=note,
+        level=[0] * len(names),
+        x=[0] * len(names),
+        y=[0] * len(names),
+        area=[float(f"{area / whole:.6g}") for area in areas.tolist()],
+        cell_id=[readable(name) for name in names],
+        measures=measures,
+        shapes=simple_paths(shapes, region),
+    )
+
+
+def simple_paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]]:
+    """The rings of each zone, those of its holes among them, simplified to what a page can show.
+
+    Borders that two zones share stay shared where the file draws them with the same points.
+    """
+    longer = max(region.east - region.west, region.north - region.south)
+    is_coverage, step = bool(shapely.coverage_is_valid(shapes)), longer / _RESOLUTION
+    while True:
+        simple = (
+            shapely.coverage_simplify(shapes, step / 2)
+            if is_coverage
+            else shapely.simplify(shapes, step / 2, preserve_topology=True)
+        )
+        if shapely.get_num_coordinates(simple).sum() <= _MOST_POINTS or step > longer / 16:
+            break
+        step *= 2
+    digits = max(math.ceil(1 - math.log10(longer / _RESOLUTION)), 0)
+    found = []
+    for shape in simple:
+        points = [
+            np.round(shapely.get_coordinates(ring), digits) for ring in shapely.get_rings(shapely.get_parts(shape))
+        ]
+        found.append([[(x, y) for x, y in ring.tolist()] for ring in points])
+    return found
+
+
+def finest_metres(areas: NDArray[np.float64], region: Region) -> tuple[float, float]:
+    """How exactly places are written and how far a reader can zoom in: a tenth of the side of the smallest zone.
+
+    Args:
+        areas: of the zones, square kilometres.
+        region: that holds them.
+    """
+    wide, tall = ground_metres(region)
+    side = 100 * math.sqrt(max(float(areas.min(initial=np.inf)), 1e-6))
+    return min(side, wide), min(side, tall)

@@ -1,0 +1,91 @@
+"""A release's published files, opened for its page. Pure."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sfumato.schemas.region import Region
+from sfumato.schemas.release import MANIFEST_FILE
+from sfumato.schemas.views import Body, Bounds, Fact, FileLink, Geography, PageView, Section
+from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems
+
+Files = Mapping[str, bytes]
+
+
+class Released:
+    """A release's published files, opened for its page.
+
+    Args:
+        files: the release's files by name. Those that the page is not made of may be missing.
+
+    Attributes:
+        files: the same.
+        manifest: the content of manifest.json, without the list of files.
+    """
+
+    def __init__(self, files: Files):
+        self.files = files
+        self.manifest = {name: one for name, one in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+
+    def table(self, name: str, without: Collection[str] = ()) -> pa.Table:
+        """Returns a published table. without: columns that are not read."""
+        file = pq.ParquetFile(io.BytesIO(self.files[name]))
+        return file.read([column for column in file.schema_arrow.names if column not in without])
+
+    @property
+    def region(self) -> Region:
+        """The map's region."""
+        return Region(**self.manifest["region"])
+
+    @property
+    def bounds(self) -> Bounds:
+        """The map's region as a page shows it."""
+        return Bounds(**self.manifest["region"])
+
+    def page(
+        self,
+        body: Body,
+        sections: list[Section],
+        own_chips: Sequence[Fact],
+        files: Mapping[str, str],
+        pictures: Sequence[str],
+        noise: str = "The noise",
+        **texts: Any,
+    ) -> PageView:
+        """Returns the page with all that the manifest says of every job.
+
+        Args:
+            body: what it shows.
+            sections: of the report.
+            own_chips: facts beside the title that other jobs do not have.
+            files: descriptions of all files that a release of the job may have, by name.
+            pictures: names of the pictures, that of the page first.
+            noise: what a known seed makes undone.
+            texts: title, headline and description; other fields of PageView replace those of the manifest.
+        """
+        manifest, geography = self.manifest, Geography.of(self.files)
+        present = {*self.files, *pictures}
+        fields = {
+            "job": str(manifest.get("job", "")),
+            "release_id": str(manifest.get("release_id", "")),
+            "created": str(manifest.get("created", "")),
+            "chips": chips(manifest, *own_chips),
+            "guarantee": guarantee(manifest),
+            "alarm": alarm(manifest, noise),
+            "problems": problems(manifest),
+            "files": [FileLink(name=name, description=text) for name, text in files.items() if name in present],
+            "picture": pictures[0],
+            "sections": sections,
+            "timeline": get(manifest, "timeline"),
+            "manifest": manifest,
+            "basemap": geography.basemap,
+            "tiles": geography.tiles,
+            "body": body,
+        }
+        return PageView(**{**fields, **texts})
