@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import shapely
 
-from sfumato.schemas.rectangle import Plane
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import TABLE, ExportSource
 from sfumato.transforms.export.map_layer import GEOMETRY, column_text
@@ -53,15 +52,14 @@ def _texts(values: pa.ChunkedArray) -> list[str]:
 
 
 def _with_shapes(source: ExportSource) -> pa.Table:
-    layer, grid = source.layer, source.release.grid
+    layer = source.layer
     texts = {**_POINT, **_SHAPE}
-    columns: dict[str, pa.Array] = {}
-    if grid is not None and isinstance(grid.region, Plane):
-        texts[GEOMETRY] = f"the shape as well-known text: {', then '.join(grid.region.axes)}"
-    else:
-        point = shapely.point_on_surface(layer.shapes)
-        columns = {"latitude": pa.array(shapely.get_y(point)), "longitude": pa.array(shapely.get_x(point))}
-    columns[GEOMETRY] = pa.array(shapely.to_wkt(layer.shapes, rounding_precision=-1), pa.string())
+    point = shapely.point_on_surface(layer.shapes)
+    columns = {
+        "latitude": pa.array(shapely.get_y(point)),
+        "longitude": pa.array(shapely.get_x(point)),
+        GEOMETRY: pa.array(shapely.to_wkt(layer.shapes, rounding_precision=-1), pa.string()),
+    }
     table = layer.table
     for name, values in columns.items():
         if name not in table.column_names:

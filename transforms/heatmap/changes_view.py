@@ -17,7 +17,7 @@ from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section
-from sfumato.transforms.report.numbers import length_in, plural
+from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.sections import Manifest, alarm, facts, get, is_safe, problems
 
 _MAX_CELLS = 1 << 16
@@ -37,7 +37,7 @@ def changes_view(files: Mapping[str, bytes]) -> PageView:
     region, depth = region_from(manifest["region"]), int(manifest["grid"]["depth"])
     (layer, finest), geography = _layer(table, depth), Geography.of(files)
     wide, tall = ground_metres(region)
-    ground = f"{length_in(region, wide)} × {length_in(region, tall)}"
+    ground = f"{length(wide)} × {length(tall)}"
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
     sides = [_release_name(manifest, side) for side in ("before", "after")]
     found = f"Of these changes at most {rate:.0%} are expected to be wrong." if shown else "No change is shown."

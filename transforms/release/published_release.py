@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid
@@ -339,6 +339,11 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
     check_format(f"{text}: {MANIFEST_FILE}", stated, known[0] if known else MANIFEST_FORMAT)
     if stated == EVALUATION_FORMAT:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
+    if isinstance(region := manifest.get("region"), dict) and "axes" in region:
+        raise FormatError(
+            f"{text}: a map of a plane (--axes), which this version does not read; sfumato 0.1 of November 2026 or "
+            "earlier reads it"
+        )
     if stated == CHANGES_FORMAT and changes:
         return Release(text, manifest, hashlib.sha256(content).hexdigest())
     if stated == CHANGES_FORMAT:
