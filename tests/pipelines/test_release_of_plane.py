@@ -1,4 +1,4 @@
-"""Releases of an earlier version's maps of a plane, which this version refuses in one sentence wherever they are named."""
+"""Releases of maps of a plane, which an earlier version made: every command refuses them in one sentence."""
 
 from __future__ import annotations
 
