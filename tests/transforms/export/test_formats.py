@@ -47,7 +47,7 @@ def geopackage_metadata(path: Path) -> dict[str, Any]:
 STATEMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "geotiff": tags_of,
     "geojson": lambda path: json.loads(path.read_text())["sfumato"],
-    "csv": lambda path: json.loads(Path(f"{path}-metadata.json").read_text())["notes"][0],
+    "csv": lambda path: json.loads(Path(f"{path}.statement.json").read_text()),
     "gpkg": geopackage_metadata,
     "pmtiles": pmtiles_metadata,
     "h3": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
