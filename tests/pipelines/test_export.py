@@ -25,7 +25,7 @@ def test_it_prints_what_it_wrote(folder: Path, tmp_path: Path, capsys: pytest.Ca
     output = tmp_path / "new" / "map.csv"
     assert main(["export", str(folder), "--output", str(output), "--licence", "ODbL-1.0"]) == 0
     assert capsys.readouterr().out.splitlines() == [str(output), f"{output}.statement.json"]
-    assert json.loads(Path(f"{output}-metadata.json").read_text())["dc:license"] == "ODbL-1.0"
+    assert json.loads(Path(f"{output}.statement.json").read_text())["licence"] == "ODbL-1.0"
     assert main(["export", str(folder), "--output", str(tmp_path / "map"), "--format", "geojson"]) == 0
     assert json.loads((tmp_path / "map").read_text())["type"] == "FeatureCollection"
 
