@@ -55,8 +55,7 @@ def heatmap(
             pandas data frame or pyarrow table with these columns. A table lies in a private temporary folder while the
             job runs, so runners in a cloud cannot read it. Of a data frame each value is read by itself, whatever the
             type of its column: ids and categories as text, the id 7.0 as "7".
-        region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N". With
-            axes=("x", "y"), two columns of plain coordinates, the borders of a plane: (x0, y0, x1, y1).
+        region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N".
         epsilon: privacy budget of the complete release, 0.0001 or more.
         depth: the finest grid has 2^depth x 2^depth cells, 1 to 20.
         method: how the map is made: adaptive, flat, emd, or a name in `METHODS` that the program has added.

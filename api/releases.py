@@ -277,10 +277,8 @@ class Release(published_release.Release):
 
     def _finish_map(self, ax: Axes, drawn: Any, unit: str) -> None:
         region = self._region()
-        axes = self.manifest["region"].get("axes")
-        ax.set_aspect(1.0 if axes else 1 / np.cos(np.radians((region["south"] + region["north"]) / 2)))
-        across, along = axes or ("longitude, degrees", "latitude, degrees")
-        ax.set(xlabel=across, ylabel=along, title=self._title)
+        ax.set_aspect(1 / np.cos(np.radians((region["south"] + region["north"]) / 2)))
+        ax.set(xlabel="longitude, degrees", ylabel="latitude, degrees", title=self._title)
         ax.locator_params(nbins=5)
         if (figure := ax.get_figure()) is not None:
             figure.colorbar(drawn, ax=ax, label=unit)

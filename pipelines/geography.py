@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.rectangle import Plane, Region
+from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.publish_request import MapGeography
 from sfumato.transforms.files import read_file
 from sfumato.transforms.release.basemap_file import MAX_FILE_BYTES, file_basemap, geography_bytes
@@ -23,7 +23,7 @@ def geography_of(request: Any, region: Region | None = None) -> bytes | None:
         RequestError: the file cannot be read or used.
     """
     region = getattr(request, "region", None) if region is None else region
-    if not isinstance(request, MapGeography) or region is None or isinstance(region, Plane):
+    if not isinstance(request, MapGeography) or region is None:
         return None
     basemap = None if request.basemap is None else file_basemap(request.basemap, _content(request.basemap), region)
     return geography_bytes(region, basemap, request.tiles)

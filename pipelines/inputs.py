@@ -103,8 +103,6 @@ def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
     for axis in ("latitude", "longitude"):
         if (name := getattr(request, f"{axis}_column", None)) is not None:
             layout = replace(layout, **{axis: name})
-    if (axes := given.get("axes")) is not None:
-        layout = replace(layout, longitude=axes[0], latitude=axes[1], on_plane=True)
     if (cells := given.get("cell_column")) is not None:
         layout = replace(layout, cells=CellColumn.parse(cells, given["cell_index"]))
     if columns is not None:

@@ -24,7 +24,6 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
-from sfumato.schemas.rectangle import check_globe
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
@@ -216,7 +215,6 @@ def open_heatmap(path: str) -> HeatmapRelease:
         grid = release.grid
         if grid is None:
             raise RequestError(f"a release of `sfumato heatmap` is needed, got one of {release.manifest.get('job')!r}")
-        check_globe(grid.region, f"{path}: a model of range queries")
         start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
         estimate = _scaled_to_all_users(start.estimate, release.manifest)
     except RequestError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -157,7 +157,6 @@ class LocationColumns:
     auxiliary: Auxiliary | None = None
     slots: Slots | None = None
     records_per_user: int = 1
-    on_plane: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.auxiliary is not None and self.slots is not None:
@@ -226,10 +225,7 @@ class LocationColumns:
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         check_user_id(schema, self.user_id, path)
         for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
-            if self.on_plane:
-                check_axis(schema, name, path)
-            else:
-                check_degrees(schema, name, role, path)
+            check_degrees(schema, name, role, path)
         if self.weight is not None:
             weight = field_type(schema, self.weight, "weight_column", path)
             if not (pt.is_floating(weight) or pt.is_integer(weight)):
@@ -240,17 +236,6 @@ class LocationColumns:
         if self.auxiliary is not None:
             self.auxiliary.check(schema, path)
         return {}
-
-
-@dataclass(frozen=True)
-class PlaneColumns(LocationColumns):
-    """Columns whose longitude and latitude are the axes of a plane, with plain coordinates."""
-
-    on_plane: ClassVar[bool] = True
-
-    def metadata(self) -> dict[str, Any]:
-        own = super().metadata()
-        return {"axes": [own.pop("longitude"), own.pop("latitude")], **own}
 
 
 def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataType:
@@ -279,13 +264,6 @@ def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:
         )
     if not pt.is_floating(kind):
         raise RequestError(f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {kind}")
-
-
-def check_axis(schema: pa.Schema, name: str, path: str) -> None:
-    """Raises RequestError unless the column exists and holds numbers."""
-    kind = field_type(schema, name, "axes", path)
-    if not (pt.is_floating(kind) or pt.is_integer(kind)):
-        raise RequestError(f"{path}: column {name!r} must hold plain coordinates as numbers, it holds {kind}")
 
 
 def check_user_id(schema: pa.Schema, name: str, path: str) -> None:

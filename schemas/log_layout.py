@@ -77,7 +77,6 @@ class LogLayout:
         cells: a column of cells in place of them; None without.
         columns: that a job reads, for warehouses that read these alone; empty for all.
         days: the days whose rows are read; None for all rows.
-        on_plane: whether latitude and longitude are the axes of a plane.
     """
 
     format: str | None = None
@@ -88,7 +87,6 @@ class LogLayout:
     cells: CellColumn | None = None
     columns: tuple[str, ...] = ()
     days: DayRows | None = None
-    on_plane: bool = False
 
     @property
     def place_column(self) -> str | None:

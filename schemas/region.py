@@ -1,6 +1,6 @@
 """The grid of a region's quadtree, and the codes of its cells.
 
-A grid of depth d has 2^d x 2^d cells of equal size in degrees, or in units of a plane. A cell's code is its quadtree
+A grid of depth d has 2^d x 2^d cells of equal size in degrees. A cell's code is its quadtree
 path: two bits a level, the x (east) bit before the y (south) bit, as in the example of paper 000, Section 5.6
 (x = 1100, y = 0101 gives 10/11/00/01). So 00 is the north-west quadrant, 01 the south-west, 10 the north-east and 11
 the south-east. x counts from the west, y from the north.
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import MAX_DEPTH as MAX_DEPTH
-from sfumato.schemas.rectangle import Plane as Plane
 from sfumato.schemas.rectangle import Region as Region
 
 EARTH_RADIUS_KM = 6371.0088
@@ -88,9 +87,7 @@ class Grid:
 
 
 def ground_metres(region: Region) -> tuple[float, float]:
-    """Width at the middle latitude and height of a region, in metres; of a plane in its own units."""
-    if isinstance(region, Plane):
-        return region.east - region.west, region.north - region.south
+    """Width at the middle latitude and height of a region, in metres."""
     degree = math.radians(1) * EARTH_RADIUS_KM * 1000
     middle = math.cos(math.radians((region.north + region.south) / 2))
     return (region.east - region.west) * degree * middle, (region.north - region.south) * degree
@@ -102,22 +99,6 @@ def area_km2(
     """Areas of rectangles in degrees on the sphere, square kilometres."""
     bands = np.sin(np.radians(north)) - np.sin(np.radians(south))
     return np.asarray(EARTH_RADIUS_KM**2 * np.radians(east - west) * bands)
-
-
-def cell_areas(
-    region: Region,
-    west: NDArray[np.float64],
-    south: NDArray[np.float64],
-    east: NDArray[np.float64],
-    north: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Areas of rectangles of a region: square kilometres, or square units of a plane."""
-    return (east - west) * (north - south) if isinstance(region, Plane) else area_km2(west, south, east, north)
-
-
-def area_unit(region: Region) -> str:
-    """The unit of `cell_areas` in words."""
-    return "square unit" if isinstance(region, Plane) else "km²"
 
 
 def _spread(values: NDArray[np.uint32]) -> NDArray[np.uint64]:

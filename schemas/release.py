@@ -231,24 +231,6 @@ def changes_schema() -> pa.Schema:
     )
 
 
-def plane_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of a table of places, for places of a plane with plain coordinates."""
-    units = {"degrees": "of the axis", "users per square kilometre": "users per square unit"}
-    fields = []
-    for field in schema:
-        if field in INDEX_FIELDS:
-            continue
-        stated = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-        unit, *more = stated.get("unit", "").split(", ")
-        if unit in units:
-            field = field.with_metadata({**stated, "unit": ", ".join([units[unit], *more])})
-        fields.append(field)
-    if not schema.metadata:
-        return pa.schema(fields)
-    geometry = {**_GEO["columns"]["geometry"], "crs": None}  # null: none is known
-    return pa.schema(fields, metadata={"geo": json.dumps({**_GEO, "columns": {"geometry": geometry}})})
-
-
 def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:
     """The columns of `cells.parquet` of a heatmap.
 

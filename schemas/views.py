@@ -69,13 +69,12 @@ class Section(_Model):
 
 
 class Bounds(_Model):
-    """A region in degrees, or of a plane with these axes."""
+    """A region in degrees."""
 
     west: float
     south: float
     east: float
     north: float
-    axes: tuple[str, str] | None = None
 
 
 class Scale(_Model):
@@ -205,7 +204,7 @@ class MapBody(_Model):
         slots: maps of every slot of time; None without slots.
         layers: coarse to fine or first to last; the last is shown first.
         missing: what a place without a cell means, in one sentence; None where cells cover the region.
-        finest_metres: width and height of the finest cell; in units of a plane.
+        finest_metres: width and height of the finest cell.
         start: what is shown first; None for the whole region.
     """
 

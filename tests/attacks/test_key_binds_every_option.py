@@ -112,10 +112,6 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         *LIMITS,
         *LOG_COLUMNS,
         ("region", {}, THERE),
-        ("axes", {}, "x,y"),
-        ("axes", {}, "longitude,latitude"),  # the same numbers, as a plane
-        ("axes", {"axes": "x,y"}, "x,z"),
-        ("region", {"axes": "x,y"}, THERE),
         ("auxiliary", {}, "infected"),
         ("categories", {"auxiliary": "flu"}, "a,b"),
         ("slots", {"time_column": "t"}, "hour"),

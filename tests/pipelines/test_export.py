@@ -24,8 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_prints_what_it_wrote(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "new" / "map.csv"
     assert main(["export", str(folder), "--output", str(output), "--licence", "ODbL-1.0"]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(output), f"{output}-metadata.json"]
-    assert json.loads(Path(f"{output}-metadata.json").read_text())["dc:license"] == "ODbL-1.0"
+    assert capsys.readouterr().out.splitlines() == [str(output), f"{output}.statement.json"]
+    assert json.loads(Path(f"{output}.statement.json").read_text())["licence"] == "ODbL-1.0"
     assert main(["export", str(folder), "--output", str(tmp_path / "map"), "--format", "geojson"]) == 0
     assert json.loads((tmp_path / "map").read_text())["type"] == "FeatureCollection"
 
@@ -67,7 +67,7 @@ def test_it_needs_no_beam_and_loads_no_library_before_it_knows_its_format(folder
     code = f"""import sys
 from sfumato.pipelines.cli import main
 assert main(["export", {str(folder)!r}, "--output", {str(tmp_path / "map.xyz")!r}]) == 2
-heavy = [name for name in ("apache_beam", "rasterio", "geopandas", "xarray", "pmtiles", "h3") if name in sys.modules]
+heavy = [name for name in ("apache_beam", "rasterio", "geopandas", "xarray", "pyogrio", "h3") if name in sys.modules]
 assert not heavy, heavy
 assert main(["export", {str(folder)!r}, "--output", {str(tmp_path / "map.tif")!r}]) == 0
 assert "apache_beam" not in sys.modules

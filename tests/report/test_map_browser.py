@@ -6,14 +6,12 @@ import csv
 import itertools
 import json
 import math
-import re
 import time
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from sfumato.schemas.region import Plane
 from sfumato.schemas.views import MapBody
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from tests.report.browsers import Tab
@@ -27,24 +25,6 @@ AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
 @pytest.fixture(scope="module")
 def release() -> CityRelease:
     return city_release("adaptive", users=40_000)
-
-
-def test_a_plane_has_plain_coordinates(opened: Open, tmp_path: Path) -> None:
-    hall = city_release("adaptive", region=Plane(0.0, 0.0, 800.0, 400.0, ("east", "up")))
-    (tmp_path / "index.html").write_bytes(hall.files["index.html"])
-    tab = opened(tmp_path / "index.html")
-    tab.settle()
-    assert "Users per square unit" in tab.text(".legend")
-    x, y = tab.centre(MAP)
-    tab.move(x, y)
-    tab.until("!document.querySelector('.tip').hidden")
-    found = re.search(r"east (\d+), up (\d+)", tab.text(".tip"))
-    assert found
-    assert abs(int(found[1]) - 400) < 16
-    assert abs(int(found[2]) - 200) < 16
-    assert "°" not in tab.text(".tip")
-    tab.click("[aria-label='Zoom in']")
-    assert abs(place(tab)[1] - 200) < 16
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.rectangle import check_globe, region_from
-from sfumato.schemas.region import Grid, Plane, Region, area_unit, cell_areas, deinterleave, ground_metres, interleave
+from sfumato.schemas.rectangle import region_from
+from sfumato.schemas.region import Grid, Region, deinterleave, interleave
 
-HALL = Plane(-100.0, 50.0, 300.0, 250.0, ("x", "y"))
 CITY = Region.parse("-122.51,37.70,-122.35,37.82")
 
 
@@ -78,48 +77,5 @@ def test_bad_depths_are_refused(depth: float) -> None:
         Grid(CITY, depth)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("depth", [1, 7, 20])
-def test_cells_of_a_plane_are_those_of_a_region_of_the_same_numbers(depth: int) -> None:
-    rng, plane = np.random.default_rng(1), Plane.of(CITY, ("x", "y"))
-    east, north = rng.uniform(CITY.west, CITY.east, 500), rng.uniform(CITY.south, CITY.north, 500)
-    assert np.array_equal(Grid(plane, depth).codes(east, north), Grid(CITY, depth).codes(east, north))
-
-
-def test_a_plane_has_its_own_unit() -> None:
-    assert ground_metres(HALL) == (400.0, 200.0)
-    sides = (np.array([side]) for side in (0.0, 100.0, 20.0, 110.0))
-    assert cell_areas(HALL, *sides).tolist() == [200.0]
-    assert (area_unit(HALL), area_unit(CITY)) == ("square unit", "km²")
-    inside = HALL.holds(np.array([-100.0, 300.0, 301.0, math.nan]), np.array([50.0, 250.0, 100.0, 100.0]))
-    assert inside.tolist() == [True, True, False, False]
-    check_globe(CITY, "format")
-    with pytest.raises(RequestError, match="axes x and y"):
-        check_globe(HALL, "format")
-
-
 def test_a_region_is_read_as_its_manifest_states_it() -> None:
-    for region in (CITY, HALL):
-        assert region_from(json.loads(json.dumps(asdict(region)))) == region
-    assert Plane.of("-100,50,300,250", ("x", "y")) == Plane.of([-100, 50, 300, 250], ("x", "y")) == HALL
-    assert Plane.of(CITY, ("x", "y")) != CITY
-
-
-@pytest.mark.parametrize(
-    ("text", "axes", "name"),
-    [
-        ("0,0,1", ("x", "y"), "region"),
-        ("0,0,1,b", ("x", "y"), "region"),
-        ("0,0,0,1", ("x", "y"), "region"),
-        ("0,1,1,0", ("x", "y"), "region"),
-        ("0,0,1,inf", ("x", "y"), "region"),
-        ("0,nan,1,1", ("x", "y"), "region"),
-        ("1000000000,0,1000000000.5,1", ("x", "y"), "region"),  # cells would share their borders
-        ("0,0,1,1", ("x",), "axes"),
-        ("0,0,1,1", ("x", "x"), "axes"),
-        ("0,0,1,1", ("x", ""), "axes"),
-        ("0,0,1,1", ("x", "y", "z"), "axes"),
-    ],
-)
-def test_planes_that_are_none(text: str, axes: tuple[str, ...], name: str) -> None:
-    with pytest.raises(RequestError, match=name):
-        Plane.of(text, axes)
+    assert region_from(json.loads(json.dumps(asdict(CITY)))) == CITY

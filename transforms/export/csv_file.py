@@ -1,4 +1,4 @@
-"""CSV in the form that kepler.gl reads, and its W3C metadata (CSVW) with the release's statement."""
+"""CSV in the form that kepler.gl reads, and a JSON file with the release's statement."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import csv
 import io
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import shapely
 
-from sfumato.schemas.rectangle import Plane
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import TABLE, ExportSource
 from sfumato.transforms.export.map_layer import GEOMETRY, column_text
-from sfumato.transforms.export.release_statement import NOT_STATED
 
-METADATA_SUFFIX = "-metadata.json"  # as the W3C's "Model for Tabular Data and Metadata on the Web", Section 5.3, names
+STATEMENT_SUFFIX = ".statement.json"
 _POINT = {
     "latitude": "of a point inside the shape, for tools that draw points; degrees",
     "longitude": "of a point inside the shape, for tools that draw points; degrees",
 }
 _SHAPE = {GEOMETRY: "the shape as well-known text: longitude, then latitude, degrees"}
-_TYPES = {"int8": "byte", "int16": "short", "int32": "int", "int64": "long", "bool": "boolean", "double": "double"}
 
 
 def write_csv(source: ExportSource) -> dict[str, bytes]:
-    """The table, and its metadata. A row's shape is a column of well-known text, beside a point inside it."""
+    """The table, and its statement. A row's shape is a column of well-known text, beside a point inside it."""
     table = _with_shapes(source) if source.has_shapes else source.table[1]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table.column_names)
     writer.writerows(zip(*(_texts(table[name]) for name in table.column_names), strict=True))
-    return {"": file.getvalue().encode(), METADATA_SUFFIX: _metadata(source, table)}
+    statement = {**source.statement, "columns": {field.name: column_text(field) for field in table.schema}}
+    return {
+        "": file.getvalue().encode(),
+        STATEMENT_SUFFIX: (json.dumps(statement, indent=2, ensure_ascii=False) + "\n").encode(),
+    }
 
 
 def _texts(values: pa.ChunkedArray) -> list[str]:
@@ -53,45 +53,19 @@ def _texts(values: pa.ChunkedArray) -> list[str]:
 
 
 def _with_shapes(source: ExportSource) -> pa.Table:
-    layer, grid = source.layer, source.release.grid
+    layer = source.layer
     texts = {**_POINT, **_SHAPE}
-    columns: dict[str, pa.Array] = {}
-    if grid is not None and isinstance(grid.region, Plane):
-        texts[GEOMETRY] = f"the shape as well-known text: {', then '.join(grid.region.axes)}"
-    else:
-        point = shapely.point_on_surface(layer.shapes)
-        columns = {"latitude": pa.array(shapely.get_y(point)), "longitude": pa.array(shapely.get_x(point))}
-    columns[GEOMETRY] = pa.array(shapely.to_wkt(layer.shapes, rounding_precision=-1), pa.string())
+    point = shapely.point_on_surface(layer.shapes)
+    columns = {
+        "latitude": pa.array(shapely.get_y(point)),
+        "longitude": pa.array(shapely.get_x(point)),
+        GEOMETRY: pa.array(shapely.to_wkt(layer.shapes, rounding_precision=-1), pa.string()),
+    }
     table = layer.table
     for name, values in columns.items():
         if name not in table.column_names:
             table = table.append_column(pa.field(name, values.type, metadata={"description": texts[name]}), values)
     return table
-
-
-def _metadata(source: ExportSource, table: pa.Table) -> bytes:
-    statement = source.statement
-    columns = [
-        {
-            "name": field.name,
-            "titles": field.name,
-            "datatype": _TYPES.get(str(field.type), "string"),
-            "dc:description": column_text(field),
-        }
-        for field in table.schema
-    ]
-    content: dict[str, Any] = {
-        "@context": "http://www.w3.org/ns/csvw",
-        "url": source.file_name,
-        "dc:title": statement["title"],
-        "dc:description": statement["guarantee"],
-        "dc:identifier": statement["release_id"],
-        "dc:issued": statement["published"],
-        **({} if statement["licence"] == NOT_STATED else {"dc:license": statement["licence"]}),
-        "tableSchema": {"columns": columns},
-        "notes": [statement],
-    }
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 FORMAT = ExportFormat(
@@ -101,6 +75,6 @@ FORMAT = ExportFormat(
     "text/csv",
     TABLE,
     "kepler.gl, spreadsheets, pandas, DuckDB",
-    f"`FILE.csv{METADATA_SUFFIX}`, W3C's metadata of CSV, which lies beside it",
+    f"`FILE.csv{STATEMENT_SUFFIX}`, which lies beside it",
     write_csv,
 )

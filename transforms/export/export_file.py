@@ -42,7 +42,7 @@ def export_release(
     """
     kind = find_format(format_name, output)
     _check_output(output, overwrite)
-    source = ExportSource(release, licence, table, resolution, os.path.basename(output))
+    source = ExportSource(release, licence, table, resolution)
     files = exported_files(source, kind)
     for suffix, content in files.items():
         try:

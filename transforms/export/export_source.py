@@ -37,14 +37,12 @@ class ExportSource:
         licence: that files state; None for none.
         table_name: the table to export; None for the one with the map, or the only one.
         resolution: of the cells that users are summed in, for a format that has such cells; None for none.
-        file_name: of the exported file, without a folder.
     """
 
     release: Release
     licence: str | None = None
     table_name: str | None = None
     resolution: int | None = None
-    file_name: str = ""
 
     @cached_property
     def statement(self) -> dict[str, str]:

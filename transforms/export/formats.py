@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.rectangle import check_globe
 from sfumato.schemas.requests.request_base import did_you_mean
 from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, h3_file, pmtiles_file
 from sfumato.transforms.export.export_format import ExportFormat
@@ -50,6 +49,4 @@ def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]
             f"format: {kind.name} needs {PARTS[kind.needs]}, which this release of `sfumato {job}` has not; possible: "
             f"{', '.join(possible)}"
         )
-    if kind.needs != TABLE and source.release.grid is not None:
-        check_globe(source.release.grid.region, f"format: {kind.name}")
     return kind.write(source)

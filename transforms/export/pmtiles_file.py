@@ -1,22 +1,23 @@
-"""PMTiles: vector tiles of a map with a pyramid of zooms, with the release's statement in the archive's metadata."""
+"""PMTiles: vector tiles of a map, by GDAL's driver, with the release's statement in the archive's metadata."""
 
 from __future__ import annotations
 
-import gzip
 import io
-from typing import Any
+import json
+import math
+
+import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.export.export_format import ExportFormat, needs_extra
 from sfumato.transforms.export.export_source import MAP, ExportSource
-from sfumato.transforms.export.geojson import plain_rows
-from sfumato.transforms.export.map_layer import MapLayer
-from sfumato.transforms.export.merged_cells import CellErrors
-from sfumato.transforms.export.tile_pyramid import EXTENT, tiles, zoom_layers
 
-_E7 = 10_000_000  # the header has degrees as integers
 _BOUNDS = ("west", "south", "east", "north")  # which the shapes have
-_TYPES = {"string": "String", "bool": "Boolean"}
+_THREADS = "GDAL_NUM_THREADS"
+_UNITS = 4096  # along a tile's side; GDAL drops a cell that is smaller than one of them
+_ZOOMS = 5
+_LAST_ZOOM = 22
+_NO_LIMIT = str(2**30)  # of a tile's bytes and features: beyond GDAL's own limits it drops rows
 
 
 def write_pmtiles(source: ExportSource) -> dict[str, bytes]:
@@ -25,74 +26,50 @@ def write_pmtiles(source: ExportSource) -> dict[str, bytes]:
     if not len(layer.shapes):
         raise RequestError(f"format: pmtiles needs rows, and table {layer.name} of {source.release.path} has none")
     with needs_extra("format pmtiles"):
-        import mapbox_vector_tile
-        from pmtiles.tile import Compression, TileType, zxy_to_tileid
-        from pmtiles.writer import Writer
-    zooms = zoom_layers(layer, source.release.grid, CellErrors.of(source.release), nested=source.nested)
-    found: dict[int, bytes] = {}
-    for shown in zooms:
-        rows = plain_rows(shown.layer)
-        for column, row, inside, shapes in tiles(shown.layer.shapes, shown.zoom):
-            features = [
-                {"id": number, "geometry": shape, "properties": _known(rows[number])}
-                for number, shape in zip(inside.tolist(), shapes.tolist(), strict=True)
-            ]
-            tile = mapbox_vector_tile.encode(
-                [{"name": layer.name, "features": features}],
-                default_options={"extents": EXTENT, "y_coord_down": True},
-            )
-            found[zxy_to_tileid(shown.zoom, column, row)] = gzip.compress(tile, mtime=0)
-    file = io.BytesIO()
-    writer = Writer(file)
-    for number in sorted(found):
-        writer.write_tile(number, found[number])
-    west, south, east, north = layer.bounds
-    first, last = zooms[0].zoom, zooms[-1].zoom
-    header = {
-        "tile_type": TileType.MVT,
-        "tile_compression": Compression.GZIP,
-        "min_zoom": first,
-        "max_zoom": last,
-        "min_lon_e7": round(west * _E7),
-        "min_lat_e7": round(south * _E7),
-        "max_lon_e7": round(east * _E7),
-        "max_lat_e7": round(north * _E7),
-        "center_zoom": first,
-        "center_lon_e7": round((west + east) / 2 * _E7),
-        "center_lat_e7": round((south + north) / 2 * _E7),
+        import geopandas
+        from pyogrio import set_gdal_config_options, write_dataframe
+    table = layer.table.drop_columns([name for name in _BOUNDS if name in layer.table.column_names])
+    frame = geopandas.GeoDataFrame(table.to_pandas(), geometry=layer.shapes, crs="EPSG:4326")
+    first = _first_zoom(source)
+    options = {
+        "NAME": source.statement["title"],
+        "DESCRIPTION": json.dumps({**source.statement, "columns": layer.columns}, ensure_ascii=False),
+        "TYPE": "overlay",
+        "MINZOOM": str(first),
+        "MAXZOOM": str(min(first + _ZOOMS - 1, _LAST_ZOOM)),
+        "MAX_SIZE": _NO_LIMIT,
+        "MAX_FEATURES": _NO_LIMIT,
     }
-    writer.finalize(header, _metadata(source, zooms[-1].layer, zooms[0].layer, first, last))
+    file = io.BytesIO()
+    # With several threads the order of a tile's features depends on their speed. Equal releases give equal bytes.
+    set_gdal_config_options({_THREADS: 1})
+    try:
+        write_dataframe(frame, file, layer=layer.name, driver="PMTiles", dataset_options=options)
+    finally:
+        set_gdal_config_options({_THREADS: None})
     return {"": file.getvalue()}
 
 
-def _known(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None and name not in _BOUNDS}
-
-
-def _metadata(source: ExportSource, finest: MapLayer, coarsest: MapLayer, first: int, last: int) -> dict[str, Any]:
-    statement = source.statement
-    fields = {
-        field.name: _TYPES.get(str(field.type), "Number")
-        for field in (*coarsest.table.schema, *finest.table.schema)
-        if field.name not in _BOUNDS
-    }
-    return {
-        "name": statement["title"],
-        "description": statement["guarantee"],
-        "attribution": statement["licence"],
-        "type": "overlay",
-        "vector_layers": [{"id": finest.name, "fields": fields, "minzoom": first, "maxzoom": last}],
-        "sfumato": {**statement, "columns": {**coarsest.columns, **finest.columns}},
-    }
+def _first_zoom(source: ExportSource) -> int:
+    """The largest zoom at which a tile is as large as the map, or the first that shows a heatmap's smallest cells."""
+    west, south, east, north = source.layer.bounds
+    stretch = math.cos(math.radians(min(max(-south, north, 0), 85)))  # of Web Mercator, at the most
+    zoom = math.floor(math.log2(360 / max(east - west, (north - south) / stretch, 360 / 2**_LAST_ZOOM)))
+    grid, table = source.release.grid, source.layer.table
+    if grid is not None and "depth" in table.column_names:
+        region, cells = grid.region, 2 ** int(np.max(table["depth"].to_numpy()))
+        side = min(region.east - region.west, region.north - region.south) / cells
+        zoom = max(zoom, math.ceil(math.log2(360 / _UNITS / side)))
+    return min(max(zoom, 0), _LAST_ZOOM)
 
 
 FORMAT = ExportFormat(
     "pmtiles",
-    "vector tiles with a pyramid of zooms; cells too small for a zoom are merged, with exact sums",
+    "vector tiles; every zoom has all rows, from the first at which the smallest cells can be told apart",
     (".pmtiles",),
     "application/vnd.pmtiles",
     MAP,
     "MapLibre, Protomaps, QGIS, GDAL",
-    "the member `sfumato` of the archive's metadata",
+    "the archive's `description`, as JSON",
     write_pmtiles,
 )

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import Any
 
 from sfumato.schemas.guarantee import PRIVACY_UNIT
-from sfumato.schemas.rectangle import Plane
 from sfumato.schemas.release import NEGATIVE
 from sfumato.transforms.release.published_release import Release
 
@@ -15,7 +14,6 @@ NOT_STATED = "not stated"
 CRS = "OGC:CRS84 (WGS 84, longitude before latitude, degrees)"
 _POINTWISE = "columns and bands named low and high: ends of a 95% interval, for each place by itself"
 _USERS = "counts are users; densities are users per square kilometre"
-_USERS_OF_PLANE = "counts are users; densities are users per square unit of the plane"
 _TRIPS = "counts are trips of users"
 _BELOW_ZERO = f"a number of users or trips, and its density, {NEGATIVE}"
 _SIDES = ("before", "after")  # of changes: the two releases that were compared
@@ -34,8 +32,6 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
     job = str(manifest.get("job", NOT_STATED))
     privacy = _changes_privacy(manifest) if job == "changes" else _release_privacy(release)
     first, last = period_of(manifest)
-    region = None if release.grid is None else release.grid.region
-    plane = region if isinstance(region, Plane) else None
     warnings = " ".join(map(str, manifest.get("warnings") or ()))
     return {
         "title": f"sfumato {job}, {_named_epsilon(privacy['epsilon'])}",
@@ -46,10 +42,8 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
         "period": NOT_STATED if first is None else f"{first}/{last}",
         "manifest_sha256": release.digest,
         "licence": licence or NOT_STATED,
-        "crs": CRS
-        if plane is None
-        else f"none: a plane with the axes {' and '.join(plane.axes)}, in units of the logs",
-        "units": _TRIPS if job == "flows" else _USERS if plane is None else _USERS_OF_PLANE,
+        "crs": CRS,
+        "units": _TRIPS if job == "flows" else _USERS,
         "below_zero": _BELOW_ZERO,
         "intervals": str(_entry(manifest, "errors").get("intervals", _POINTWISE)),
         "errors_of_sums": str(_entry(manifest, "errors").get("sums", "the errors of places are not independent")),

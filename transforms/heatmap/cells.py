@@ -9,8 +9,8 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import Grid, Plane, cell_areas
-from sfumato.schemas.release import ANSWERS_SCHEMA, TOTALS_SCHEMA, cells_schema, plane_schema, rate_columns
+from sfumato.schemas.region import Grid, area_km2
+from sfumato.schemas.release import ANSWERS_SCHEMA, TOTALS_SCHEMA, cells_schema, rate_columns
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, user_intervals
@@ -40,12 +40,11 @@ def cells_table(
     level, x, y = node_positions(tree.nodes)
     west, south, east, north = grid.bounds(x, y, level)
     parents = tree.parents()
-    node_area = cell_areas(grid.region, west, south, east, north)
+    node_area = area_km2(west, south, east, north)
     own_area = node_area.copy()  # without the area of the children in the tree
     np.subtract.at(own_area, parents[1:], node_area[1:])
     entry = np.searchsorted(tree.nodes, tree.entries)
     covers_area = tree.areas > 0
-    on_plane = isinstance(grid.region, Plane)
     bounds = west[entry], south[entry], east[entry], north[entry]
     table = {
         "cell_id": node_names(tree.entries),
@@ -57,11 +56,10 @@ def cells_table(
         **interval_columns(estimate, unbiased),
         **({} if intervals is None else dict(zip(("users_low", "users_high"), intervals, strict=True))),
         **_rates_of(estimate, categories, rates),
-        **({} if on_plane else index_columns(grid, level[entry], *bounds)),
+        **index_columns(grid, level[entry], *bounds),
         "geometry": shapely.to_wkb(_geometries(shapely.box(west, south, east, north), parents, entry)),
     }
-    schema = cells_schema(categories, rates.names if rates else (), unbiased is not None)
-    return pa.table(table, schema=plane_schema(schema) if on_plane else schema)
+    return pa.table(table, schema=cells_schema(categories, rates.names if rates else (), unbiased is not None))
 
 
 def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Plane
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
 from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, TOTALS_FILE
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.heatmap.changes_view import changes_view
@@ -131,9 +131,6 @@ def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
         finest = min(east[row] - west[row], north[row] - south[row])
         size = f"{metres[row] / 1000:.1f} km" if metres[row] >= 1000 else f"{metres[row]:.0f} m"
         where = f"latitude, longitude {coordinates(middle[1], middle[0], finest)} ({size})"
-        if isinstance(grid.region, Plane):
-            across, along = grid.region.axes
-            where = f"{across}, {along} {coordinates(*middle, finest)} ({east[row] - west[row]:.3g} wide)"
         low, high = changes.changed_low[number], changes.changed_high[number]
         lines.append(f"  {where:<46} {low:+,.0f} to {high:+,.0f} users\n")
     more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []

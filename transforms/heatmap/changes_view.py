@@ -13,7 +13,7 @@ from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_levels, nodes_from_names
 from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section
 from sfumato.transforms.report.layers import cell_layer
-from sfumato.transforms.report.numbers import length_in, plural
+from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
 
@@ -34,7 +34,7 @@ def changes_view(files: Files) -> PageView:
     region, depth = region_from(manifest["region"]), int(manifest["grid"]["depth"])
     layer, finest = _layer(table, depth)
     wide, tall = ground_metres(region)
-    ground = f"{length_in(region, wide)} × {length_in(region, tall)}"
+    ground = f"{length(wide)} × {length(tall)}"
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
     found = f"Of these changes at most {rate:.0%} are expected to be wrong." if shown else "No change is shown."
     promise = f"{found} The page is made of two published maps alone."

@@ -34,7 +34,7 @@ def count_measure(
 
     Args:
         users, stddev, low, high: float64[n], estimates with the ends of their intervals.
-        scale: of users per square kilometre, or per square unit of a plane.
+        scale: of users per square kilometre.
         listing: for the list of what is surely crowded, areas in the same unit, float64[n] (0 for what is not
             listed), and how many sums made the counts; None makes no list.
         place: what a row is, in one word.

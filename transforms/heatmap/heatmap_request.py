@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, datetime
 from functools import cached_property
@@ -13,8 +12,7 @@ from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
-from sfumato.schemas.locations import Auxiliary, LocationColumns, PlaneColumns
-from sfumato.schemas.rectangle import Plane
+from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.requests.counting_options import (
     DELTA_HELP,
     DROPOUT_HELP,
@@ -31,19 +29,16 @@ from sfumato.schemas.requests.counting_options import (
     ShardSize,
     Users,
 )
-from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, PlaceColumns, RateColumn, SlotColumns
+from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn, SlotColumns
 from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap
 from sfumato.schemas.requests.request_base import (
-    COLUMNS,
     INPUT,
     MAP,
     METHOD,
     PRIVACY,
     PROTOCOL,
-    Request,
     Several,
     option,
-    parts_of,
 )
 from sfumato.schemas.requests.time_zones import UTC
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
@@ -68,8 +63,6 @@ _OWN = (
     "simulated_dropout",
 )
 """Options that are parameters of a heatmap, next to those of `CountingOptions`."""
-_OF_THE_GLOBE = (*(name for name in PlaceColumns.model_fields if name not in Request.model_fields), "basemap", "tiles")
-"""Options that a map of a plane does not have."""
 
 
 def location_columns(request: LogColumns) -> LocationColumns:
@@ -81,12 +74,10 @@ def location_columns(request: LogColumns) -> LocationColumns:
     slots = None
     if isinstance(request, HeatmapRequest) and request.slots is not None and request.time_column is not None:
         slots = Slots.parse(request.time_column, request.slots, UTC if request.time_zone is None else request.time_zone)
-    axes = request.axes if isinstance(request, HeatmapRequest) else None
-    longitude, latitude = axes or (request.longitude_column, request.latitude_column)
-    return (LocationColumns if axes is None else PlaneColumns)(
+    return LocationColumns(
         user_id=request.user_id_column,
-        latitude=latitude,
-        longitude=longitude,
+        latitude=request.latitude_column,
+        longitude=request.longitude_column,
         weight=request.weight_column,
         time=request.time_column if slots is None else None,
         max_dwell=DEFAULT_MAX_DWELL if request.max_dwell is None else request.max_dwell,
@@ -169,14 +160,6 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         INPUT,
         metavar="DATE",
     )
-    axes: Several[str] | None = option(
-        None,
-        "two columns of plain coordinates in any unit, in place of longitude and latitude: a plane, whose --region is "
-        "X0,Y0,X1,Y1",
-        COLUMNS,
-        common=True,
-        metavar="X,Y",
-    )
     rotation: Annotated[Rotation, PlainValidator(_rotation)] | None = option(
         None,
         "ask only cohort N of M, which a user's id and the key decide; the map is scaled to all users (with --ledger)",
@@ -214,21 +197,9 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         others = {name for name, owners in parameter_owners().items() if owners and self.method not in owners}
         return {name: value for name, value in super().shaping().items() if name not in others}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_a_plane(cls, values: Any) -> Any:
-        """Reads the region of a plane, which need not lie on the globe."""
-        axes = values.get("axes") if isinstance(values, Mapping) else None
-        if axes is None or values.get("region") is None:
-            return values
-        return {**values, "region": Plane.of(values["region"], tuple(parts_of(axes)))}
-
     @model_validator(mode="after")
     def _checked(self) -> Self:
         parameters = self.parameters
-        if self.axes is not None and (given := self.given(_OF_THE_GLOBE)):
-            name = next(iter(given))
-            raise RequestError(f"{name}: is of places on the globe, and --axes of a plane; leave out one of them")
         if self.rotation is not None and self.ledger is None:
             raise RequestError("rotation: needs a ledger, which knows who was asked on which night; give --ledger")
         if self.night is not None:

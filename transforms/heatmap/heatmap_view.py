@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.known_digits import about
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.rectangle import region_from
-from sfumato.schemas.region import Grid, Plane, area_unit, cell_areas, ground_metres
+from sfumato.schemas.region import Grid, area_km2, ground_metres
 from sfumato.schemas.release import (
     ANSWERS_FILE,
     CELLS_FILE,
@@ -35,7 +35,7 @@ from sfumato.transforms.heatmap.count_measures import count_measure, rate_measur
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.night_words import CHANGES, changes_table, night_sentences
-from sfumato.transforms.report.numbers import length_in, plural
+from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
@@ -72,12 +72,9 @@ def heatmap_view(files: Files) -> PageView:
     headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
     if users < margin:
         headline = f"Fewer than {about(max(users, 0) + margin, deviation)} users, too few to tell from none"
-    ground = f"{length_in(region, wide)} × {length_in(region, tall)}"
+    ground = f"{length(wide)} × {length(tall)}"
     cells = 2 ** max(body.layers[-1].level, default=0)  # along a side
-    finest = length_in(region, wide / cells)
-    if isinstance(region, Plane):
-        ground += f" ({', '.join(region.axes)})"
-        finest += f" × {length_in(region, tall / cells)}"
+    finest = length(wide / cells)
     made = [how_it_was_made(manifest), _round_table(manifest)]
     return release.page(
         body,
@@ -160,7 +157,7 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         np.maximum(shown.users, 0)
         * np.minimum(np.maximum(shown.users, 0) / np.maximum(1.96 * shown.stddev, 1e-12), 1) ** 2
     )
-    unit = f"{USERS if _most_slots(manifest) == 1 else USER_SLOTS} per {area_unit(grid.region)}"
+    unit = f"{USERS if _most_slots(manifest) == 1 else USER_SLOTS} per km²"
     scale = density_scale(np.maximum(shown.users, 0) / area, np.where(shown.area > 0, weight, 0), unit)
     noun = USERS if _most_slots(manifest) == 1 else USER_SLOTS
     layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
@@ -216,7 +213,7 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
     area, users = _area_of(cells, grid), np.stack([one.users for one in by_slot])
     weight = users * np.minimum(users / np.maximum(1.96 * np.stack([one.stddev for one in by_slot]), 1e-12), 1) ** 2
     density = (users / area).ravel()
-    scale = density_scale(density, np.where(cells.area > 0, weight, 0).ravel(), f"users per {area_unit(grid.region)}")
+    scale = density_scale(density, np.where(cells.area > 0, weight, 0).ravel(), "users per km²")
     measures = [
         _users(one, grid, scale, None).model_copy(update={"name": f"Users, {name}"})
         for one, name in zip(by_slot, slots.names, strict=True)
@@ -304,12 +301,10 @@ def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:
 
 
 def _area_of(cells: _Cells, grid: Grid) -> Array:
-    """Square kilometres that each cell owns, or square units of a plane; at least a tiny one."""
+    """Square kilometres that each cell owns; at least a tiny one."""
     level, x, y = node_positions(cells.nodes)
     share = cells.area / 4.0 ** (grid.depth - level)
-    area = cell_areas(grid.region, *grid.bounds(x, y, level)) * share
-    wide, tall = ground_metres(grid.region)
-    return np.maximum(area, 1e-15 * wide * tall if isinstance(grid.region, Plane) else 1e-12)
+    return np.maximum(area_km2(*grid.bounds(x, y, level)) * share, 1e-12)
 
 
 def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Measure]) -> Layer:

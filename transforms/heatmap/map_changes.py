@@ -27,8 +27,8 @@ import shapely
 from numpy.typing import NDArray
 from scipy import special
 
-from sfumato.schemas.region import Grid, Plane, Region
-from sfumato.schemas.release import changes_schema, plane_schema
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.release import changes_schema
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
 from sfumato.transforms.bisection import bisect_each
 from sfumato.transforms.cell_indexes import index_columns
@@ -114,7 +114,7 @@ class Changes:
     def table(self, grid: Grid) -> pa.Table:
         """One row a node, as GeoParquet, by `changes_schema`. grid: the region and the depth of the finest cells."""
         level, x, y = node_positions(self.node)
-        bounds, on_plane = grid.bounds(x, y, level), isinstance(grid.region, Plane)
+        bounds = grid.bounds(x, y, level)
         missing = {name: pa.array(getattr(self, name), from_pandas=True) for name in _NULLABLE}
         columns = {
             "cell_id": node_names(self.node),
@@ -122,10 +122,10 @@ class Changes:
             **dict(zip(("west", "south", "east", "north"), bounds, strict=True)),
             **{name: getattr(self, name) for name in _KNOWN},
             **missing,
-            **({} if on_plane else index_columns(grid, level, *bounds)),
+            **index_columns(grid, level, *bounds),
             "geometry": shapely.to_wkb(shapely.box(*bounds)),
         }
-        schema = plane_schema(changes_schema()) if on_plane else changes_schema()
+        schema = changes_schema()
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 

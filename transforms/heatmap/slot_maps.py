@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import Grid, Plane
-from sfumato.schemas.release import SLOTS_SCHEMA, plane_schema
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import SLOTS_SCHEMA
 from sfumato.schemas.tree import Tree, node_names, node_positions
 from sfumato.transforms.heatmap.posterior.estimator import sampling_of
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
@@ -112,8 +112,7 @@ class SlotMaps:
             "users_low": self.low.ravel(),
             "users_high": self.high.ravel(),
         }
-        schema = plane_schema(SLOTS_SCHEMA) if isinstance(grid.region, Plane) else SLOTS_SCHEMA
-        return pa.table(columns, schema=schema)
+        return pa.table(columns, schema=SLOTS_SCHEMA)
 
     def raster(self, estimate: Estimate) -> NDArray[np.float32]:
         """`slots.npy`: users of each slot on a grid, float32[S, 2^d, 2^d], row 0 in the north.

@@ -135,7 +135,7 @@ def _located(
     north, east = _degrees(latitude), _degrees(longitude)
     inside, cells = locator.locate(east, north)
     if not inside.all():
-        dropped[2:5] += _reasons(north, east, inside, columns.on_plane)
+        dropped[2:5] += _reasons(north, east, inside)
         rest, usable = rest.filter(pa.array(inside)), _within(usable, inside)
     return rest, cells, usable
 
@@ -148,10 +148,8 @@ def _degrees(column: pa.Array) -> NDArray[np.float64]:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def _reasons(
-    north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_], on_plane: bool
-) -> NDArray[np.int64]:
+def _reasons(north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Rows that are not finite, out of range, or out of the region: int64[3]. A row counts for its first reason."""
     finite = np.isfinite(north) & np.isfinite(east)
-    on_globe = finite if on_plane else (np.abs(north) <= 90) & (np.abs(east) <= 180)
+    on_globe = (np.abs(north) <= 90) & (np.abs(east) <= 180)
     return np.array([(~finite).sum(), (finite & ~on_globe).sum(), (on_globe & ~inside).sum()])

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid
@@ -341,6 +341,11 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
         raise RequestError(
             f"{text}: an evaluation on exact data, by `sfumato compare` of sfumato 0.1 of November 2026 or earlier; no "
             "release, so open its page in a browser"
+        )
+    if isinstance(region := manifest.get("region"), dict) and "axes" in region:
+        raise FormatError(
+            f"{text}: a map of a plane (--axes), which this version does not read; sfumato 0.1 of November 2026 or "
+            "earlier reads it"
         )
     if stated == CHANGES_FORMAT and changes:
         return Release(text, manifest, hashlib.sha256(content).hexdigest())

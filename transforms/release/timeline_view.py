@@ -20,7 +20,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import about
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.ranges import Field
-from sfumato.schemas.region import Plane, area_unit, cell_areas, ground_metres
+from sfumato.schemas.region import area_km2
 from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, MANIFEST_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions, nodes_from_names
@@ -350,7 +350,7 @@ def night_map(date: str, release: Release) -> bytes:
     count, variance, area, users, squares = (np.asarray(one, dtype=np.float64) for one in sums)
     stddev, error = np.sqrt(variance), np.sqrt(squares)
     level, x, y = node_positions(nodes)
-    areas = cell_areas(grid.region, *grid.bounds(x, y, level)) * area / 4.0 ** (grid.depth - level)
+    areas = area_km2(*grid.bounds(x, y, level)) * area / 4.0 ** (grid.depth - level)
     uncertain = count <= _Z * stddev
     measure = Measure(
         name="Users",
@@ -360,9 +360,7 @@ def night_map(date: str, release: Release) -> bytes:
         low=[*_rounded(np.maximum(count - _Z * stddev, 0))],
         high=[*_rounded(np.maximum(count + _Z * stddev, 0))],
         uncertain=uncertain.tolist(),
-        scale=density_scale(
-            np.maximum(count, 0) / areas, np.where(uncertain, 0.0, count), f"users per {area_unit(grid.region)}"
-        ),
+        scale=density_scale(np.maximum(count, 0) / areas, np.where(uncertain, 0.0, count), "users per km²"),
     )
     layer = Layer(
         title=spoken(date),
@@ -374,13 +372,12 @@ def night_map(date: str, release: Release) -> bytes:
         cell_id=node_names(nodes),
         measures=[measure],
     )
-    on_plane, (wide, tall) = isinstance(grid.region, Plane), ground_metres(grid.region)
     night = NightMap(
         format=MAP_FORMAT,
         date=date,
         region=Bounds(**asdict(grid.region)),
         depth=grid.depth,
-        finest_metres=(wide / grid.side, tall / grid.side) if on_plane else Field(grid).cell_metres,
+        finest_metres=Field(grid).cell_metres,
         layer=layer,
         lower_bound="lower bound" in release.manifest.get("errors", {}).get("sums", "lower bound"),
         noisy_sums=noisy_sums((get(release.manifest, "privacy.sub_queries") or [{}])[-1]),

@@ -84,7 +84,7 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     if flows is not None:
         _draw_arcs(axes, flows, body.region, frame)
     _draw_degrees(axes, frame, wide, tall)
-    if tall > 0.6 and frame.bounds.axes is None:
+    if tall > 0.6:
         _draw_scale_bar(axes, frame)
     bar = canvas.axes(left + wide + 0.22, _BELOW, 0.16, max(tall, 1.8))
     unit = values.name if values.kind == "rate" else values.scale.unit
@@ -160,7 +160,7 @@ def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np
     level, x, y = (np.asarray(one, dtype=np.float64) for one in (layer.level, layer.x, layer.y))
     width, height = (side / 2.0**level for side in (region.east - region.west, region.north - region.south))
     west, north = region.west + x * width, region.north - y * height
-    area = width * height if region.axes is not None else area_km2(west, north - height, west + width, north)
+    area = area_km2(west, north - height, west + width, north)
     area = area * np.asarray(layer.area)
     return np.where(area > 0, values / np.maximum(area, 1e-300), math.nan)
 
@@ -292,7 +292,7 @@ def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> No
 
 
 def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:
-    """Degrees along two sides, or a plane's coordinates, as many as `wide` x `tall` inches have room for."""
+    """Degrees along two sides, as many as `wide` x `tall` inches have room for."""
     b = frame.bounds
     for axis, ends, signs, room, at in (
         (axes.xaxis, (b.west, b.east), "EW", wide / 1.7, frame.columns),
@@ -303,9 +303,6 @@ def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:
         ticks = ticks[(ticks >= ends[0] - 1e-9) & (ticks <= ends[1] + 1e-9)]
         axis.set_major_locator(FixedLocator(at(ticks).tolist()))
         texts = [f"{abs(tick):.{digits}f}° {signs[int(tick < 0)]}" for tick in ticks.tolist()]
-        if b.axes is not None:
-            texts = [f"{tick:.6g}" for tick in ticks.tolist()]
-            axis.set_label_text(label(b.axes["EN".index(signs[0])], 24), color=SOFT, fontsize=9, parse_math=False)
         axis.set_major_formatter(FixedFormatter(texts))
     axes.tick_params(colors=SOFT, labelsize=9, length=4, width=0.7, direction="out", pad=3)
     for spine in axes.spines.values():

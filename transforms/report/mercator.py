@@ -1,4 +1,4 @@
-"""Web Mercator on a unit sphere or a plane. Pure."""
+"""Web Mercator on a unit sphere. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def mercator(latitude: NDArray[np.float64] | float) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Frame:
-    """A rectangle of a Web Mercator map, or of a plane, as `width` x `height` pixels.
+    """A rectangle of a Web Mercator map as `width` x `height` pixels.
 
     Attributes:
-        bounds: in degrees; of a plane in its units.
+        bounds: in degrees.
         width, height: pixels.
     """
 
@@ -41,13 +41,6 @@ class Frame:
             longer: pixels.
             margin: how much wider the frame is on each side, as a share of the region's longer side.
         """
-        if region.axes is not None:
-            wide, tall = region.east - region.west, region.north - region.south
-            spare = margin * max(wide, tall)
-            sides = {"west": -spare, "south": -spare, "east": spare, "north": spare}
-            bounds = region.model_copy(update={side: getattr(region, side) + more for side, more in sides.items()})
-            scale = longer / (max(wide, tall) + 2 * spare)
-            return cls(bounds, *(max(round((side + 2 * spare) * scale), 1) for side in (wide, tall)))
         rim = MAX_LATITUDE if region.south < MAX_LATITUDE and region.north > -MAX_LATITUDE else _POLE
         west, east = math.radians(region.west), math.radians(region.east)
         south, north = mercator(np.clip([region.south, region.north], -rim, rim)).tolist()
@@ -73,8 +66,5 @@ class Frame:
 
     def rows(self, latitude: NDArray[np.float64]) -> NDArray[np.float64]:
         """Pixels from the upper edge, float64 of the input's shape."""
-        low, high = (float(self._northing(side)) for side in (self.bounds.south, self.bounds.north))
-        return np.asarray((high - self._northing(latitude)) * (self.height / (high - low)))
-
-    def _northing(self, latitude: NDArray[np.float64] | float) -> NDArray[np.float64]:
-        return np.asarray(latitude) if self.bounds.axes is not None else mercator(latitude)
+        low, high = (float(mercator(side)) for side in (self.bounds.south, self.bounds.north))
+        return np.asarray((high - mercator(latitude)) * (self.height / (high - low)))

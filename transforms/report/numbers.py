@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from sfumato.schemas.known_digits import raised
-from sfumato.schemas.rectangle import Plane, Region
 
 _MOST_PLACES = 12
 
@@ -40,12 +39,12 @@ def length(metres: float) -> str:
 
 
 def coordinates(latitude: float, longitude: float, size: float) -> str:
-    """Returns a place in degrees, or on the axes of a plane, with the digits that tell cells of a size apart.
+    """Returns a place in degrees, with the digits that tell cells of a size apart.
 
     Args:
-        latitude: or the second coordinate of a plane.
-        longitude: or the first coordinate of a plane.
-        size: of the cell's shorter side, in the same unit.
+        latitude: in degrees.
+        longitude: in degrees.
+        size: of the cell's shorter side, in degrees.
 
     Example:
         >>> coordinates(37.78395, -122.45979, 0.0002)
@@ -53,11 +52,6 @@ def coordinates(latitude: float, longitude: float, size: float) -> str:
     """
     digits = max(math.ceil(-math.log10(size)), 0)
     return f"{latitude:.{digits}f}, {longitude:.{digits}f}"
-
-
-def length_in(region: Region, size: float) -> str:
-    """A length of a region: in metres as `length` has it; of a plane, whose unit has no name, as a number."""
-    return f"{float(f'{size:.4g}'):,.15g}" if isinstance(region, Plane) else length(size)
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

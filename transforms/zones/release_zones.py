@@ -15,7 +15,6 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.rectangle import check_globe
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, RELEASE_ZONES_SCHEMA, TOTALS_FILE
 from sfumato.schemas.tree import Tree, nodes_from_names
@@ -149,7 +148,7 @@ def table_bytes(table: pa.Table, suffix: str) -> bytes:
 
 
 def check_heatmap(release: Release) -> Grid:
-    """The grid of a heatmap on the globe. Raises RequestError for another release."""
+    """The grid of a heatmap. Raises RequestError for another release."""
     job = release.manifest.get("job")
     if job != "heatmap":
         raise RequestError(
@@ -158,7 +157,6 @@ def check_heatmap(release: Release) -> Grid:
         )
     if release.grid is None:
         raise RequestError(f"release: {release.path}: the manifest lacks the map's region or depth")
-    check_globe(release.grid.region, f"release: {release.path}: an estimate of zones")
     return release.grid
 
 

@@ -118,7 +118,7 @@ export interface Place {
  *     slots: maps of every slot of time; None without slots.
  *     layers: coarse to fine or first to last; the last is shown first.
  *     missing: what a place without a cell means, in one sentence; None where cells cover the region.
- *     finest_metres: width and height of the finest cell; in units of a plane.
+ *     finest_metres: width and height of the finest cell.
  *     start: what is shown first; None for the whole region.
  */
 export interface MapBody {
@@ -136,14 +136,13 @@ export interface MapBody {
   slots: TimeSlots | null;
 }
 /**
- * A region in degrees, or of a plane with these axes.
+ * A region in degrees.
  */
 export interface Bounds {
   west: number;
   south: number;
   east: number;
   north: number;
-  axes: [string, string] | null;
 }
 /**
  * Cells of a quadtree, painted in the order of their levels, or named polygons.

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { Cells } from "../src/map/cells";
 import { coloursOf, shadeOf } from "../src/map/colours";
-import { projectionOf, unitX, unitY } from "../src/map/projection";
+import { unitX, unitY } from "../src/map/projection";
 import type { Layer, Scale } from "../src/views";
 
 const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
@@ -39,18 +39,6 @@ test("Web Mercator's unit square", () => {
   expect(unitY(0)).toBeCloseTo(0.5, 12);
   expect(unitY(85.0511287798)).toBeCloseTo(0, 9);
   expect(unitY(60)).toBeCloseTo(0.5 - Math.log(Math.tan(Math.PI / 4 + Math.PI / 6)) / (2 * Math.PI), 12);
-});
-
-test("a plane is shown as it is, in its own unit", () => {
-  const hall = { west: -100, south: 50, east: 300, north: 250, axes: ["x", "y"] as [string, string] };
-  const { x, y, place, length, areaUnit } = projectionOf(hall);
-  expect([x(-100), x(300), y(250), y(50)]).toEqual([0, 1, 0, 0.5]);
-  expect(place(12.345, 67.891, 0.5)).toBe("x 12.3, y 67.9");
-  expect([length(62.5), areaUnit]).toEqual(["62.5", "square unit"]);
-  const cells = new Cells(layer, hall);
-  expect(cells.area(0)).toBeCloseTo(0.75 * 400 * 200, 6);
-  expect(cells.at(120, 149)).toBe(2);
-  expect(cells.bounds(2)).toEqual({ west: 100, north: 150, east: 200, south: 100 });
 });
 
 test("scales send their ends to the ends of the palette", () => {

@@ -76,10 +76,7 @@ def publish_all(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def sources(folders: dict[str, Path]) -> dict[str, ExportSource]:
     """What to export, by kind."""
-    return {
-        kind: ExportSource(open_release(path, changes=True), LICENCE, file_name=f"{kind}.file")
-        for kind, path in folders.items()
-    }
+    return {kind: ExportSource(open_release(path, changes=True), LICENCE) for kind, path in folders.items()}
 
 
 @pytest.fixture(scope="session")

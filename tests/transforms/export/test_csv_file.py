@@ -1,4 +1,4 @@
-"""CSV by kepler.gl's own rules, and its metadata by the W3C's."""
+"""CSV by kepler.gl's own rules, and the statement that lies beside it."""
 
 from __future__ import annotations
 
@@ -51,15 +51,10 @@ def test_values_are_read_back_to_the_last_digit(kind: str, sources: dict[str, Ex
     assert shapely.intersects(layer.shapes, points).all()
 
 
-def test_the_metadata_describes_the_columns_of_the_file(sources: dict[str, ExportSource]) -> None:
+def test_the_statement_describes_the_columns_of_the_file(sources: dict[str, ExportSource]) -> None:
     for kind in ("heatmap", "words"):
         files = write_csv(sources[kind])
-        stated = json.loads(files["-metadata.json"])
-        assert stated["@context"] == "http://www.w3.org/ns/csvw"
-        assert stated["url"] == sources[kind].file_name
-        header = files[""].decode().splitlines()[0].split(",")
-        columns = stated["tableSchema"]["columns"]
-        assert [one["name"] for one in columns] == header
-        assert all(one["datatype"] in ("string", "double", "long", "byte", "boolean") for one in columns)
-        assert next(one["dc:description"] for one in columns if one["name"] == "count")
-        assert stated["dc:license"] == "CC-BY-4.0"
+        stated = json.loads(files[".statement.json"])
+        assert list(stated["columns"]) == files[""].decode().splitlines()[0].split(",")
+        assert stated["columns"]["count"]
+        assert stated["licence"] == "CC-BY-4.0"

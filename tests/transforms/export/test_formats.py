@@ -37,7 +37,7 @@ def tags_of(path: Path) -> dict[str, Any]:
 
 
 def pmtiles_metadata(path: Path) -> dict[str, Any]:
-    return Reader(MemorySource(path.read_bytes())).metadata()["sfumato"]
+    return json.loads(Reader(MemorySource(path.read_bytes())).metadata()["description"])
 
 
 def geopackage_metadata(path: Path) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def geopackage_metadata(path: Path) -> dict[str, Any]:
 STATEMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "geotiff": tags_of,
     "geojson": lambda path: json.loads(path.read_text())["sfumato"],
-    "csv": lambda path: json.loads(Path(f"{path}-metadata.json").read_text())["notes"][0],
+    "csv": lambda path: json.loads(Path(f"{path}.statement.json").read_text()),
     "gpkg": geopackage_metadata,
     "pmtiles": pmtiles_metadata,
     "h3": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
@@ -203,7 +203,7 @@ def test_suffixes_and_names_are_those_that_help_and_documents_list() -> None:
 def test_a_missing_library_is_named_with_its_extra(
     sources: dict[str, ExportSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, module in (("geotiff", "rasterio"), ("gpkg", "geopandas"), ("pmtiles", "mapbox_vector_tile")):
+    for name, module in (("geotiff", "rasterio"), ("gpkg", "geopandas"), ("pmtiles", "geopandas")):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(RequestError, match=rf"^format {name}: needs {module}.*sfumato\[export\]"):
             exported_files(sources["heatmap"], FORMATS[name])

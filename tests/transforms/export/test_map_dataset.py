@@ -102,7 +102,7 @@ def test_a_missing_library_is_named(folders: dict[str, Path], monkeypatch: pytes
 def test_a_release_exports_itself(folders: dict[str, Path], tmp_path: Path) -> None:
     release = sfumato.open_release(folders["heatmap"])
     assert release.export(tmp_path / "map.csv") == [
-        str(tmp_path / "map.csv"), str(tmp_path / "map.csv-metadata.json")
+        str(tmp_path / "map.csv"), str(tmp_path / "map.csv.statement.json")
     ]  # fmt: skip
     with pytest.raises(sfumato.RequestError, match=r"^output: .*exists already"):
         release.export(tmp_path / "map.csv")

@@ -1,8 +1,8 @@
 // The cells of a layer, or its named polygons: where they lie on the map, which is under a point, and how they are painted.
-import type { Layer, Measure } from "../views";
+import type { Bounds, Layer, Measure } from "../views";
 import { coloursOf, css, faded, type Rgb, shadeOf } from "./colours";
 import type { Mode } from "../theme";
-import { type Projection, projectionOf, type Region, type Sides } from "./projection";
+import { areaKm2, unitX, unitY } from "./projection";
 
 /** Whether a point lies in the rings' area: those of holes are rings, too. */
 export function inside(rings: [number, number][][], x: number, y: number): boolean {
@@ -29,24 +29,22 @@ export interface Window {
 
 export class Cells {
   readonly count: number;
-  readonly projection: Projection;
   private readonly rows = new Map<number, number>();
   private readonly edges: Float64Array; // west, north, east, south in the unit square
   private readonly deepest: number;
-  private readonly sides: Sides[]; // of polygons
+  private readonly sides: Bounds[]; // of polygons
   private shades: Int16Array = new Int16Array();
   private uncertain: boolean[] = [];
   private colours: Rgb[] = [];
   private patterns = new Map<number, CanvasPattern>();
   private mode: Mode = "dark";
 
-  constructor(readonly layer: Layer, readonly region: Region) {
+  constructor(readonly layer: Layer, readonly region: Bounds) {
     const n = (this.count = layer.level.length);
-    const { x: unitX, y: unitY } = (this.projection = projectionOf(region));
     this.deepest = n ? layer.level[n - 1] : 0;
     this.edges = new Float64Array(4 * n);
     this.sides = (layer.shapes ?? []).map((rings) => {
-      const side: Sides = { west: Infinity, south: Infinity, east: -Infinity, north: -Infinity };
+      const side: Bounds = { west: Infinity, south: Infinity, east: -Infinity, north: -Infinity };
       for (const [x, y] of rings.flat()) {
         [side.west, side.south] = [Math.min(side.west, x), Math.min(side.south, y)];
         [side.east, side.north] = [Math.max(side.east, x), Math.max(side.north, y)];
@@ -60,12 +58,12 @@ export class Cells {
     }
   }
 
-  /** A cell's sides in degrees or a plane's units, or those of the rectangle around a polygon. */
-  bounds(i: number): Sides {
+  /** A cell's sides in degrees, or those of the rectangle around a polygon. */
+  bounds(i: number): Bounds {
     return this.layer.shapes ? this.sides[i] : this.square(i);
   }
 
-  private square(i: number): Sides {
+  private square(i: number): Bounds {
     const { level, x, y } = this.layer;
     const side = 2 ** level[i];
     const width = (this.region.east - this.region.west) / side;
@@ -74,9 +72,9 @@ export class Cells {
     return { west, north, east: west + width, south: north - height };
   }
 
-  /** Square kilometres, or square units of a plane, that a cell owns: its own less its descendants'. */
+  /** Square kilometres that a cell owns: its own less its descendants'. */
   area(i: number): number {
-    return this.layer.area[i] * this.projection.area(this.square(i));
+    return this.layer.area[i] * areaKm2(this.square(i));
   }
 
   /** The finest cell that covers a place, or the first polygon that does; or -1. */
@@ -144,7 +142,7 @@ export class Cells {
   private fill(pen: CanvasRenderingContext2D, rings: [number, number][][], scale: number, left: number, top: number, ratio: number): void {
     pen.beginPath();
     for (const ring of rings) {
-      ring.forEach(([longitude, latitude], i) => pen[i ? "lineTo" : "moveTo"](this.projection.x(longitude) * scale + left, this.projection.y(latitude) * scale + top));
+      ring.forEach(([longitude, latitude], i) => pen[i ? "lineTo" : "moveTo"](unitX(longitude) * scale + left, unitY(latitude) * scale + top));
       pen.closePath();
     }
     pen.fill("evenodd");

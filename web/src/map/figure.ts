@@ -1,19 +1,19 @@
-// The map of every page: Leaflet in Web Mercator or on a plane, with the basemap and the cells on one canvas over its tiles.
+// The map of every page: Leaflet in Web Mercator, with the basemap and the cells on one canvas over its tiles.
 import * as L from "leaflet";
 import { button, h } from "../dom";
-import { clamp, niceStep } from "../format";
+import { clamp, metres, niceStep } from "../format";
 import { pngOf } from "../download";
 import type { Tools } from "../product";
-import type { Layer, Measure } from "../views";
+import type { Bounds, Layer, Measure } from "../views";
 import { Cells, type Window } from "./cells";
 import type { Ground, Overlay, Scene } from "./ground";
 import { Legend } from "./legend";
-import { type Projection, projectionOf, type Region, type Sides } from "./projection";
+import { unitX, unitY, worldMetres } from "./projection";
 
 export interface MapOptions {
   /** What the map shows, for screen readers. */
   readonly label: string;
-  /** Width and height of the finest cell in metres or a plane's units: how far one can zoom in, and how exactly places are written. */
+  /** Width and height of the finest cell in metres: how far one can zoom in, and how exactly places are written. */
   readonly finestMetres: [number, number];
   /** What a place without a cell means; null where cells cover the region. Then no cell is drawn narrower than 4 pixels. */
   readonly missing?: string | null;
@@ -22,7 +22,7 @@ export interface MapOptions {
   /** Of the cells, where they are the ground of something else; 1 without it. */
   readonly opacity?: number;
   /** What is shown first; the whole region without it. */
-  readonly start?: Sides | null;
+  readonly start?: Bounds | null;
 }
 
 /** A place on the map: the cell there, as a row of the layer that is shown, or -1. */
@@ -43,19 +43,8 @@ const WORLD = 256; // CSS pixels of the world at Leaflet's zoom 0
 const HINT_MS = 1600;
 const still = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** How Leaflet places a plane: its unit square is the world. */
-function planeCrs({ span }: Projection, { west, north }: Sides): L.CRS {
-  const crs: L.CRS = L.Util.extend({}, L.CRS.Simple, {
-    transformation: L.transformation(1 / span, -west / span, -1 / span, north / span),
-    scale: (zoom: number) => WORLD * 2 ** zoom,
-    zoom: (scale: number) => Math.log2(scale / WORLD),
-  });
-  return crs;
-}
-
 export class MapFigure {
   readonly element: HTMLElement;
-  readonly projection: Projection;
   /** Leaflet's own map, for a product's gestures. */
   readonly map: L.Map;
   readonly legend: Legend;
@@ -80,16 +69,15 @@ export class MapFigure {
   private tiles: L.TileLayer | null = null;
 
   /** Appends the map, its buttons and its legend to `root`. */
-  constructor(root: HTMLElement, readonly region: Region, private readonly options: MapOptions, private readonly tools: Tools) {
+  constructor(root: HTMLElement, readonly region: Bounds, private readonly options: MapOptions, private readonly tools: Tools) {
     const holder = h("div", { class: "map-view", tabindex: "0", role: "application", "aria-label": options.label, "aria-describedby": "map-keys" });
     const frame = h("div", { class: "map-frame" }, holder, this.zoomButtons(), this.tip, this.hint);
-    this.projection = projectionOf(region);
-    this.legend = new Legend(tools.theme, options.opacity, this.projection.areaUnit);
+    this.legend = new Legend(tools.theme, options.opacity);
     this.element = h("div", { class: "map" }, frame, this.legend.element, this.keysHelp);
     root.append(this.element);
     this.guardGestures(frame, holder); // before Leaflet listens
     this.map = L.map(holder, {
-      crs: this.projection.axes ? planeCrs(this.projection, region) : L.CRS.EPSG3857, attributionControl: false, zoomControl: false, zoomAnimation: false, fadeAnimation: false, inertia: !still(), doubleClickZoom: false,
+      attributionControl: false, zoomControl: false, zoomAnimation: false, fadeAnimation: false, inertia: !still(), doubleClickZoom: false,
       zoomSnap: 0, zoomDelta: 0.75, wheelPxPerZoomLevel: 120, bounceAtZoomLimits: false, tapHold: false, maxBoundsViscosity: 0.6,
     });
     holder.append(this.canvas);
@@ -173,7 +161,7 @@ export class MapFigure {
     if (!this.cells) return;
     const { west, south, east, north } = this.cells.bounds(row);
     const centre = L.latLng((south + north) / 2, (west + east) / 2);
-    const zoom = Math.min(Math.max(Math.log2((44 / WORLD) * (this.projection.span / (east - west))), this.fitZoom() + 0.5), this.map.getMaxZoom());
+    const zoom = Math.min(Math.max(Math.log2((44 / WORLD) * (360 / (east - west))), this.fitZoom() + 0.5), this.map.getMaxZoom());
     this.keyboard = true;
     this.fitted = false;
     if (still()) this.map.setView(centre, zoom, { animate: false });
@@ -211,8 +199,7 @@ export class MapFigure {
 
   private bounds(): L.LatLngBounds {
     const { west, south, east, north } = this.region;
-    const rim = this.projection.axes ? Infinity : 85.05;
-    return L.latLngBounds([Math.max(south, -rim), west], [Math.min(north, rim), east]);
+    return L.latLngBounds([Math.max(south, -85.05), west], [Math.min(north, 85.05), east]);
   }
 
   private fitZoom(): number {
@@ -223,7 +210,7 @@ export class MapFigure {
     const finest = Math.min(...this.options.finestMetres);
     const latitude = this.bounds().getCenter().lat;
     const pixels = 110; // of the finest cell, at most
-    const deepest = Math.log2((this.projection.width(latitude) * pixels) / (WORLD * finest));
+    const deepest = Math.log2((worldMetres(latitude) * pixels) / (WORLD * finest));
     this.map.setMaxZoom(Math.min(Math.max(deepest, this.fitZoom() + 2), 30));
     this.map.setMaxBounds(this.bounds().pad(0.5));
     this.map.setMinZoom(Math.min(this.fitZoom() - 0.5, this.map.getMaxZoom() - 1));
@@ -232,7 +219,7 @@ export class MapFigure {
   private showLinked(): void {
     const key = this.options.linkKey === undefined ? "map" : this.options.linkKey;
     const [zoom, latitude, longitude] = ((key && this.tools.link.get(key)) || "").split("/").map(Number);
-    if ([zoom, latitude, longitude].every((value) => Number.isFinite(value)) && (this.projection.axes || Math.abs(latitude) <= 90)) {
+    if ([zoom, latitude, longitude].every((value) => Number.isFinite(value)) && Math.abs(latitude) <= 90) {
       this.map.setView([latitude, longitude], Math.min(Math.max(zoom, this.map.getMinZoom()), this.map.getMaxZoom()), { animate: false });
       this.fitted = false;
     } else if (this.options.start) {
@@ -249,7 +236,7 @@ export class MapFigure {
     const whole = this.bounds().getCenter();
     const apart = this.map.latLngToContainerPoint(centre).distanceTo(this.map.latLngToContainerPoint(whole));
     this.fitted = Math.abs(zoom - this.fitZoom()) < 0.02 && apart < 3;
-    const digits = clamp(Math.ceil(Math.log10((WORLD * 2 ** zoom) / this.projection.span)) + 1, 2, 20); // a tenth of a pixel
+    const digits = clamp(Math.ceil(Math.log10((WORLD * 2 ** zoom) / 360)) + 1, 2, 20); // a tenth of a pixel
     if (key) this.tools.link.set(key, this.fitted ? null : `${zoom.toFixed(2)}/${centre.lat.toFixed(digits)}/${centre.lng.toFixed(digits)}`);
   }
 
@@ -274,7 +261,7 @@ export class MapFigure {
     const world = WORLD * 2 ** zoom;
     const corner = this.map.getPixelOrigin().subtract(L.DomUtil.getPosition(this.map.getPane("mapPane") as HTMLElement));
     const [left, top] = [-corner.x, -corner.y];
-    const project = (longitude: number, latitude: number): [number, number] => [this.projection.x(longitude) * world + left, this.projection.y(latitude) * world + top];
+    const project = (longitude: number, latitude: number): [number, number] => [unitX(longitude) * world + left, unitY(latitude) * world + top];
     return { project, width, height, zoom, mode: this.tools.theme.mode, world, left, top };
   }
 
@@ -344,7 +331,7 @@ export class MapFigure {
     }
   }
 
-  private outline(pen: CanvasRenderingContext2D, scene: Scene, { west, south, east, north }: Sides, lines: [number, string][], spare = 0): void {
+  private outline(pen: CanvasRenderingContext2D, scene: Scene, { west, south, east, north }: Bounds, lines: [number, string][], spare = 0): void {
     const [x0, y0] = scene.project(west, north);
     const [x1, y1] = scene.project(east, south);
     const wider = Math.max((spare - x1 + x0) / 2, 0);
@@ -378,9 +365,9 @@ export class MapFigure {
 
   /** A round length and its CSS pixels at the map's centre. */
   private scaleBar(): { text: string; pixels: number } {
-    const perPixel = this.projection.width(this.map.getCenter().lat) / (WORLD * 2 ** this.map.getZoom());
+    const perPixel = worldMetres(this.map.getCenter().lat) / (WORLD * 2 ** this.map.getZoom());
     const length = niceStep(45 * perPixel);
-    return { text: this.projection.length(length), pixels: length / perPixel };
+    return { text: metres(length), pixels: length / perPixel };
   }
 
   // ---------------------------------------------------------------- tip

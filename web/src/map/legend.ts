@@ -19,7 +19,7 @@ export class Legend {
     h("div", { class: "ramp" }, this.ramp, this.ticks), this.keys, h("div", { class: "scale" }, this.scaleText, this.scaleLine));
 
   /** `opacity`: of the cells on the map, so that the ramp has their colours. */
-  constructor(private readonly theme: Theme, private readonly opacity = 1, private readonly areaUnit = "km²") {
+  constructor(private readonly theme: Theme, private readonly opacity = 1) {
     this.ramp.style.opacity = String(opacity);
     theme.onChange(() => this.paint());
     new ResizeObserver(() => this.thin()).observe(this.ticks);
@@ -29,7 +29,7 @@ export class Legend {
   show(measure: Measure, missing: string | null, note: string): void {
     this.measure = measure;
     const [noun, ...slot] = measure.name.split(", ");
-    this.title.replaceChildren(measure.kind === "count" ? [`${noun} per ${this.areaUnit}`, ...slot].join(", ") : [measure.name, measure.unit].filter(Boolean).join(", "));
+    this.title.replaceChildren(measure.kind === "count" ? [`${noun} per km²`, ...slot].join(", ") : [measure.name, measure.unit].filter(Boolean).join(", "));
     this.ticks.replaceChildren(...measure.scale.ticks.map(([value, text]) => {
       const tick = h("span", {}, text);
       tick.style.left = `${100 * shadeOf(value, measure.scale)}%`;

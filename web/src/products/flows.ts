@@ -5,9 +5,8 @@ import { atMost, capital, interval, notNegative, place, plural, significant, wit
 import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Scene } from "../map/ground";
-import type { Sides } from "../map/projection";
 import type { Product, Tools } from "../product";
-import type { FlowMatrix, FlowTable, FlowsBody, MapBody, PageView } from "../views";
+import type { Bounds, FlowMatrix, FlowTable, FlowsBody, MapBody, PageView } from "../views";
 
 const [ARCS, STEPS, LISTED, BEND] = [120, [30, 60, 120, 250, 500, 1000], 8, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
 const CELLS = 0.45; // opacity of the cells under the arcs
@@ -15,7 +14,7 @@ type Cell = { level: number; x: number; y: number };
 type Rings = [number, number][][];
 
 /** The bounds of a cell in degrees. */
-export function cellBounds({ west, south, east, north }: Sides, level: number, x: number, y: number): Sides {
+export function cellBounds({ west, south, east, north }: Bounds, level: number, x: number, y: number): Bounds {
   const [width, height] = [(east - west) / 2 ** level, (north - south) / 2 ** level];
   return { west: west + x * width, south: north - (y + 1) * height, east: west + (x + 1) * width, north: north - y * height };
 }

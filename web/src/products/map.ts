@@ -1,7 +1,7 @@
 // A map of cells: what its colours show, its layers, the list of what is surely high, and the value under the pointer.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { atLeast, atMost, capital, clamp, interval, notNegative, percent, shareWords, significant, within } from "../format";
+import { atLeast, atMost, capital, clamp, interval, metres, notNegative, percent, place, shareWords, significant, within } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import { SlotPanel } from "../map/slots";
@@ -27,22 +27,21 @@ function sizeWords(figure: MapFigure, body: MapBody, row: number): string {
   const cells = figure.cells;
   if (cells?.layer.shapes) return `${significant(cells.area(row), 3)} km²`;
   const side = 2 ** (body.depth - (cells?.layer.level[row] ?? 0));
-  const { length } = figure.projection;
-  return `${length(body.finest_metres[0] * side)} × ${length(body.finest_metres[1] * side)}`;
+  return `${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}`;
 }
 
 /** What the tip says of a cell: the measure that is shown, where it lies, and the other measures. */
 export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measure: Measure, { row, longitude, latitude }: Hit): TipWords {
   const finest = Math.min(...body.finest_metres);
   const near = figure.nearest(longitude, latitude);
-  const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", figure.projection.place(longitude, latitude, finest)]];
+  const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
   const [value, margin] = valueWords(measure, row);
   const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it: the rest has finer cells` : "";
   const others = layer === body.slots?.layer ? [] : layer.measures.filter((one) => one !== measure);
   const facts: [string, string][] = others.map((one) => [one.name, valueWords(one, row)[0]]);
   const users = measure.value[row];
-  if (measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per ${figure.projection.areaUnit}`]);
+  if (measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
   const size = sizeWords(figure, body, row);
   facts.push(...(layer.shapes ? [["Zone", layer.cell_id[row]], ["Area", size]] as [string, string][] : [["Cell", `${size}${share}`]] as [string, string][]), ...where);
   return { value: capital(value), margin, facts };
@@ -63,7 +62,7 @@ function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, val
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
   if (measure.kind !== "count") return [`${within(value, low, high)} (${interval(low, high)})`, interval(low, high)];
   const users = `at least ${atLeast(low)} ${measure.unit}`;
-  const density = `at least ${atLeast(low / (figure.cells?.area(row) ?? 1))} per ${figure.projection.areaUnit}`;
+  const density = `at least ${atLeast(low / (figure.cells?.area(row) ?? 1))} per km²`;
   return [sameSize ? users : density, `${users} in ${sizeWords(figure, body, row)}`];
 }
 
@@ -118,7 +117,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       bar.style.background = figure.cells?.colour(row) ?? "";
       const zone = figure.cells?.layer.shapes ? figure.cells.layer.cell_id[row] : null;
       const near = figure.nearest(longitude, latitude);
-      const name = zone ?? near ?? figure.projection.place(longitude, latitude, finest);
+      const name = zone ?? near ?? place(longitude, latitude, finest);
       const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
       item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", h("span", { class: "bar", "aria-hidden": "true" }, bar));
       return h("li", {}, item);

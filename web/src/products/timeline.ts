@@ -2,7 +2,7 @@
 import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, clamp, counted, interval, known, percent, plural, significant, whole } from "../format";
+import { capital, clamp, counted, interval, known, metres, percent, place, plural, significant, whole } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
@@ -270,10 +270,9 @@ class Timeline {
     const at = (share: number, night: Night | null): string => `${percent(share, 2)} of all users${night === null || night.users === null ? "" : `, about ${significant(Math.max(share * night.users, 0), 2)}`}`;
     const side = 2 ** (map.depth - layer.level[hit.row]);
     const near = this.figure.nearest(hit.longitude, hit.latitude);
-    const { length, place } = this.figure.projection;
     return {
       value: changed ? capital(points(difference, deviation)) : "Not told apart from noise and chance", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval`,
-      facts: [["A", at(before, this.other())], ["B", at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${length(map.finest_metres[0] * side)} × ${length(map.finest_metres[1] * side)}`],
+      facts: [["A", at(before, this.other())], ["B", at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${metres(map.finest_metres[0] * side)} × ${metres(map.finest_metres[1] * side)}`],
         ...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(hit.longitude, hit.latitude, Math.min(...map.finest_metres))]],
     };
   }
@@ -305,7 +304,7 @@ class Timeline {
 
   /** Where a place of a list is, in words: its coordinates tell the finest cells apart. */
   private placeOf(figure: MapFigure, longitude: number, latitude: number): string {
-    return figure.nearest(longitude, latitude) ?? figure.projection.place(longitude, latitude, Math.min(...(this.current?.maps ?? []).flatMap((map) => map?.finest_metres ?? [])));
+    return figure.nearest(longitude, latitude) ?? place(longitude, latitude, Math.min(...(this.current?.maps ?? []).flatMap((map) => map?.finest_metres ?? [])));
   }
 
   private listUnexpected(changes: PlaceChange[], layer: Layer, figure: MapFigure): void {

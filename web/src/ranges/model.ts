@@ -1,6 +1,6 @@
 // The model that the page holds, and its answers to squares: the same sums as the Python package's models.
 import { clamp } from "../format";
-import type { Sides } from "../map/projection";
+import type { Bounds } from "../views";
 
 /** A square: its centre in degrees, its side in metres. */
 export interface Square {
@@ -159,7 +159,7 @@ function askRaster(model: Raster, box: Box): Estimate {
 export class RangeModel {
   private readonly askBox: (box: Box) => Estimate;
 
-  constructor(readonly model: Model, private readonly region: Sides, network: (model: Network) => (box: Box) => Estimate) {
+  constructor(readonly model: Model, private readonly region: Bounds, network: (model: Network) => (box: Box) => Estimate) {
     if (model.kind === "network") this.askBox = network(model);
     else if (model.kind === "grid") this.askBox = (box) => askGrid(model, box);
     else if (model.kind === "partition") this.askBox = (box) => askPartition(model, box);
@@ -174,7 +174,7 @@ export class RangeModel {
   }
 
   /** The sides in degrees of a square. */
-  boundsOf(square: Square): Sides {
+  boundsOf(square: Square): Bounds {
     const { west, south, east, north } = this.region;
     const box = this.boxOf(square);
     const [u, v] = [(east - west) / this.model.side, (north - south) / this.model.side];
