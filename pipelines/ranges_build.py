@@ -70,11 +70,9 @@ class RangesJob(ReleaseJob):
     @classmethod
     def of(cls, request: RangesOptions) -> RangesJob:
         """The job of a request. Raises RequestError."""
-        workload = request.given(["workload"]).get("workload")
-        if workload is None:
-            return cls(request, requested_ranges(request))
-        assert request.region is not None
-        return cls(request, requested_ranges(request, read_workload(workload, Field(Grid(request.region, BASE_DEPTH)))))
+        plan = requested_ranges(request)
+        assert plan is not None  # no model of a published heatmap
+        return cls(request, with_squares(plan))
 
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
@@ -119,12 +117,20 @@ class RangesJob(ReleaseJob):
         )
 
 
-def run(request: RangesOptions, settings: RunnerSettings) -> int:
+def run(request: RangesOptions, settings: RunnerSettings, plan: RangesPlan | None) -> int:
     """Runs the job to the end. Raises RequestError or DataError."""
-    if request.release is not None:
+    if plan is None:
         return build_from_heatmap(request)
-    run_release(RangesJob.of(request), settings)
+    run_release(RangesJob(request, with_squares(plan)), settings)
     return 0
+
+
+def with_squares(plan: RangesPlan) -> RangesPlan:
+    """The plan with the squares of its workload in place of their file. Raises RequestError or DataError."""
+    path = plan.options.get("workload")
+    if path is None:
+        return plan
+    return replace(plan, options={**plan.options, "workload": read_workload(path, plan.field)})
 
 
 def read_workload(path: str, field: Field) -> Boxes:
