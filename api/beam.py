@@ -197,8 +197,7 @@ class PrivateHistogram(beam.PTransform):
             raise RequestError("column, region, cells: give either column, or region and cells")
         self._grid = None if self.region is None else Grid(region_of(self.region), self.cells or 0)
         items = None if self._grid is None else 4**self._grid.depth
-        self._plan = SamplePlan(epsilon=self.epsilon, delta=self.delta, items=items)
-        _ = self._plan.sampling  # raises RequestError if no item could pass
+        self._plan = _sample_plan(self.epsilon, self.delta, items)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         counted: Items
@@ -206,10 +205,22 @@ class PrivateHistogram(beam.PTransform):
             counted = ColumnItems(ItemColumns(str(self.column), self.user_id, CATEGORIES))
         else:
             counted = CellItems(LocationColumns(self.user_id), self._grid)
-        admit = Admit(self._plan.admission_rule)
-        key, files = _files_of_key(self.key, paths, counted.columns)
-        count = TrieHeavyHitters(counted, self._plan.sampling, key, admit=admit)
-        return files | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+        return _count(paths, self.key, self._plan, counted) | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+
+
+def _sample_plan(epsilon: float, delta: float, items: int | None, rounds: int = 1) -> SamplePlan:
+    """The plan of a count by sample and threshold. Raises RequestError if no item could pass."""
+    plan = SamplePlan(epsilon=epsilon, delta=delta, items=items, rounds=rounds)
+    _ = plan.sampling
+    return plan
+
+
+def _count(
+    paths: beam.PCollection, given: RunKey | None, plan: SamplePlan, counted: Items, *tree: Any
+) -> beam.PCollection:
+    """Counts items by sample and threshold: a Trie. tree: of a search, see TrieHeavyHitters."""
+    key, files = _files_of_key(given, paths, counted.columns)
+    return files | "Count" >> TrieHeavyHitters(counted, plan.sampling, key, *tree, admit=Admit(plan.admission_rule))
 
 
 def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
@@ -263,21 +274,12 @@ class PrivateHotspots(beam.PTransform):
         if self.top is not None:
             check_number("top", self.top, int, ge=1)
         self._levels = spread_levels(self.depth, self.levels)
-        self._plan = SamplePlan(epsilon=self.epsilon, delta=self.delta, items=4**self.depth, rounds=self.levels)
-        _ = self._plan.sampling  # raises where no cell could pass
+        self._plan = _sample_plan(self.epsilon, self.delta, 4**self.depth, self.levels)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths, LocationColumns(self.user_id))
-        count = TrieHeavyHitters(
-            CellItems(LocationColumns(self.user_id), self._grid),
-            self._plan.sampling,
-            key,
-            NumberPrefixes(4, self.depth),
-            self._levels,
-            self.top,
-            admit=Admit(self._plan.admission_rule),
-        )
-        return files | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+        counted = CellItems(LocationColumns(self.user_id), self._grid)
+        tree = NumberPrefixes(4, self.depth), self._levels, self.top
+        return _count(paths, self.key, self._plan, counted, *tree) | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -320,22 +322,12 @@ class PrivateQuantiles(beam.PTransform):
     def __post_init__(self) -> None:
         self.quantiles = check_shares(tuple(self.quantiles))
         self._counted = NumberItems(ItemColumns(self.column, self.user_id, NUMBERS), *self.range, _QUANTILE_BITS)
-        self._plan = SamplePlan(
-            epsilon=self.epsilon, delta=self.delta, items=1 << _QUANTILE_BITS, rounds=_QUANTILE_LEVELS
-        )
-        _ = self._plan.sampling  # raises RequestError if no value could pass
+        self._plan = _sample_plan(self.epsilon, self.delta, 1 << _QUANTILE_BITS, _QUANTILE_LEVELS)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths, self._counted.columns)
-        count = TrieHeavyHitters(
-            self._counted,
-            self._plan.sampling,
-            key,
-            NumberPrefixes(2, _QUANTILE_BITS),
-            spread_levels(_QUANTILE_BITS, _QUANTILE_LEVELS),
-            admit=Admit(self._plan.admission_rule),
-        )
-        return files | "Count" >> count | "Rows" >> beam.FlatMap(_quantile_rows, *self.range, self.quantiles)
+        tree = NumberPrefixes(2, _QUANTILE_BITS), spread_levels(_QUANTILE_BITS, _QUANTILE_LEVELS)
+        rows = beam.FlatMap(_quantile_rows, *self.range, self.quantiles)
+        return _count(paths, self.key, self._plan, self._counted, *tree) | "Rows" >> rows
 
 
 def _quantile_rows(trie: Trie, low: float, high: float, shares: Sequence[float]) -> Iterator[Row]:

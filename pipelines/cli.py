@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 
-from sfumato.pipelines.command_line import help_text, parse_command, wants_help
-from sfumato.pipelines.console import console, log_options
+from sfumato.pipelines.command_line import help_text, log_options, parse_command, wants_help
+from sfumato.pipelines.console import console
 from sfumato.pipelines.failures import error_of, message_of
 from sfumato.pipelines.interrupts import ended_by_signals, exit_status
 from sfumato.pipelines.run import JOBS, request_class, run_job

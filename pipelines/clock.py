@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from sfumato.transforms.privacy.ledger.history import History
 
-MAX_SKEW = timedelta(seconds=60)
+_MAX_SKEW = timedelta(seconds=60)
 _LONGEST_PAUSE = timedelta(days=31)  # between two charges of a series that runs
 
 
-def newest_time(history: History) -> datetime | None:
+def _newest_time(history: History) -> datetime | None:
     """Returns the newest time that the ledger states; None without entries."""
     stated = [one.time for one in (*history.refusals, *history.reservations.values())]
     times = [datetime.fromisoformat(text) for text in (*stated, *(change.time for change in history.changes))]
@@ -19,15 +19,15 @@ def newest_time(history: History) -> datetime | None:
 
 def slow_clock(history: History) -> str | None:
     """Returns what is wrong with a clock that is earlier than the ledger's newest entry; None for any other."""
-    now, newest = datetime.now(UTC), newest_time(history)
-    if newest is None or newest - now <= MAX_SKEW:
+    now, newest = datetime.now(UTC), _newest_time(history)
+    if newest is None or newest - now <= _MAX_SKEW:
         return None
     return f"it says {now:%F %T}, and the ledger's newest entry is of {newest:%F %T} (UTC); set the clock"
 
 
 def fast_clock(history: History) -> str | None:
     """Returns the doubt about a clock that is long after the ledger's newest entry; None for any other."""
-    now, newest = datetime.now(UTC), newest_time(history)
+    now, newest = datetime.now(UTC), _newest_time(history)
     if newest is None or now - newest <= _LONGEST_PAUSE:
         return None
     return (

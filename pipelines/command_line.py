@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic.fields import FieldInfo
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publish_request import RunnerOptions
+from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
 
 R = TypeVar("R", bound=Request)
@@ -49,6 +49,15 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
         what = f"unknown option {unknown[0]}" if unknown else f"{left[0]!r} belongs to no option"
         raise RequestError(f"{what}; sfumato {kind.COMMAND} --help lists the options")
     return kind.of(vars(values)), left
+
+
+def log_options(arguments: Sequence[str]) -> tuple[str, bool]:
+    """Returns --log_format and --verbose of a command line that is not checked yet."""
+    try:
+        options = LogOptions.of(vars(_parser(LogOptions).parse_known_args(list(arguments))[0]))
+    except RequestError:  # the command's own parser reports it
+        return "text", "--verbose" in arguments
+    return options.log_format, options.verbose
 
 
 def help_text(kind: type[Request], *, everything: bool) -> str:
@@ -110,7 +119,7 @@ def quoted_command(kind: type[Request]) -> list[str]:
 @functools.cache
 def _parser(kind: type[Request]) -> argparse.ArgumentParser:
     """A parser that returns text; the request parses and checks the values."""
-    parser = _Parser(prog=f"sfumato {kind.COMMAND}", allow_abbrev=False, add_help=False)
+    parser = _Parser(allow_abbrev=False, add_help=False)
     for name, field in kind.model_fields.items():
         style: str = extra_of(field)["style"]
         if style == "positional":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import io
 import json
@@ -12,7 +11,7 @@ import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,30 +19,7 @@ from typing import Any, cast
 
 from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, STAGE_EVENTS, log_event
 
-LOG_FORMATS = ("text", "json")
 _OUR_LOGGERS = {logger.name for logger in (JOB, PROGRESS, OPERATIONS)}
-
-
-def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --verbose and --log_format."""
-    parser.add_argument("--verbose", action="store_true", help="show operations data: rows read and dropped, metrics")
-    parser.add_argument(
-        "--log_format",
-        choices=LOG_FORMATS,
-        default="text",
-        help="lines for people, or a JSON object a line, as Cloud Logging and others read it",
-    )
-
-
-def log_options(arguments: Sequence[str]) -> tuple[str, bool]:
-    """The --log_format and --verbose of a command line that is not parsed or checked yet."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    add_log_arguments(parser)
-    try:
-        options, _ = parser.parse_known_args(list(arguments))
-    except argparse.ArgumentError:  # the command's own parser reports it
-        return "text", "--verbose" in arguments
-    return options.log_format, options.verbose
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.pipelines.requested_flows import RequestedFlows, requested_flows
-from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.requests.flows_request import FlowsRequest
@@ -121,9 +120,3 @@ class FlowsJob(ReleaseJob):
             | "AddNoise" >> beam.Map(files_of)
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
-
-
-def run(request: FlowsRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Raises RequestError or DataError."""
-    run_release(FlowsJob.of(request), settings)
-    return 0

@@ -36,7 +36,10 @@ def private_folder() -> Iterator[str]:
     """
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
-        lock = os.open(folder, os.O_RDONLY)
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # another process removed it as a leftover already
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.isdir(folder):  # otherwise another process removed it as a leftover before it was locked
             break

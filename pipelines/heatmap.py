@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.pipelines.requested_heatmap import requested_start
-from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
@@ -139,9 +138,3 @@ class HeatmapJob(ReleaseJob):
             | "Assemble" >> beam.Map(assemble)  # {name: content}
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
-
-
-def run(request: HeatmapRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Raises RequestError or DataError."""
-    run_release(HeatmapJob.of(request), settings)
-    return 0

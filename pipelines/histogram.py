@@ -8,8 +8,7 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
 from sfumato.pipelines.requested_counts import requested_histogram
-from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
+from sfumato.pipelines.sampled import Assemble, SampledJob, limits
 from sfumato.schemas.requests.sampled_counts import HistogramRequest
 from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
@@ -36,8 +35,3 @@ class HistogramJob(SampledJob):
 
     def assembler(self) -> Assemble:
         return central_files if isinstance(self.plan, CentralCountPlan) else trie_files
-
-
-def run(request: HistogramRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Raises RequestError or DataError."""
-    return run_sampled(HistogramJob.of(request), settings)

@@ -9,8 +9,7 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
 from sfumato.pipelines.requested_counts import requested_hotspots
-from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
+from sfumato.pipelines.sampled import Assemble, SampledJob, limits
 from sfumato.schemas.requests.sampled_counts import (
     CELL_DEPTH,
     CHARACTERS,
@@ -60,8 +59,3 @@ class HotspotsJob(SampledJob):
 
     def assembler(self) -> Assemble:
         return central_files if isinstance(self.plan, CentralCountPlan) else trie_files
-
-
-def run(request: HotspotsRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Raises RequestError or DataError."""
-    return run_sampled(HotspotsJob.of(request), settings)

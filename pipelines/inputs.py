@@ -296,12 +296,10 @@ def _is_log(path: str, form: str | None) -> bool:
     return not _is_hidden(path) and (form or format_by_name(path)) is not None
 
 
-def check_listable(folder: str, *, deep: bool = True) -> None:
+def check_listable(folder: str) -> None:
     """Raises RequestError if a local folder, or a folder in it, cannot be listed. One that is not there is no error.
 
     Beam's local file system finds nothing in such a folder, so that its logs look as if they were not there yet.
-
-    deep: whether folders in it count.
     """
 
     def refuse(error: OSError) -> None:
@@ -312,7 +310,7 @@ def check_listable(folder: str, *, deep: bool = True) -> None:
 
     if not is_remote(folder):
         for _, folders, _ in os.walk(folder, onerror=refuse):
-            folders[:] = [name for name in folders if deep and not name.startswith(("_", "."))]  # see _is_log
+            folders[:] = [name for name in folders if not name.startswith(("_", "."))]  # see _is_log
 
 
 def has_logs(folder: str, form: str | None) -> bool:

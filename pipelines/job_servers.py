@@ -1,4 +1,4 @@
-"""Beam's runners for Flink, Spark and Prism: checks before a job server starts, and servers that end with the job.
+"""Beam's runners for Flink, Spark and Prism, with job servers that end with the job.
 
 Beam reaches these engines through a job server: a Java program for Flink and Spark, and Prism itself, a Go program. Its
 file is named by an option of Beam or by an environment variable; `make flink-jar`, `make spark-jar` and `make prism`
@@ -11,20 +11,19 @@ import argparse
 import contextlib
 import logging
 import os
-import re
 import shutil
 import socket
-import subprocess
-from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
 import grpc
 from apache_beam.options.pipeline_options import (
+    DebugOptions,
     FlinkRunnerOptions,
     JobServerOptions,
     PipelineOptions,
@@ -33,12 +32,11 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
-from apache_beam.runners.portability.flink_runner import MAGIC_HOST_NAMES, FlinkRunner
-from apache_beam.runners.portability.job_server import StopOnExitJobServer
+from apache_beam.runners.portability.flink_runner import FlinkRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
-from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner
-from apache_beam.runners.portability.spark_runner import SparkJarJobServer, SparkRunner
-from apache_beam.runners.runner import PipelineResult, PipelineState
+from apache_beam.runners.portability.prism_runner import PrismRunner
+from apache_beam.runners.portability.spark_runner import SparkRunner
+from apache_beam.runners.runner import PipelineResult
 from apache_beam.runners.worker.sdk_worker_main import _get_state_cache_size_bytes
 from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer
 from apache_beam.transforms.environments import ExternalEnvironment
@@ -47,11 +45,8 @@ from apache_beam.utils.thread_pool_executor import shared_unbounded_instance
 from sfumato.pipelines.folders import private_folder
 from sfumato.schemas.errors import DataError, RequestError
 
-CONFIGURATION = "FLINK_CONF_DIR"
-_JAVA = 11
 _TIMEOUT_S = 10.0
-# By default Flink's own servers listen on all network interfaces.
-_LOOPBACK_ONLY = "jobmanager.bind-host: localhost\ntaskmanager.bind-host: localhost\nrest.bind-address: localhost\n"
+_ERRORS = ("Error", "Exception in", "panic:")  # how lines of Java and Go begin that report an error
 _WORKERS_TRACEBACK = "Traceback (most recent call last)"  # Beam sends a Python error as this text
 
 
@@ -65,8 +60,6 @@ class Engine:
         option: the option that names the job server's file.
         variable: environment variable that names it where the option does not.
         target: of make, which makes the file.
-        log: the logger to which Beam writes what the job server prints.
-        sends_jar: the option with which a jar is sent to a cluster, and no job server starts here; "" without one.
     """
 
     name: str
@@ -74,8 +67,6 @@ class Engine:
     option: str
     variable: str
     target: str
-    log: str
-    sends_jar: str = ""
 
     @property
     def needs_java(self) -> bool:
@@ -83,15 +74,9 @@ class Engine:
         return self.option.endswith("_jar")
 
 
-FLINK = Engine(
-    "Flink", FlinkRunnerOptions, "flink_job_server_jar", "SFUMATO_FLINK_JAR", "flink-jar", "FlinkJarJobServer",
-    "flink_submit_uber_jar",
-)  # fmt: skip
-SPARK = Engine(
-    "Spark", SparkRunnerOptions, "spark_job_server_jar", "SFUMATO_SPARK_JAR", "spark-jar", "SparkJarJobServer",
-    "spark_submit_uber_jar",
-)  # fmt: skip
-PRISM = Engine("Prism", PrismRunnerOptions, "prism_location", "SFUMATO_PRISM", "prism", "PrismJobServer")
+FLINK = Engine("Flink", FlinkRunnerOptions, "flink_job_server_jar", "SFUMATO_FLINK_JAR", "flink-jar")
+SPARK = Engine("Spark", SparkRunnerOptions, "spark_job_server_jar", "SFUMATO_SPARK_JAR", "spark-jar")
+PRISM = Engine("Prism", PrismRunnerOptions, "prism_location", "SFUMATO_PRISM", "prism")
 
 
 class JobServerAddedOptions(PipelineOptions):  # Beam collects the subclasses' options
@@ -108,13 +93,11 @@ class JobServerAddedOptions(PipelineOptions):  # Beam collects the subclasses' o
 
 
 class OneJobRunner(PortableRunner):
-    """Beam's runner of an engine, whose job server ends with the job.
+    """Beam's runner of an engine, with three differences.
 
-    Three things differ from Beam's runners:
-
-    - Beam stops the job server when Python exits, with warnings on the terminal.
-    - Beam lets the engine write raw data into the common temporary folder. Here the folder is private.
-    - Beam's workers in this process listen on all network interfaces. Here they listen on loopback.
+    - The job server ends with the job. Beam's ends when Python exits, with warnings on the terminal.
+    - The engine writes raw data into a private folder, and not into the common temporary folder.
+    - The workers in this process listen on loopback. Beam's listen on all network interfaces.
     """
 
     engine: Engine
@@ -122,24 +105,21 @@ class OneJobRunner(PortableRunner):
     def __init__(self) -> None:
         super().__init__()
         self._open = ExitStack()
-        self._server: Any = None
-        self._printed = _LastLines()
+        self._printed = BufferingHandler(1000)
 
     def default_job_server(self, options: PipelineOptions) -> Any:
-        """The job server, not started yet, with a temporary folder that only this user can read."""
+        """Returns Beam's job server, not started yet, with a temporary folder that only this user can read."""
         folder = self._open.enter_context(private_folder())
         java = options.view_as(JobServerOptions)
         java.job_server_jvm_properties = [f"-Djava.io.tmpdir={folder}", *(java.job_server_jvm_properties or [])]
-        log = logging.getLogger(self.engine.log)
+        # Otherwise Beam keeps one Prism for all jobs of the process.
+        options.view_as(DebugOptions).add_experiment("disable_prism_server_singleton")
+        log = logging.getLogger(f"{self.engine.name}{'Jar' if self.engine.needs_java else ''}JobServer")
         log.handlers, log.propagate = [self._printed], False
         log.setLevel(logging.INFO)
-        self._server = self.beams_job_server(options, Path(folder))
-        self._open.callback(self._server.stop)
-        return self._server
-
-    def beams_job_server(self, options: PipelineOptions, folder: Path) -> Any:
-        """Beam's job server for the engine. folder: a private one, removed with the job."""
-        raise NotImplementedError
+        server = super().default_job_server(options)
+        self._open.callback(server.stop)
+        return server
 
     @staticmethod
     def start_and_replace_loopback_environments(pipeline: Any, options: PipelineOptions) -> list[Callable[[], Any]]:
@@ -166,42 +146,63 @@ class OneJobRunner(PortableRunner):
         try:
             return super().create_job_service(options)
         except (RuntimeError, OSError, grpc.RpcError, grpc.FutureTimeoutError) as error:
-            why = " ".join((self._printed.error or str(error) or type(error).__name__).split())
-            one = self.engine
+            printed = (record.getMessage() for record in self._printed.buffer)
+            shown = next((line for line in printed if line.startswith(_ERRORS)), str(error) or type(error).__name__)
             raise RequestError(
-                f"runner: {one.name}'s job server cannot be reached or started ({why}); "
-                f"name another with --{one.option} or {one.variable}, `make {one.target}` makes one"
+                f"runner: {self.engine.name}'s job server cannot be reached or started ({' '.join(shown.split())}); "
+                f"name another with --{self.engine.option} or {self.engine.variable}, `make {self.engine.target}` "
+                "makes one"
             ) from error
 
     def run_portable_pipeline(self, pipeline: Any, options: PipelineOptions) -> PipelineResult:
-        """Starts the job. Waiting for its result also waits for the end of the job server."""
+        """Runs the job, and ends the job server.
+
+        Raises:
+            RuntimeError: a worker failed; the text holds its traceback.
+            DataError: the engine failed, or its job server.
+        """
         try:
             result = super().run_portable_pipeline(pipeline, options)
-        except BaseException:
+            state, metrics = result.wait_until_finish(), None
+            with contextlib.suppress(grpc.RpcError):  # the job is done, so missing metrics are no failure
+                metrics = result.metrics()
+            return _Finished(state, metrics)
+        except (RuntimeError, grpc.RpcError) as error:
+            text = error.details() if isinstance(error, grpc.Call) else str(error)
+            if _WORKERS_TRACEBACK in text:
+                raise
+            first = next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
+            raise DataError(
+                f"{self.engine.name} ended the job ({first}); run it again: what was charged is resumed"
+            ) from error
+        finally:
             self.stop()
-            raise
-        return _OneJobResult(result, self.engine, self.stop)
 
     def stop(self) -> None:
         """Ends the job server that this runner started, and removes its folder."""
         self._open.close()
 
 
+class _Finished(PipelineResult):
+    """The result of a job whose job server has ended."""
+
+    def __init__(self, state: str, metrics: Any):
+        super().__init__(state)
+        self._metrics = metrics
+
+    def wait_until_finish(self, duration: int | None = None) -> Any:
+        """Returns the final state."""
+        return self._state
+
+    def metrics(self) -> Any:
+        """Returns the job's metrics."""
+        return self._metrics
+
+
 class OneJobFlinkRunner(OneJobRunner, FlinkRunner):
-    """Beam's FlinkRunner with a job server of its own. The embedded cluster's servers listen on loopback."""
+    """Beam's FlinkRunner with a job server of its own."""
 
     engine = FLINK
-
-    def beams_job_server(self, options: PipelineOptions, folder: Path) -> Any:
-        """Beam's job server for Flink; for the embedded cluster with a configuration of ours."""
-        if options.view_as(FlinkRunnerOptions).flink_master in MAGIC_HOST_NAMES:
-            added = options.view_as(JobServerAddedOptions)
-            source = added.flink_conf_dir or os.environ.get(CONFIGURATION)
-            added.flink_conf_dir = _loopback_configuration(source, folder / "conf")
-            # Flink reads parts of its configuration from this variable only, whatever Beam's option says.
-            self._open.callback(_set_environment, CONFIGURATION, os.environ.get(CONFIGURATION))
-            os.environ[CONFIGURATION] = added.flink_conf_dir
-        return FlinkRunner.default_job_server(self, options)
 
 
 class OneJobSparkRunner(OneJobRunner, SparkRunner):
@@ -209,21 +210,11 @@ class OneJobSparkRunner(OneJobRunner, SparkRunner):
 
     engine = SPARK
 
-    def beams_job_server(self, options: PipelineOptions, folder: Path) -> Any:
-        """Beam's job server for Spark."""
-        if options.view_as(SparkRunnerOptions).spark_submit_uber_jar:
-            return SparkRunner.default_job_server(self, options)
-        return StopOnExitJobServer(SparkJarJobServer(options))  # Beam keeps its own for the next job
-
 
 class OneJobPrismRunner(OneJobRunner, PrismRunner):
     """Beam's PrismRunner with a Prism of its own."""
 
     engine = PRISM
-
-    def beams_job_server(self, options: PipelineOptions, folder: Path) -> Any:
-        """Prism, which is engine and job server in one."""
-        return StopOnExitJobServer(PrismJobServer(options))  # Beam keeps its own for the next job
 
 
 RUNNERS = {"flinkrunner": OneJobFlinkRunner, "sparkrunner": OneJobSparkRunner, "prismrunner": OneJobPrismRunner}
@@ -257,85 +248,6 @@ def listens_for_us(url: str) -> bool:
                 if state == "0A" and int(local.rsplit(":", 1)[1], 16) == int(port):
                     owners.add(int(user))
     return owners == {os.getuid()}
-
-
-def _set_environment(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
-
-
-def _loopback_configuration(source: str | None, folder: Path) -> str:
-    """Copies a Flink configuration, and sets its servers to listen on loopback only. Returns the new folder."""
-    if source is None:
-        folder.mkdir()
-    else:
-        shutil.copytree(source, folder)
-    names = [name for name in ("flink-conf.yaml", "config.yaml") if (folder / name).exists()]
-    for name in names or ["flink-conf.yaml"]:
-        with open(folder / name, "a") as file:
-            file.write("\n" + _LOOPBACK_ONLY)
-    return str(folder)
-
-
-class _OneJobResult(PipelineResult):
-    """A job's result that stays readable after the job server has ended: it keeps the metrics."""
-
-    def __init__(self, result: PipelineResult, engine: Engine, stop: Callable[[], None]):
-        super().__init__(PipelineState.UNKNOWN)
-        self._result, self._engine, self._stop = result, engine, stop
-        self._metrics: Any = None
-
-    def wait_until_finish(self, duration: int | None = None) -> Any:
-        """Waits for the job and the job server. Returns the final state.
-
-        Raises:
-            RuntimeError: a worker failed; the text holds its traceback.
-            DataError: the engine failed, or its job server.
-        """
-        try:
-            self._state = self._result.wait_until_finish(duration)
-            with contextlib.suppress(grpc.RpcError):  # the job is done, so missing metrics are no failure
-                self._metrics = self._result.metrics()
-        except (RuntimeError, grpc.RpcError) as error:
-            text = error.details() if isinstance(error, grpc.Call) else str(error)
-            if _WORKERS_TRACEBACK in text:
-                raise
-            first = next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
-            raise DataError(
-                f"{self._engine.name} ended the job ({first}); run it again: what was charged is resumed"
-            ) from error
-        finally:
-            self._stop()
-        return self._state
-
-    def metrics(self) -> Any:
-        """The job's metrics."""
-        return self._metrics if self._metrics is not None else self._result.metrics()
-
-    def cancel(self) -> Any:
-        """Ends the job and the job server."""
-        try:
-            return self._result.cancel()
-        finally:
-            self._stop()
-
-
-class _LastLines(logging.Handler):
-    """Keeps the last lines that the job server printed, for the message if it does not start."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: deque[str] = deque(maxlen=50)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(record.getMessage())
-
-    @property
-    def error(self) -> str | None:
-        """The first line in which Java or Go reports an error; None without one."""
-        return next((line for line in self._lines if line.startswith(("Error", "Exception in", "panic:"))), None)
 
 
 def _network_interfaces() -> list[str]:
@@ -372,9 +284,13 @@ def engine_runner(kind: type[OneJobRunner], options: PipelineOptions) -> OneJobR
         setattr(options.view_as(engine.options), engine.option, file)
     if file and "://" not in file and not os.path.isfile(file):
         raise RequestError(f"{source}: no file {file!r}; `make {engine.target}` makes one")
-    if not given.get(engine.sends_jar):
-        if engine.needs_java:
-            _check_java(engine, options.view_as(JobServerOptions).job_server_java_launcher)
+    if not given.get(f"{engine.name.lower()}_submit_uber_jar"):  # with it a jar is sent, and no server starts here
+        launcher = options.view_as(JobServerOptions).job_server_java_launcher
+        if engine.needs_java and shutil.which(launcher) is None:
+            raise RequestError(
+                f"runner: {engine.name}'s job server needs Java 11 or later, and there is no program {launcher!r}; "
+                "install Java, or name it with --job_server_java_launcher"
+            )
         if not options.view_as(JobServerAddedOptions).open_job_server and (reached := _network_interfaces()):
             raise RequestError(
                 f"runner: Beam's job server for {engine.name} listens on all network interfaces, and runs or sends "
@@ -382,26 +298,3 @@ def engine_runner(kind: type[OneJobRunner], options: PipelineOptions) -> OneJobR
                 "namespace (see docs/how_to/runners.md), or give --open_job_server if a firewall protects this machine"
             )
     return kind()
-
-
-def _check_java(engine: Engine, launcher: str) -> None:
-    """Raises RequestError unless a program is Java of a version that a job server needs."""
-    found, version = _java(launcher)
-    if version < _JAVA:
-        raise RequestError(
-            f"runner: {engine.name}'s job server needs Java {_JAVA} or later, and {found}; install Java, or name it "
-            "with --job_server_java_launcher"
-        )
-
-
-@cache
-def _java(launcher: str) -> tuple[str, int]:
-    """What a program is, in words, and its version of Java; 0 if it has none."""
-    try:
-        done = subprocess.run([launcher, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return f"there is no program {launcher!r} that says its version", 0
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    if done.returncode or found is None:
-        return f"{launcher} -version ends with status {done.returncode}", 0
-    return f"{launcher} is Java {found[1]}", int(found[1])

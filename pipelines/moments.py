@@ -6,19 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import numpy as np
 
 from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.requested_moments import requested_moments, requested_sums
-from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.job import Inputs, ReleaseJob
+from sfumato.pipelines.requested_moments import RequestedMoments, requested_moments
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.schemas.requests.moments_request import MomentsRequest
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.bernstein_sums import coefficients
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, laplace_z
@@ -26,13 +24,10 @@ from sfumato.transforms.moments.central_moments_release import CentralMomentsMet
 from sfumato.transforms.moments.groups import Grouping, ZoneGroups
 from sfumato.transforms.moments.method_choice import min_threshold_users
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
-from sfumato.transforms.moments.prior import PriorRelease
-from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.moments.sum_moments import SumMoments
-from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -58,32 +53,30 @@ class MomentsJob(ReleaseJob):
     }
 
     request: MomentsRequest
-    values: Values
-    plan: MomentsPlan | CentralMomentsPlan
-    meter: PrivacyMeter | None = None
-    grouping: Grouping | None = None
-    warm_start: PriorRelease | None = None
+    requested: RequestedMoments
 
     @classmethod
-    def of(cls, request: MomentsRequest) -> Self:
+    def of(cls, request: MomentsRequest) -> MomentsJob:
         """The job of a request. Raises RequestError."""
-        if request.trust == Trust.CENTRAL:
-            values, plan, grouping = requested_sums(request)
-            return cls(request, values, plan, grouping=grouping)
-        return cls(request, *requested_moments(request))
+        return cls(request, requested_moments(request))
+
+    @property
+    def plan(self) -> MomentsPlan | CentralMomentsPlan:
+        """Statistics and budget."""
+        return self.requested.plan
 
     @cached_property
     def geography(self) -> bytes | None:
-        groups = None if self.grouping is None else self.grouping.groups
+        groups = None if self.requested.grouping is None else self.requested.grouping.groups
         return geography_of(self.request, groups.zones.region if isinstance(groups, ZoneGroups) else None)
 
     def columns(self) -> ValueColumns:
-        return self.values.columns
+        return self.requested.values.columns
 
     def plan_text(self) -> str:
         if isinstance(self.plan, CentralMomentsPlan):
-            return central_plan_text(self.plan, self.grouping)
-        return moments_plan_text(self.plan, self.grouping)
+            return central_plan_text(self.plan, self.requested.grouping)
+        return moments_plan_text(self.plan, self.requested.grouping)
 
     def accuracy(self) -> str:
         if isinstance(self.plan, CentralMomentsPlan) and self.plan.span is None:
@@ -101,9 +94,9 @@ class MomentsJob(ReleaseJob):
         return Cost(epsilon, trust=self.request.trust, bits=self.plan.bits_per_client)
 
     def resolved(self) -> dict[str, Any]:
-        plan, grouping = self.plan, self.grouping
+        plan, grouping = self.plan, self.requested.grouping
         shared = {
-            **asdict(self.values.columns),
+            **asdict(self.requested.values.columns),
             "statistics": [statistic.name for statistic in plan.statistics],
             "epsilon": plan.epsilon,
             "groups": None if grouping is None else grouping.stated(),
@@ -117,20 +110,21 @@ class MomentsJob(ReleaseJob):
             "second_form": None if plan.second is None else asdict(plan.second),
             "release_epsilon": plan.released_epsilon,
             **asdict(plan.resolved_tuning),
-            "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
+            "warm_start": None if self.requested.prior is None else self.requested.prior.metadata(),
         }
 
     def admission(self) -> AdmissionRule:
         return self.plan.admission(self.request.max_bad_fraction, self.min_users)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        columns = self.values.columns
+        columns = self.requested.values.columns
         column, second, bounded = columns.column, columns.second, columns.user_id is not None
-        plan, grouping, meter, spill, admit = self.plan, self.grouping, self.meter, inputs.spill, inputs.admit
+        plan, grouping, meter = self.plan, self.requested.grouping, self.requested.meter
+        spill, admit = inputs.spill, inputs.admit
         paths = root | "Files" >> beam.Create(inputs.files)
         if isinstance(plan, CentralMomentsPlan):
             measured = paths | "Sums" >> SumMoments(
-                self.values, plan, key, grouping, spill=spill, admit=admit
+                self.requested.values, plan, key, grouping, spill=spill, admit=admit
             )  # CentralSums
 
             def files_of(state: Any) -> dict[str, bytes]:
@@ -140,7 +134,7 @@ class MomentsJob(ReleaseJob):
         else:
             assert meter is not None
             measured = paths | "Push" >> PushBits(
-                self.values, plan, key, grouping, spill=spill, admit=admit
+                self.requested.values, plan, key, grouping, spill=spill, admit=admit
             )  # MomentsState
 
             def files_of(state: Any) -> dict[str, bytes]:
@@ -153,12 +147,6 @@ class MomentsJob(ReleaseJob):
             | "Assemble" >> beam.Map(files_of)
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
-
-
-def run(request: MomentsRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Raises RequestError or DataError."""
-    run_release(MomentsJob.of(request), settings)
-    return 0
 
 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:

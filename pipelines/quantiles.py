@@ -9,8 +9,7 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
 from sfumato.pipelines.requested_counts import requested_quantiles
-from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
+from sfumato.pipelines.sampled import Assemble, SampledJob, limits
 from sfumato.schemas.requests.sampled_counts import QuantilesRequest
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, TrieHeavyHitters
@@ -56,8 +55,3 @@ class QuantilesJob(SampledJob):
             return search_files
         shares, ranges = self.request.quantiles, self.request.ranges or ()
         return lambda trie, metadata: hierarchy_files(trie, metadata, shares, ranges)
-
-
-def run(request: QuantilesRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Raises RequestError or DataError."""
-    return run_sampled(QuantilesJob.of(request), settings)

@@ -69,11 +69,9 @@ class RangesJob(ReleaseJob):
     @classmethod
     def of(cls, request: RangesRequest) -> RangesJob:
         """The job of a request. Raises RequestError."""
-        workload = request.workload
-        if workload is None:
-            return cls(request, requested_ranges(request))
-        assert request.region is not None
-        return cls(request, requested_ranges(request, read_workload(workload, Field(Grid(request.region, BASE_DEPTH)))))
+        plan = requested_ranges(request)
+        assert plan is not None  # no model of a published heatmap
+        return cls(request, with_squares(plan))
 
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
@@ -118,12 +116,20 @@ class RangesJob(ReleaseJob):
         )
 
 
-def run(request: RangesRequest, settings: RunnerSettings) -> int:
+def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | None) -> int:
     """Runs the job to the end. Raises RequestError or DataError."""
-    if request.release is not None:
+    if plan is None:
         return build_from_heatmap(request)
-    run_release(RangesJob.of(request), settings)
+    run_release(RangesJob(request, with_squares(plan)), settings)
     return 0
+
+
+def with_squares(plan: RangesPlan) -> RangesPlan:
+    """The plan with the squares of its workload in place of their file. Raises RequestError or DataError."""
+    path = plan.options.get("workload")
+    if path is None:
+        return plan
+    return replace(plan, options={**plan.options, "workload": read_workload(path, plan.field)})
 
 
 def read_workload(path: str, field: Field) -> Boxes:

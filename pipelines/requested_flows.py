@@ -13,7 +13,7 @@ from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH
 from sfumato.transforms.flows.user_trips import RecordItems, TripItems, TripRule
 from sfumato.transforms.flows.zone_pairs import MAX_ZONES, ZonedCells
-from sfumato.transforms.zones.zone_file import Zones, index_zones, read_zones
+from sfumato.transforms.zones.zone_file import Zones, zones_of
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,11 @@ def requested_flows(request: FlowsRequest) -> RequestedFlows:
 
 def _zones_of(request: FlowsRequest) -> Zones | None:
     """The zones of the request's file or index. Raises RequestError where they cannot be used, or are too many."""
-    name = "zones"
-    if request.zones is not None and request.id_column is not None:
-        zones = read_zones(request.zones, request.id_column)
-    elif request.index is not None and request.region is not None:
-        name, resolution = request.index
-        zones = index_zones(name, resolution, request.region)
-    else:
+    if request.zones is None and request.index is None:
         return None
+    zones = zones_of(request.zones, request.id_column, request.index, request.region)
     if len(zones) > MAX_ZONES:
+        name = "zones" if request.index is None else request.index[0]
         raise RequestError(
             f"{name}: {len(zones):,} zones have {len(zones) ** 2:,} pairs, and {MAX_ZONES**2:,} are the most; take "
             "larger zones"

@@ -11,13 +11,13 @@ from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.warm_start import MAX_CELLS, WarmStart, check_prior
-from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.published_release import Release, open_start
 
 
 def requested_start(request: HeatmapRequest) -> WarmStart | None:
     """The earlier release from which a heatmap starts, if any. Raises RequestError where the heatmap cannot be made."""
     grid = Grid(request.region, request.parameters.depth)
-    starts = [start for folder in request.warm_start or () if (start := open_warm_start(folder, grid)) is not None]
+    starts = [open_start(folder, lambda one: start_of(one, grid)) for folder in request.warm_start or ()]
     start = starts[0] if starts else None
     if start is not None and request.night is not None:
         state = nights_before(request.warm_start or (), request.night).state
@@ -35,12 +35,6 @@ def requested_start(request: HeatmapRequest) -> WarmStart | None:
     return start
 
 
-def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
-    """The earlier release at a path; None without a path. Raises RequestError unless it fits the grid."""
-    if path is None:
-        return None
-    try:
-        release = open_release(path)
-        return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE, MAX_CELLS), grid)
-    except RequestError as error:
-        raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
+def start_of(release: Release, grid: Grid) -> WarmStart:
+    """The map of an earlier release. Raises RequestError unless it fits the grid."""
+    return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE, MAX_CELLS), grid)

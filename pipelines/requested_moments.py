@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns, ValueRange
@@ -19,20 +20,36 @@ from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.value_encoding import Values
-from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.published_release import open_start
 from sfumato.transforms.zones.zone_file import read_zones
 
 
-def check_moments(request: MomentsRequest) -> None:
-    """Raises RequestError where options contradict each other, or cannot be used."""
-    if request.trust == Trust.CENTRAL:
-        requested_sums(request)
-    else:
-        requested_moments(request)
+@dataclass(frozen=True)
+class RequestedMoments:
+    """Moments whose options do not contradict each other.
+
+    Attributes:
+        values: the columns, the groups, and the form of users' reports.
+        plan: the statistics and their budget.
+        grouping: the groups; None without groups.
+        meter: of users' reports: the bits that a user may send.
+        prior: of users' reports: the earlier release that they start from.
+    """
+
+    values: Values
+    plan: MomentsPlan | CentralMomentsPlan
+    grouping: Grouping | None = None
+    meter: PrivacyMeter | None = None
+    prior: PriorRelease | None = None
 
 
-def requested_sums(request: MomentsRequest) -> tuple[Values, CentralMomentsPlan, Grouping | None]:
-    """Values, plan and groups of a request of a trusted curator. Raises RequestError."""
+def requested_moments(request: MomentsRequest) -> RequestedMoments:
+    """What a request of moments asks for. Raises RequestError."""
+    return _sums(request) if request.trust == Trust.CENTRAL else _reports(request)
+
+
+def _sums(request: MomentsRequest) -> RequestedMoments:
+    """Sums of a trusted curator."""
     assert request.epsilon is not None
     grouping = grouping_of(request)
     values = Values(_columns(request), None, None if grouping is None else grouping.groups)
@@ -47,7 +64,7 @@ def requested_sums(request: MomentsRequest) -> tuple[Values, CentralMomentsPlan,
         second_span=_second_span(request),
         has_second=request.second_column is not None,
     )
-    return values, plan, grouping
+    return RequestedMoments(values, plan, grouping)
 
 
 def _second_span(request: MomentsRequest) -> ValueRange | None:
@@ -64,15 +81,18 @@ def _second_span(request: MomentsRequest) -> ValueRange | None:
     return ValueRange(form.low, form.high)
 
 
-def requested_moments(
-    request: MomentsRequest,
-) -> tuple[Values, MomentsPlan, PrivacyMeter, Grouping | None, PriorRelease | None]:
-    """Values, plan, meter, groups and earlier release of a request of users' reports. Raises RequestError."""
+def _reports(request: MomentsRequest) -> RequestedMoments:
+    """Users' own reports."""
     form, second, grouping = form_of(request), second_form_of(request), grouping_of(request)
     values = Values(_columns(request), form, None if grouping is None else grouping.groups, second)
     # Thresholds err less about products, but say too little of large ones: their intervals are mostly useless.
     needs_bits = grouping is not None or request.warm_start is not None or second is not None
-    prior = open_prior(request.warm_start, request.column, form)
+    prior = None
+    if request.warm_start is not None:
+        prior = open_start(
+            request.warm_start,
+            lambda one: PriorRelease.from_release(one.manifest, one.arrow_table(BITS_FILE), request.column, form),
+        )
     release_epsilon = request.group_epsilon
     plan = MomentsPlan(
         form=form,
@@ -89,7 +109,7 @@ def requested_moments(
     meter = PrivacyMeter(plan.response)
     if prior is not None:
         _check_prior(request, plan, prior)
-    return values, plan, meter, grouping, prior
+    return RequestedMoments(values, plan, grouping, meter, prior)
 
 
 def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease) -> None:
@@ -178,14 +198,3 @@ def _columns(request: MomentsRequest) -> ValueColumns:
         request.longitude_column if on_map else None,
         request.second_column,
     )
-
-
-def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease | None:
-    """The earlier release at a path; None without a path. Raises RequestError unless it fits."""
-    if path is None:
-        return None
-    try:
-        release = open_release(path)
-        return PriorRelease.from_release(release.manifest, release.arrow_table(BITS_FILE), column, form)
-    except RequestError as error:
-        raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None

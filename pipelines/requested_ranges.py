@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ranges import Boxes, Sizes
+from sfumato.schemas.ranges import Sizes
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
 from sfumato.transforms.ranges.ranges_request import RangesRequest
@@ -14,18 +14,15 @@ from sfumato.transforms.ranges.tuner import open_tuner
 _LEARNING = ("auto", "snh")
 
 
-def check_ranges(request: RangesRequest) -> None:
-    """Raises RequestError where options contradict each other, but for what only the squares of a workload show."""
-    if request.release is None:
-        requested_ranges(request)
+def requested_ranges(request: RangesRequest) -> RangesPlan | None:
+    """The plan of a request, with the path of its workload; None for a model of a published heatmap.
 
-
-def requested_ranges(request: RangesRequest, workload: Boxes | None = None) -> RangesPlan:
-    """The plan of a request, with the squares of its workload. Raises RequestError."""
+    Raises RequestError.
+    """
+    if request.release is not None:
+        return None
     assert request.region is not None
     given = request.method_options()
-    if workload is not None:
-        given["workload"] = workload
     if "tuner" in given:
         given["tuner"] = open_tuner(given["tuner"])
     counting = HeatmapParameters(**request.counting(), **request.given(("depth",)))

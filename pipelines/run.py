@@ -22,19 +22,21 @@ class Job:
 
     Attributes:
         summary: one line of help.
-        request: the request class, as MODULE:NAME within the package.
-        run: the function that runs it, likewise. It takes the request and, for a RunnerOptions request, also the
-            RunnerSettings (or Beam's options, see beam_arguments). It returns the exit status.
-        check: a function of the request, likewise, that raises RequestError if its options contradict each other. It
-            does not import Beam.
-        release: the ReleaseJob of a job that publishes a release, likewise; None for other jobs.
+        request: the request class, as MODULE:NAME within the package, as the three below.
+        run: the function that runs it. It takes the request and, for a RunnerOptions request, also the RunnerSettings
+            (or Beam's options, see beam_arguments) and what `resolve` returned. It returns the exit status. None: the
+            release is made and published.
+        resolve: a function of the request that returns what it asks for, once, before Beam is imported. It raises
+            RequestError if options contradict each other, or a file that they name cannot be used.
+        release: the ReleaseJob of a job that publishes a release, made of the request and what `resolve` returned; None
+            for other jobs.
         beam_arguments: whether `run` makes runners itself, and takes Beam's options.
     """
 
     summary: str
     request: str
-    run: str
-    check: str | None = None
+    run: str | None = None
+    resolve: str | None = None
     release: str | None = None
     beam_arguments: bool = False
 
@@ -58,14 +60,12 @@ JOBS = {
     "heatmap": Job(
         "publish a differentially private heatmap of location logs",
         "transforms.heatmap.heatmap_request:HeatmapRequest",
-        "pipelines.heatmap:run",
-        "pipelines.requested_heatmap:requested_start",
+        resolve="pipelines.requested_heatmap:requested_start",
         release="pipelines.heatmap:HeatmapJob",
     ),
     "zones": Job(
         "publish how many users are in each of a list of public zones, such as tracts",
         "schemas.requests.zones_request:ZonesRequest",
-        "pipelines.zones:run",
         release="pipelines.zones:ZonesJob",
     ),
     "zones --release": Job(
@@ -76,43 +76,38 @@ JOBS = {
     "histogram": Job(
         "publish how many users hold each category or visit each map cell, by a sample or with noise",
         "schemas.requests.sampled_counts:HistogramRequest",
-        "pipelines.histogram:run",
-        "pipelines.requested_counts:requested_histogram",
+        resolve="pipelines.requested_counts:requested_histogram",
         release="pipelines.histogram:HistogramJob",
     ),
     "hotspots": Job(
         "publish popular places, words or codes, level by level, by a sample or with noise",
         "schemas.requests.sampled_counts:HotspotsRequest",
-        "pipelines.hotspots:run",
-        "pipelines.requested_counts:requested_hotspots",
+        resolve="pipelines.requested_counts:requested_hotspots",
         release="pipelines.hotspots:HotspotsJob",
     ),
     "quantiles": Job(
         "publish the distribution of a number over users: quantiles and range counts",
         "schemas.requests.sampled_counts:QuantilesRequest",
-        "pipelines.quantiles:run",
-        "pipelines.requested_counts:requested_quantiles",
+        resolve="pipelines.requested_counts:requested_quantiles",
         release="pipelines.quantiles:QuantilesJob",
     ),
     "moments": Job(
         "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
         "schemas.requests.moments_request:MomentsRequest",
-        "pipelines.moments:run",
-        "pipelines.requested_moments:check_moments",
+        resolve="pipelines.requested_moments:requested_moments",
         release="pipelines.moments:MomentsJob",
     ),
     "flows": Job(
         "publish origin-destination flows: how many trips lead from one place to another",
         "schemas.requests.flows_request:FlowsRequest",
-        "pipelines.flows:run",
-        "pipelines.requested_flows:requested_flows",
+        resolve="pipelines.requested_flows:requested_flows",
         release="pipelines.flows:FlowsJob",
     ),
     "ranges build": Job(
         "publish a private model that answers how many users are in any square",
         "transforms.ranges.ranges_request:RangesRequest",
         "pipelines.ranges_build:run",
-        "pipelines.requested_ranges:check_ranges",
+        resolve="pipelines.requested_ranges:requested_ranges",
         release="pipelines.ranges_build:RangesJob",
     ),
     "ranges answer": Job(
@@ -157,7 +152,7 @@ JOBS = {
         "pipelines.releases_remove:run",
     ),
     "doctor": Job(
-        "check the machine, the runner, the key, the ledger and the storage before a run",
+        "make the checks of a run in advance: runner, key, ledger, clock and open ports",
         "schemas.requests.commands:DoctorRequest",
         "pipelines.doctor:run",
         beam_arguments=True,
@@ -219,16 +214,18 @@ def columns_of(request: Request) -> Columns:
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
     """Runs a request and returns its exit status. beam_arguments: Beam's options, if `runner` is None."""
     job = JOBS[request.COMMAND]
-    if job.check is not None:
-        _load(job.check)(request)
-    run = _load(job.run)
+    resolved = () if job.resolve is None else (_load(job.resolve)(request),)
     if not isinstance(request, RunnerOptions):
-        return int(run(request))
+        return int(_load(job.run)(request))
     if job.beam_arguments:
-        return int(run(request, tuple(beam_arguments)))
+        return int(_load(job.run)(request, tuple(beam_arguments)))
     if runner is None:
         runner = _load("pipelines.runner_settings:settings_of")(request, beam_arguments)
-    return int(run(request, runner))
+    if job.run is not None:
+        return int(_load(job.run)(request, runner, *resolved))
+    release = _load(job.release)
+    _load("pipelines.job:run_release")(release(request, *resolved) if resolved else release.of(request), runner)
+    return 0
 
 
 def _load(path: str | None) -> Any:

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.pipelines.requested_counts import RequestedCount
-from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.requests.sampled_counts import SampledRequest
@@ -119,12 +118,6 @@ class SampledJob(ReleaseJob):
             | "Assemble" >> beam.Map(lambda result: assemble(result, kind(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
-
-
-def run_sampled(job: SampledJob, settings: RunnerSettings) -> int:
-    """Runs a job to the end. Raises RequestError or DataError."""
-    run_release(job, settings)
-    return 0
 
 
 def limits(inputs: Inputs) -> CountOptions:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, Cost
@@ -30,7 +29,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant
-from sfumato.transforms.zones.zone_file import Zones, index_zones, read_zones
+from sfumato.transforms.zones.zone_file import Zones, zones_of
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 from sfumato.transforms.zones.zones_release import zones_files
@@ -58,7 +57,9 @@ class ZonesJob(ReleaseJob):
     @classmethod
     def of(cls, request: ZonesRequest) -> ZonesJob:
         """The job of a request. Raises RequestError where its zones cannot be used, or counted with these options."""
-        job = cls(request, _zones_of(request))
+        levels = request.level_columns if request.index is None else ()
+        zones = zones_of(request.zones, levels[0] if levels else None, request.index, request.region, levels)
+        job = cls(request, zones)
         if min(map(len, job.zones.ids_of_levels)) > MAX_SHOWN:
             raise RequestError(
                 f"zones: {len(job.zones):,} zones, and a page shows {MAX_SHOWN:,} of a level; give --levels with a "
@@ -157,19 +158,3 @@ class ZonesJob(ReleaseJob):
             | "Assemble" >> beam.Map(assemble)  # {name: content}
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
-
-
-def _zones_of(request: ZonesRequest) -> Zones:
-    """The zones of the request's file or index. Raises RequestError."""
-    if request.index is not None and request.region is not None:
-        name, resolution = request.index
-        return index_zones(name, resolution, request.region)
-    assert request.zones is not None
-    levels = request.level_columns
-    return read_zones(request.zones, levels[0], levels)
-
-
-def run(request: ZonesRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Raises RequestError or DataError."""
-    run_release(ZonesJob.of(request), settings)
-    return 0

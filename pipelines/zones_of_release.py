@@ -8,9 +8,9 @@ import sys
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.release_zones_request import ReleaseZonesRequest
 from sfumato.transforms.files import is_remote, write_file
-from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.zones.release_zones import SUFFIXES, check_heatmap, table_bytes, zones_of_release
-from sfumato.transforms.zones.zone_file import Zones, index_zones, read_zones
+from sfumato.transforms.zones.zone_file import zones_of
 
 
 def run(request: ReleaseZonesRequest) -> int:
@@ -21,7 +21,8 @@ def run(request: ReleaseZonesRequest) -> int:
     if not request.overwrite and not is_remote(request.output) and os.path.lexists(request.output):
         raise RequestError(f"output: {request.output} exists already; name another, or give --overwrite")
     release = open_release(request.release)
-    table = zones_of_release(release, _zones_of(request, release))
+    region = check_heatmap(release).region
+    table = zones_of_release(release, zones_of(request.zones, request.id_column, request.index, region))
     try:
         write_file(request.output, table_bytes(table, suffix))
     except OSError as error:
@@ -30,13 +31,3 @@ def run(request: ReleaseZonesRequest) -> int:
     left = f"; {outside:,} outside the map have none" if outside else ""
     sys.stdout.write(f"{request.output}: users of {table.num_rows - outside:,} zones, 95% intervals{left}\n")
     return 0
-
-
-def _zones_of(request: ReleaseZonesRequest, release: Release) -> Zones:
-    """The zones of the request's file or index, for a heatmap. Raises RequestError."""
-    grid = check_heatmap(release)
-    if request.index is None:
-        assert request.zones is not None
-        assert request.id_column is not None
-        return read_zones(request.zones, request.id_column)
-    return index_zones(*request.index, grid.region)

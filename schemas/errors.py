@@ -75,3 +75,14 @@ class TooFewUsersError(NotAdmittedError):
     """The noisy user count is below the required minimum. A later attempt may succeed, as with NotReadyError."""
 
     exit_code = NotReadyError.exit_code
+
+
+def shown(value: object) -> str:
+    """Returns a value for a message: numbers as they are, text in quotes, both cut if they are long."""
+    try:
+        if isinstance(value, tuple):
+            value = ",".join(map(str, value))
+        text = f"{value}" if isinstance(value, int | float) else repr(value)
+    except ValueError:
+        return "an integer of thousands of digits"
+    return text if len(text) <= 120 else f"{text[:100]}..."

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, shown
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.trust import Trust
 
@@ -47,13 +47,13 @@ def parse_amount(name: str, value: float | str | Decimal) -> Decimal:
         text = str(value).strip()
         found = Decimal(text)
     except (InvalidOperation, ValueError):  # ValueError: an integer of thousands of digits
-        raise RequestError(f"{name}: must be a number, got {_short(value)}") from None
+        raise RequestError(f"{name}: must be a number, got {shown(value)}") from None
     if not found.is_finite() or found < 0:
-        raise RequestError(f"{name}: must be a finite number, 0 or more, got {_short(value)}")
+        raise RequestError(f"{name}: must be a finite number, 0 or more, got {shown(value)}")
     if not _AMOUNT.fullmatch(text) or len(found.as_tuple().digits) > _DIGITS:
-        raise RequestError(f"{name}: must be a number of at most {_DIGITS} digits, got {_short(value)}")
+        raise RequestError(f"{name}: must be a number of at most {_DIGITS} digits, got {shown(value)}")
     if found and not _SMALLEST <= found <= _LARGEST:
-        raise RequestError(f"{name}: must be 0, or from {_SMALLEST} to {_LARGEST:f}, got {_short(value)}")
+        raise RequestError(f"{name}: must be 0, or from {_SMALLEST} to {_LARGEST:f}, got {shown(value)}")
     return found.normalize()
 
 
@@ -64,17 +64,8 @@ def dataset_name(value: str) -> str:
 
 def _name(field: str, value: str) -> str:
     if not (isinstance(value, str) and NAME.fullmatch(value)):
-        raise RequestError(f"{field}: letters, digits, - and _ only, 100 at most; got {_short(value)}")
+        raise RequestError(f"{field}: letters, digits, - and _ only, 100 at most; got {shown(value)}")
     return value
-
-
-def _short(value: object) -> str:
-    """Returns a value's text for a message, shortened."""
-    try:
-        text = repr(value)
-    except ValueError:
-        return "an integer of thousands of digits"
-    return text if len(text) <= 120 else f"{text[:100]}..."
 
 
 def format_amount(value: Decimal) -> str:
@@ -104,9 +95,9 @@ class Limit:
         if not (self.delta < 1):
             raise RequestError(f"budget: delta must be below 1, got {self.delta}")
         if not 1 <= self.days <= _MAX_DAYS:
-            raise RequestError(f"budget: a window has 1 to {_MAX_DAYS} days, got {_short(self.days)}")
+            raise RequestError(f"budget: a window has 1 to {_MAX_DAYS} days, got {shown(self.days)}")
         if self.adjacency not in ADJACENCIES:
-            raise RequestError(f"budget: adjacency: one of {', '.join(ADJACENCIES)}; got {_short(self.adjacency)}")
+            raise RequestError(f"budget: adjacency: one of {', '.join(ADJACENCIES)}; got {shown(self.adjacency)}")
 
     @classmethod
     def from_numbers(cls, epsilon: float | str, delta: float | str, days: int, adjacency: str = ADD_OR_REMOVE) -> Limit:
@@ -119,7 +110,7 @@ class Limit:
         found = _LIMIT.fullmatch(text.strip())
         if not found:
             raise RequestError(
-                f"budget: write EPSILON/DAYSd or EPSILON:DELTA/DAYSd, such as 10/365d; got {_short(text)}"
+                f"budget: write EPSILON/DAYSd or EPSILON:DELTA/DAYSd, such as 10/365d; got {shown(text)}"
             )
         adjacency = found["adjacency"] or ADD_OR_REMOVE
         return cls.from_numbers(found["epsilon"], found["delta"] or "0", int(found["days"]), adjacency)
@@ -156,7 +147,7 @@ def parse_day(name: str, text: str) -> date:
             raise ValueError
         found = date.fromisoformat(text)
     except ValueError:
-        raise RequestError(f"{name}: write a date as YYYY-MM-DD, got {_short(text)}") from None
+        raise RequestError(f"{name}: write a date as YYYY-MM-DD, got {shown(text)}") from None
     if not _YEARS[0] <= found.year <= _YEARS[1]:
         raise RequestError(f"{name}: must be a day of the years {_YEARS[0]} to {_YEARS[1]}, got {text}")
     return found
@@ -276,9 +267,9 @@ class Charge:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
         _name("release_id", self.release_id)
         if self.adjacency not in ADJACENCIES:
-            raise RequestError(f"adjacency: one of {', '.join(ADJACENCIES)}; got {_short(self.adjacency)}")
+            raise RequestError(f"adjacency: one of {', '.join(ADJACENCIES)}; got {shown(self.adjacency)}")
         if self.trust not in tuple(Trust):
-            raise RequestError(f"trust: one of {', '.join(Trust)}; got {_short(self.trust)}")
+            raise RequestError(f"trust: one of {', '.join(Trust)}; got {shown(self.trust)}")
         if not all(_FILE.fullmatch(one) for one in self.files):
             raise RequestError("files: digests of 32 hexadecimal digits")
         if not (self.epsilon.is_finite() and self.epsilon > 0):
@@ -298,7 +289,7 @@ class Charge:
 
 def _check_bits(bits: int | None) -> None:
     if bits is not None and not (type(bits) is int and 1 <= bits <= _MAX_BITS):
-        raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {_short(bits)}")
+        raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {shown(bits)}")
 
 
 @dataclass(frozen=True)

@@ -52,3 +52,16 @@ def bisect_integers(holds: Callable[[int], bool], inside: int, outside: int) -> 
         middle = (inside + outside) // 2
         inside, outside = (middle, outside) if holds(middle) else (inside, middle)
     return inside
+
+
+def bisect_each_integer(
+    holds: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
+    inside: NDArray[np.int64],
+    outside: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """`bisect_integers` of n brackets at a time: int64[n] -> bool[n] for the condition, int64[n] for the ends."""
+    while (is_open := np.abs(outside - inside) > 1).any():
+        middle = (inside + outside) // 2
+        held = holds(middle)
+        inside, outside = np.where(is_open & held, middle, inside), np.where(is_open & ~held, middle, outside)
+    return inside

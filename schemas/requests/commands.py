@@ -134,13 +134,12 @@ class DoctorRequest(RunnerOptions):
     JOB: ClassVar[str] = "doctor"
     COMMAND: ClassVar[str] = "doctor"
     ABOUT: ClassVar[str] = (
-        "Checks what a run needs: versions, runner, memory, temporary folder, key, ledger, clock, ports and storage. "
+        "Makes the checks of a run in advance: runner, temporary folder, ports, key, ledger and clock. "
         "Exit status: 0 all in order, or warnings; 1 a check failed."
     )
     EXAMPLE: ClassVar[str] = "--config refresh.yaml"
 
     config: str | None = option(None, "a refresh's YAML file, which names the rest", INPUT, common=True, metavar="FILE")
-    output: str | None = option(None, "folder of the releases, local or gs://", INPUT, common=True, metavar="FOLDER")
     key_file: str | None = option(None, "the key's file", KEY, common=True, metavar="FILE")
     key_secret: str | None = option(None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY)
     ledger: str | None = option(None, "an SQLite file, or gs://bucket/folder", LEDGER, common=True, metavar="LOCATION")
@@ -148,7 +147,7 @@ class DoctorRequest(RunnerOptions):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if self.config is not None and (given := self.given(("output", "key_file", "key_secret", "ledger"))):
+        if self.config is not None and (given := self.given(("key_file", "key_secret", "ledger"))):
             raise RequestError(f"{next(iter(given))}: the configuration names it; leave it or --config out")
         return self
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, PlainValidator, model_validator
 
 from sfumato.schemas.byte_sizes import parse_bytes
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, shown
 from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
 from sfumato.schemas.log_layout import DayRows, PartitionFilter
 from sfumato.schemas.rectangle import Region
@@ -25,7 +25,6 @@ from sfumato.schemas.requests.request_base import (
     Request,
     Several,
     option,
-    shown,
 )
 from sfumato.schemas.requests.time_zones import UTC, check_time_zone
 from sfumato.schemas.tile_server import tile_host

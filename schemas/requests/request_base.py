@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, shown
 
 # The groups of options in a help text, in their order.
 INPUT, PRIVACY, MAP, METHOD, PROTOCOL, COLUMNS, GROUPS, OUTPUT, KEY, LEDGER, RUN = HELP_GROUPS = (
@@ -158,17 +158,6 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """`; did you mean X?` with the nearest known name, empty where none is near."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def shown(value: Any) -> str:
-    """A value for a message: numbers as they are, text in quotes, both cut where they are long."""
-    try:
-        if isinstance(value, tuple):
-            value = ",".join(map(str, value))
-        text = f"{value}" if isinstance(value, int | float) else repr(value)
-    except ValueError:
-        return "an integer of thousands of digits"
-    return text if len(text) <= 120 else f"{text[:100]}..."
 
 
 def option_type(annotation: Any) -> Any:

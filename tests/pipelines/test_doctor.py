@@ -7,8 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
 from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from tests.keys import SECRET, write_key
 from tests.leaks import forms
-from tests.permissions import permissions_hold
-from tests.storage import BUCKET, Emulator, put, storage_emulator
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d")
@@ -73,23 +69,21 @@ def config_of(place: Path) -> tuple[str, str]:
 
 def test_all_is_in_order(place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_listening", lambda: iter(()))  # others may run engines on this machine
-    monkeypatch.setattr(doctor, "_MEMORY", (0, 0))
-    monkeypatch.setattr(doctor, "_DISK", (0, 0))
+    monkeypatch.setattr(doctor, "_DISK_GB", 0)
     found = run(*config_of(place))
     assert {check["state"] for check in found.values()} == {"ok"}
-    assert set(found) == {
-        *("versions", "runner", "memory", "temporary folder", "key", "ledger", "clock", "ports", "input", "output"),
-    }
+    assert set(found) == {"runner", "temporary folder", "ports", "key", "ledger", "clock"}
     assert not (place / "published").exists()
     assert open_ledger(str(place / "ledger.db")).history().entries == 2
 
 
-def test_a_line_a_check(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_a_check(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_listening", lambda: iter(()))
     (place / "key").chmod(0o644)
     assert cli.main(["doctor", "--key_file", str(place / "key"), "--ledger", str(place / "ledger.db")]) == 1
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert len(lines) == 8
+    assert len(lines) == 6
     assert all(line.startswith(("ok       ", "warning  ", "failed   ")) for line in lines)
     assert "checks failed: key" in shown.err
 
@@ -172,9 +166,9 @@ def test_a_clock_long_after_the_ledgers_newest_entry(place: Path, run: Doctor) -
     assert "400 days after" in found["text"]
 
 
-def _java(place: Path, version: str, status: int = 0) -> str:
-    java = place / f"java-{status}-{version.split()[-1][1:-1]}"
-    java.write_text(f"#!/bin/sh\necho '{version}' >&2\nexit {status}\n")
+def _java(place: Path) -> str:
+    java = place / "java"
+    java.write_text("#!/bin/sh\n")
     java.chmod(0o755)
     return f"--job_server_java_launcher={java}"
 
@@ -183,13 +177,11 @@ ENGINE = ("--runner_config", "flink")
 # Options of a job and of `doctor`, and words of the message; none if a job can start.
 ENGINES = {
     "no jar": (lambda place: ["--open_job_server", f"--flink_job_server_jar={place}/no.jar"], "`make flink-jar` makes"),
-    "old Java": (lambda place: ["--open_job_server", _java(place, 'openjdk version "1.8.0_392"')], "is Java 8"),
-    "broken Java": (lambda place: ["--open_job_server", _java(place, 'no "java"', 3)], "status 3"),
     "no Java": (lambda place: ["--open_job_server", "--job_server_java_launcher=/nowhere/java"], "there is no program"),
-    "others reach it": (lambda place: [_java(place, 'openjdk version "17.0.9"')], "could be reached by eth0"),
+    "others reach it": (lambda place: [_java(place)], "could be reached by eth0"),
     "nobody answers": (lambda _: ["--job_endpoint", "127.0.0.1:1"], "127.0.0.1:1"),
     "a wrong option": (lambda _: ["--no_such_option", "1"], "--no_such_option"),
-    "in order": (lambda place: ["--open_job_server", _java(place, 'openjdk version "17.0.9"')], ""),
+    "in order": (lambda place: ["--open_job_server", _java(place)], ""),
 }
 
 
@@ -211,12 +203,6 @@ def test_an_engine_is_judged_as_a_job_would(
     assert capsys.readouterr().err.startswith(expected)
 
 
-def test_a_job_server_that_would_be_downloaded(place: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SFUMATO_FLINK_JAR", raising=False)
-    found = run(*ENGINE, "--open_job_server", _java(place, 'openjdk version "17.0.9"'))["runner"]
-    assert (found["state"], "downloads" in found["text"]) == ("ok", True)
-
-
 def test_a_job_server_that_does_not_answer(run: Doctor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"127.0.0.1:{server.getsockname()[1]}"
@@ -225,22 +211,6 @@ def test_a_job_server_that_does_not_answer(run: Doctor) -> None:
 
 
 # --- the machine ---
-
-
-@pytest.mark.parametrize(
-    ("left", "state"), [(0, "warning"), (100_000_000, "failed"), (1_000_000_000, "warning"), (2_000_000_000, "ok")]
-)
-def test_the_memory_that_is_left(run: Doctor, monkeypatch: pytest.MonkeyPatch, left: int, state: str) -> None:
-    monkeypatch.setattr(doctor, "available_memory", lambda: left)
-    assert run()["memory"]["state"] == state
-
-
-def test_a_temporary_folder_that_is_not_there(tmp_path: Path, run: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    found = run()["temporary folder"]
-    assert found["state"] == "failed"
-    assert "cannot be written to" in found["text"]
 
 
 _SERVE = """
@@ -262,66 +232,6 @@ def test_a_server_of_an_engine_that_others_reach(run: Doctor, address: str, is_o
     assert (f"(process {server.pid}) on port {port}" in found["text"]) is is_open
 
 
-def test_a_package_that_is_too_old(tmp_path: Path) -> None:
-    """In a process of its own, whose first folder of packages has another version of one."""
-    folder = tmp_path / "pyarrow-9.0.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pyarrow\nVersion: 9.0.0\n")
-    code = f"""import sys
-from sfumato.pipelines.doctor import check_versions
-sys.path.insert(0, {str(tmp_path)!r})
-print(check_versions())"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "state='failed'" in done.stdout
-    assert "pyarrow 9.0.0 (needs >=18)" in done.stdout
-
-
-# --- storage ---
-
-
-def test_folders_that_are_not_there(place: Path, run: Doctor) -> None:
-    (place / "days").rmdir()
-    (place / "published").touch()
-    found = run(*config_of(place))
-    assert (found["input"]["state"], found["output"]["state"]) == ("failed", "failed")
-
-
-@pytest.mark.parametrize("name", ["dt=2026-11-18", "dt=2026-11-20/hours"])
-def test_a_days_folder_that_cannot_be_listed(place: Path, run: Doctor, name: str) -> None:
-    (place / "days" / "dt=2026-11-18").mkdir()
-    (place / "days" / "dt=2026-11-20" / "hours").mkdir(parents=True)
-    with permissions_hold():
-        assert run(*config_of(place))["input"]["state"] == "ok"
-        (place / "days" / name).chmod(0)
-        found = run(*config_of(place))["input"]
-    assert found["state"] == "failed"
-    assert str(place / "days" / name) in found["text"]
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with storage_emulator() as running:
-        yield running
-
-
-def test_a_bucket_is_listed_and_its_clock_compared(
-    emulator: Emulator, run: Doctor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(f"{BUCKET}/doctor/published/file", b"x")
-    open_ledger(f"{BUCKET}/doctor/ledger").set_limits("taxis", LIMITS)
-    options = ("--ledger", f"{BUCKET}/doctor/ledger", "--output", f"{BUCKET}/doctor/published")
-    found = run(*options)
-    assert {found[name]["state"] for name in ("ledger", "clock", "output")} == {"ok"}
-    assert "in order with the ledger and the storage" in found["clock"]["text"]
-    monkeypatch.setattr(
-        "http.server.BaseHTTPRequestHandler.date_time_string", lambda *_: "Fri, 01 Jan 2027 00:00:00 GMT"
-    )
-    found = run(*options)
-    assert found["clock"]["state"] == "failed"
-    assert "differs from the storage's" in found["clock"]["text"]
-    assert run("--ledger", "gs://no-such-bucket-here/ledger")["ledger"]["state"] == "failed"
-
-
 def test_a_configuration_stands_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", *config_of(place), "--output", "elsewhere"]) == 2
-    assert "output: the configuration names it" in capsys.readouterr().err
+    assert cli.main(["doctor", *config_of(place), "--ledger", "elsewhere"]) == 2
+    assert "ledger: the configuration names it" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.requested_heatmap import open_warm_start
+from sfumato.pipelines.requested_heatmap import start_of
 from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
@@ -40,8 +40,7 @@ def monday(logs: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("options", [{}, PAPER, {"trust": "central"}], ids=["default", "paper", "central"])
 def test_the_job_equals_the_oracle(logs: str, monday: Path, tmp_path: Path, options: dict[str, str]) -> None:
-    start = open_warm_start(str(monday), Grid(REGION, SMALL["depth"]))
-    assert start is not None
+    start = start_of(open_release(monday), Grid(REGION, SMALL["depth"]))
     parameters, out = heatmap_parameters("adaptive", {**SMALL, **options}), tmp_path / "state"
     paths = [file.path for file in match_files(logs)]
     coder = beam.coders.registry.get_coder(object)
@@ -57,8 +56,7 @@ def test_the_job_equals_the_oracle(logs: str, monday: Path, tmp_path: Path, opti
 
 def test_a_release_says_from_which_it_started_and_not_where_that_stood(logs: str, monday: Path, tmp_path: Path) -> None:
     assert cli.main(command(logs, tmp_path / "out", "--warm_start", str(monday), "--release_id", "tuesday")) == 0
-    release, before = open_release(tmp_path / "out"), open_warm_start(str(monday), Grid(REGION, 6))
-    assert before is not None
+    release, before = open_release(tmp_path / "out"), start_of(open_release(monday), Grid(REGION, 6))
     published = open_release(monday)
     assert np.array_equal(np.sort(before.estimate.counts), np.sort(published.cells["count"].to_numpy()))
     assert release.manifest["parameters"]["warm_start"] == {

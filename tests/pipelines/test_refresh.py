@@ -16,7 +16,8 @@ import pytest
 import yaml
 from apache_beam.io.filesystem import BeamIOError
 
-from sfumato.pipelines import cli, heatmap
+from sfumato.pipelines import cli
+from sfumato.pipelines import job as frame
 from sfumato.pipelines.refresh import read_config
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -430,15 +431,15 @@ def test_what_others_publish_meanwhile_is_no_stranger(place: Place, monkeypatch:
 def test_who_is_slower_resumes_what_the_faster_one_began(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts from an earlier release, which had not been published when the slower one looked, and is charged."""
 
-    def overtaken(request: Any, settings: Any) -> Any:
+    def overtaken(*arguments: Any) -> Any:
         if not (place.folder / "ledger.db").exists():
             monkeypatch.undo()
             assert place.refresh("--date", "2026-11-18") == 0
             place.crash("2026-11-19")
-        return real(request, settings)
+        return real(*arguments)
 
-    real = heatmap.run
-    monkeypatch.setattr(heatmap, "run", overtaken)
+    real = frame.run_release
+    monkeypatch.setattr(frame, "run_release", overtaken)
     assert place.refresh("--date", "2026-11-19") == 0
     assert place.release("2026-11-19").manifest["parameters"]["warm_start"]["release_id"] == "city-2026-11-18"
     assert place.entries == 5
@@ -503,7 +504,7 @@ def test_beams_options_are_passed_on(place: Place, tmp_path: Path) -> None:
     place.write(beam={"labels": ["a=1", "b=2"], "region": "europe-west1"}, runner_config="runner.yaml")
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.heatmap.run_release", lambda job, settings: seen.append(settings.options))
+        patch.setattr("sfumato.pipelines.job.run_release", lambda job, settings: seen.append(settings.options))
         assert place.refresh("--date", "2026-11-20") == 0
     told = seen[0].get_all_options()
     assert told["labels"] == ["a=1", "b=2"]

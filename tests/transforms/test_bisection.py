@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfumato.transforms.bisection import bisect, bisect_each, bisect_integers
+from sfumato.transforms.bisection import bisect, bisect_each, bisect_each_integer, bisect_integers
 
 
 @pytest.mark.parametrize(("inside", "outside"), [(0.0, 1.0), (1.0, 0.0)])
@@ -31,3 +31,10 @@ def test_integers_from_either_side() -> None:
     for border in range(1, 20):
         assert bisect_integers(lambda n, border=border: n < border, 0, 20) == border - 1
         assert bisect_integers(lambda n, border=border: n >= border, 20, 0) == border
+
+
+def test_bisect_each_integer_from_either_side() -> None:
+    borders = np.arange(1, 20)
+    first, last = np.zeros(19, dtype=np.int64), np.full(19, 20, dtype=np.int64)
+    assert (bisect_each_integer(lambda n: n < borders, first, last) == borders - 1).all()
+    assert (bisect_each_integer(lambda n: n >= borders, last, first) == borders).all()

@@ -16,11 +16,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.flows_request import MAX_TRIPS
 from sfumato.transforms.checks import check_integer
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH
-from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
-_ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users that admit a run
 _SPLIT_SHARE = 0.05  # of the tree's epsilon, for the decisions of one level
 MAX_SPLITS = 2
 MAX_START = 5  # 16^5 pairs are measured at once
@@ -57,7 +56,7 @@ class FlowPlan:
     @property
     def admission_rule(self) -> AdmissionRule:
         """The rule for the noisy counts of users that admit a run, with their cost."""
-        return AdmissionRule(epsilon=_ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction)
+        return AdmissionRule(epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction)
 
     @property
     def tree_epsilon(self) -> float:

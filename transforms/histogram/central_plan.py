@@ -14,11 +14,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.histogram.count_noise import CountNoise, choose_noise
 from sfumato.transforms.histogram.sampling_round import check_count
-from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
-_ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users that admit a run
 _LAST_SHARE = 0.96  # of the rounds' budget, for the last of several
 MAX_DENSE_ITEMS = 4**6  # up to so many public items, all of them are published
 _MAX_PUBLIC_ITEMS = 4**10
@@ -74,7 +73,7 @@ class CentralCountPlan:
     def admission_rule(self) -> AdmissionRule:
         """The rule for the noisy counts of all users that admit a run, with their cost."""
         return AdmissionRule(
-            epsilon=_ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
+            epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
         )
 
     @property

@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.bisection import bisect_integers
+from sfumato.transforms.bisection import bisect_each_integer, bisect_integers
 from sfumato.transforms.histogram.accountant import check_delta
 from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.privacy.budget import check_epsilon
@@ -172,14 +172,13 @@ class CountNoise:
         error = _LOW_ERROR if cut is None else 0.9 * _LOW_ERROR
         outside = np.full_like(distinct, -1 if self.threshold is None else 0)
         inside = np.maximum(distinct, outside + 1)  # at c = y the probability is above 2.5%
-        while ((gap := inside - outside) > 1).any():
-            middle = outside + gap // 2
-            published = self.survival(threshold - middle)
-            held = self.survival(distinct - middle) >= error * np.maximum(published, 1e-300)
-            held &= (gap > 1) & (published > 0)
-            inside = np.where(held, middle, inside)
-            outside = np.where(held, outside, middle)
-            outside = np.where(gap > 1, outside, inside - 1)
+
+        def is_likely(count: NDArray[np.int64]) -> NDArray[np.bool_]:
+            published = self.survival(threshold - count)
+            held = self.survival(distinct - count) >= error * np.maximum(published, 1e-300)
+            return np.asarray(held & (published > 0))
+
+        inside = bisect_each_integer(is_likely, inside, outside)
         if cut is not None:
             inside = np.maximum(inside, distinct - self._spread(0.1 * _LOW_ERROR * 2.0**-64))
         return inside[places], high

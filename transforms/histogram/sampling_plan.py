@@ -25,12 +25,11 @@ from sfumato.transforms.histogram.composition import rounds_delta
 from sfumato.transforms.histogram.optimal_sampling import choose_sampling
 from sfumato.transforms.histogram.paper_sampling import paper_sampling
 from sfumato.transforms.histogram.sampling_round import Sampling, check_count, check_rate, hidden_count
-from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 CONTACTS = ("everybody", "limited", "fixed")
-_ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users that admit a run
 _ADMISSION_RATE = 0.25  # sampling rate of these counts
 
 
@@ -129,7 +128,7 @@ class SamplePlan:
     def admission_rule(self) -> AdmissionRule:
         """The rule for the noisy counts of users that admit a run, with their cost."""
         return AdmissionRule(
-            epsilon=_ADMISSION_SHARE * self.epsilon,
+            epsilon=ADMISSION_SHARE * self.epsilon,
             max_bad_fraction=self.max_bad_fraction,
             population=self.population,
             sampling_rate=_ADMISSION_RATE,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.places import Places
+from sfumato.transforms.bisection import bisect_each_integer
 from sfumato.transforms.locations.spill import Spill, join, load
 
 _MAX_GROUP_SHIFT = 6
@@ -274,13 +275,8 @@ def starts_of_shards(
 
     By binary searches, so that few users' shards are computed. users: as for `shards_of`, at least one, ascending.
     """
-    low, high = np.zeros(len(shards), dtype=np.int64), np.full(len(shards), len(users), dtype=np.int64)
-    while (searching := low < high).any():
-        middle = (low + high) >> 1
-        below = shards_of(users[np.minimum(middle, len(users) - 1)], cohort, places) < shards
-        low = np.where(searching & below, middle + 1, low)
-        high = np.where(searching & ~below, middle, high)
-    return low
+    before, after = np.full(len(shards), -1, dtype=np.int64), np.full(len(shards), len(users), dtype=np.int64)
+    return 1 + bisect_each_integer(lambda at: shards_of(users[at], cohort, places) < shards, before, after)
 
 
 def keys_in_groups(

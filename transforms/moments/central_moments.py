@@ -18,12 +18,11 @@ from sfumato.transforms.moments.bernstein_sums import Array, ExactSums, coeffici
 from sfumato.transforms.moments.derived_statistics import value_range
 from sfumato.transforms.moments.statistic_kinds import MOMENT, check_pairs
 from sfumato.transforms.moments.tally import Block
-from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
 
-_ADMISSION_SHARE = 0.01  # of epsilon, for the two counts of users that admit a run
 _OUTSIDE_SHARE = 0.01  # for the two counts of users outside the range
 _RANGE_SHARE = 0.2  # for the range, where none is given: the table `shares` of benchmarks/moments_central.py
 _MIN_EPSILON = 1000 * MIN_NOISE_EPSILON
@@ -126,7 +125,7 @@ class CentralMomentsPlan:
     @cached_property
     def shares(self) -> dict[str, float]:
         """The epsilon of each part: admission, range, users outside the range, and the sums. They add up to epsilon."""
-        parts = {"admission": _ADMISSION_SHARE * self.epsilon}
+        parts = {"admission": ADMISSION_SHARE * self.epsilon}
         if self.finds_range:
             parts["range"] = _RANGE_SHARE * self.epsilon
         if self.degree:

@@ -28,12 +28,11 @@ from sfumato.transforms.moments.statistic_kinds import Means, Variance, check_pa
 from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies, with_noise
 from sfumato.transforms.moments.threshold_means import ThresholdEstimates
 from sfumato.transforms.moments.used_bits import UsedBits, above_threshold, posterior
-from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
-_ADMISSION_SHARE = 0.01  # of a release's epsilon, for the two counts of users that admit a run
 _MIN_EPSILON = 1000 * MIN_NOISE_EPSILON  # of a release, for each bit that a client reports
 _CODE_BITS = 64  # of both columns together
 
@@ -117,12 +116,12 @@ class MomentsPlan:
 
     def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
         """The rule for the two noisy counts of users that admit a run, with their share of the epsilon."""
-        return AdmissionRule((self.released_epsilon or 1.0) * _ADMISSION_SHARE, max_bad_fraction, min_users)
+        return AdmissionRule((self.released_epsilon or 1.0) * ADMISSION_SHARE, max_bad_fraction, min_users)
 
     @property
     def tally_epsilon(self) -> float | None:
         """The epsilon of all tallies together: the rest after the admission."""
-        return None if self.released_epsilon is None else self.released_epsilon * (1 - _ADMISSION_SHARE)
+        return None if self.released_epsilon is None else self.released_epsilon * (1 - ADMISSION_SHARE)
 
     @property
     def noise_stddev(self) -> float:

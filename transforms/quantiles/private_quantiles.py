@@ -15,7 +15,7 @@ from sfumato.transforms.histogram.curve import banded, check_shares, quantile, u
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.sampling_round import check_count
-from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule, NoisyUserCounts
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
@@ -25,7 +25,6 @@ from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS, HierarchyNois
 from sfumato.transforms.text_tables import TYPICAL_USERS
 
 METHODS = ("exponential", "hierarchical")
-_ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users that admit a run
 _CURVE_BITS = 11  # of a published curve
 
 
@@ -80,7 +79,7 @@ class QuantilesPlan:
     def admission_rule(self) -> AdmissionRule:
         """The rule for the noisy counts of all users that admit a run, with their cost."""
         return AdmissionRule(
-            epsilon=_ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
+            epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
         )
 
     @property

@@ -7,10 +7,10 @@ import io
 import json
 import os
 import textwrap
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ from sfumato.transforms.files import join, read_file
 if TYPE_CHECKING:
     import pandas as pd
 
+T = TypeVar("T")
 _PARQUET = ".parquet"
 _FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT, EVALUATION_FORMAT, CHANGES_FORMAT
 
@@ -356,6 +357,14 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
     if stated == REMOVAL_FORMAT:
         raise RequestError(f"{text}: this release was taken down: {manifest.get('reason')}")
     return Release(text, manifest, hashlib.sha256(content).hexdigest())
+
+
+def open_start(path: str, read: Callable[[Release], T]) -> T:
+    """Returns what `read` finds in the release that --warm_start names. Raises RequestError, which names the option."""
+    try:
+        return read(open_release(path))
+    except RequestError as error:
+        raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 
 
 def read_part(folder: str, name: str) -> bytes:

@@ -307,3 +307,19 @@ def _nested(path: str, names: Sequence[str], columns: Sequence[tuple[str, ...]])
 def _named(name: str, ids: Sequence[str]) -> str:
     shown = ", ".join(readable(str(one)) for one in ids[:_SHOWN])
     return f"{name} {shown}" + (f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else "")
+
+
+def zones_of(
+    path: str | None,
+    id_column: str | None,
+    index: tuple[str, int] | None,
+    region: Region | None,
+    levels: Sequence[str] = (),
+) -> Zones:
+    """Returns the zones of an index if it is given, otherwise those of the file. See `index_zones`, `read_zones`."""
+    if index is not None:
+        assert region is not None
+        return index_zones(*index, region)
+    assert path is not None
+    assert id_column is not None
+    return read_zones(path, id_column, levels)
