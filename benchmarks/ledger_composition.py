@@ -18,12 +18,12 @@ from dp_accounting.pld import privacy_loss_distribution
 
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.bisection import bisect
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, find_overrun, first_fit, spent_by_day
 from sfumato.transforms.privacy.mechanism import rho_for_delta
+from sfumato.transforms.statistics.bisection import bisect
 
 LIMITS = ("1:1e-6/30d", "10:1e-6/365d", "10:1e-9/365d", "3:1e-6/365d")
 USERS = 200_000

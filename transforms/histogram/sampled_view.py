@@ -52,7 +52,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.report.numbers import column_texts, coordinates, length, percent, plural
 from sfumato.transforms.report.scales import published_scale, uncertain
 from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems, table_section
-from sfumato.transforms.shrinkage import simultaneous_z
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.text_tables import significant
 
 _LISTED = 50  # cells in the list of the most crowded
