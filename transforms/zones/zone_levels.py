@@ -6,8 +6,8 @@ Shares. The finest level has enough of the budget for noise of at most MAX_FINES
 would have alone with the whole budget: some 80% of epsilon. So no level ever has a larger error than 1.25 times that of
 adding up the finest level alone. Of all divisions into units of half a per cent, that one is taken which has the least
 product over levels of the mean variance after constrained inference (`tree_least_squares`), for a tree in which all
-zones of a level have equally many children. A level whose sum of finer zones is about as good as a count of its own is not
-asked. Only the numbers of zones and the budget decide, which are public.
+zones of a level have equally many children. A level whose sum of finer zones is about as good as a count of its own is
+not asked. Only the numbers of zones and the budget decide, which are public.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ZoneLevels(Method):
         return ZoneEncoding(self.zones.level_names[level], zone_of_code, areas / areas.sum(), categories)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """Raises TypeError: zones are no cells of a quadtree. `zone_estimates` has their estimates."""
+        """Raises TypeError: zones are no cells of a quadtree. `tree_least_squares` has their estimates."""
         raise TypeError("zones have no map of a quadtree's cells")
 
 
