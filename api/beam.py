@@ -50,7 +50,7 @@ from sfumato.transforms.histogram.histogram_tables import cells_table as counted
 from sfumato.transforms.histogram.histogram_tables import items_table
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
 from sfumato.transforms.histogram.number_bins import NumberBins
-from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
 from sfumato.transforms.inputs.log_file import LogFile
@@ -208,7 +208,7 @@ class PrivateHistogram(beam.PTransform):
             counted = CellItems(LocationColumns(self.user_id), self._grid)
         admit = Admit(self._plan.admission_rule)
         key, files = _files_of_key(self.key, paths, counted.columns)
-        count = TrieHeavyHitters(counted, self._plan.sampling, key, admit=admit)
+        count = TrieHeavyHitters(Rounds(counted, key), self._plan.sampling, admit=admit)
         return files | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
 
 
@@ -268,15 +268,9 @@ class PrivateHotspots(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, files = _files_of_key(self.key, paths, LocationColumns(self.user_id))
-        count = TrieHeavyHitters(
-            CellItems(LocationColumns(self.user_id), self._grid),
-            self._plan.sampling,
-            key,
-            NumberPrefixes(4, self.depth),
-            self._levels,
-            self.top,
-            admit=Admit(self._plan.admission_rule),
-        )
+        cells = CellItems(LocationColumns(self.user_id), self._grid)
+        rounds = Rounds(cells, key, NumberPrefixes(4, self.depth), self._levels)
+        count = TrieHeavyHitters(rounds, self._plan.sampling, self.top, admit=Admit(self._plan.admission_rule))
         return files | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
 
 
@@ -327,14 +321,9 @@ class PrivateQuantiles(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, files = _files_of_key(self.key, paths, self._counted.columns)
-        count = TrieHeavyHitters(
-            self._counted,
-            self._plan.sampling,
-            key,
-            NumberPrefixes(2, _QUANTILE_BITS),
-            spread_levels(_QUANTILE_BITS, _QUANTILE_LEVELS),
-            admit=Admit(self._plan.admission_rule),
-        )
+        levels = spread_levels(_QUANTILE_BITS, _QUANTILE_LEVELS)
+        rounds = Rounds(self._counted, key, NumberPrefixes(2, _QUANTILE_BITS), levels)
+        count = TrieHeavyHitters(rounds, self._plan.sampling, admit=Admit(self._plan.admission_rule))
         return files | "Count" >> count | "Rows" >> beam.FlatMap(_quantile_rows, *self.range, self.quantiles)
 
 
