@@ -25,12 +25,11 @@ from sfumato.schemas.views import (
     Geography,
     Layer,
     MapBody,
-    Measure,
     PageView,
     Section,
     Table,
 )
-from sfumato.transforms.flows.zone_flow_view import ZoneRows
+from sfumato.transforms.flows.zone_flow_view import ZoneRows, trips_measure
 from sfumato.transforms.report.numbers import coordinates, length, plural
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, alarm, chips, facts, get, guarantee, problems
@@ -166,18 +165,8 @@ def _map(rows: _Table, grid: Grid, manifest: Manifest) -> MapBody:
     areas = area_km2(*grid.bounds(x, y, np.full(len(kept), level)))
     for title, *columns in sums:
         value, low, high = (column[kept] for column in columns)
-        measures.append(
-            Measure(
-                name=title,
-                kind="count",
-                unit="trips",
-                value=np.round(value, 1).tolist(),
-                low=np.round(low, 1).tolist(),
-                high=np.round(high, 1).tolist(),
-                uncertain=(low <= 0).tolist(),
-                scale=density_scale(value / areas, low, f"{title.lower()} per km²"),
-            )
-        )
+        scale = density_scale(value / areas, low, f"{title.lower()} per km²")
+        measures.append(trips_measure(title, value, low, high, scale))
     nodes = np.array([_node(a, b, level) for a, b in zip(x.tolist(), y.tolist(), strict=True)], dtype=np.uint64)
     wide, tall = ground_metres(grid.region)
     layer = Layer(

@@ -12,7 +12,7 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.flow_tables import FlowTable
 from sfumato.schemas.known_digits import not_negative, with_interval
 from sfumato.schemas.region import Region, area_km2, ground_metres
-from sfumato.schemas.views import Bounds, Fact, Layer, MapBody, Measure, Section, Table
+from sfumato.schemas.views import Bounds, Fact, Layer, MapBody, Measure, Scale, Section, Table
 from sfumato.transforms.heatmap.count_measures import simultaneous_deviations
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.scales import density_scale
@@ -89,16 +89,7 @@ class ZoneRows:
             np.bincount(zone[listed], one[listed], len(areas)).astype(np.float64)
             for one in (self.trips, self.low, self.high)
         )
-        return Measure(
-            name=title,
-            kind="count",
-            unit="trips",
-            value=np.round(value, 1).tolist(),
-            low=np.round(low, 1).tolist(),
-            high=np.round(high, 1).tolist(),
-            uncertain=(low <= 0).tolist(),
-            scale=density_scale(value / areas, low, "trips per km²"),
-        )
+        return trips_measure(title, value, low, high, density_scale(value / areas, low, "trips per km²"))
 
     def sections(self, manifest: Manifest, reading: str) -> list[Section]:
         """The report."""
@@ -154,3 +145,19 @@ class ZoneRows:
             numeric=[False, True, False],
         )
         return Section(title="Where most trips begin", table=table)
+
+
+def trips_measure(
+    title: str, value: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], scale: Scale
+) -> Measure:
+    """Returns numbers of trips by place, with the ends of their intervals, as a measure of a map."""
+    return Measure(
+        name=title,
+        kind="count",
+        unit="trips",
+        value=np.round(value, 1).tolist(),
+        low=np.round(low, 1).tolist(),
+        high=np.round(high, 1).tolist(),
+        uncertain=(low <= 0).tolist(),
+        scale=scale,
+    )

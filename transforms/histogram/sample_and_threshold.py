@@ -285,7 +285,8 @@ class CountRounds(beam.PTransform):
             | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))
         )  # PCollection[UserCounts]
         users = (marked_users, counted[_ADMISSION_USERS]) | "AllUserCounts" >> beam.Flatten()  # PCollection[UserCounts]
-        admitting = AdmitUsers(admit, key, sampler and sampler.drawn_nobody, SAMPLED_USERS)
+        nobody = None if sampler is None else sampler.drawn_nobody
+        admitting = AdmitUsers(admit, key, nobody, SAMPLED_USERS)
         admitted = (users, rows) | "AdmitUsers" >> admitting  # PCollection[NoisyUserCounts | None]
         return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))  # PCollection[CountedRounds]
 

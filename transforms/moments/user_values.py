@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -12,6 +13,7 @@ from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_batches, read_bundle
 from sfumato.transforms.locations.read import AdmitUsers, BoundGroups, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.value_encoding import (
     EncodedValues,
     Values,
@@ -74,27 +76,54 @@ class OneRecordPerUser:
             yield len(block), pack(block, self.spill)
 
 
-def read_user_values(
-    paths: beam.PCollection, values: Values, key: RunKey, spill: Spill, admit: Admit
-) -> tuple[beam.PCollection, beam.PCollection]:
-    """Paths of logs -> (stored blocks with one client a user, NoisyUserCounts once the run is admitted).
+class UserValuesTransform(beam.PTransform):
+    """Base of transforms from paths of logs to moments. One record of each user counts, or each row is a user.
 
-    Without a column of user ids, each row is a user.
+    Args:
+        values: encodes batches. Without a column of user ids, each row is a user.
+        key: of the run; use each key for one input, once.
+        metadata: binds the key, with the columns and the groups. Queries for other bits with the same randomised
+            response would reveal more than one bit of a client.
+        grouping: the groups; None for everybody together.
+        spill: a folder for blocks between stages (see Spill).
+        admit: decides from noisy counts of users whether the run goes on.
 
     Raises:
-        DataError: a file is damaged.
+        DataError: when the pipeline runs. A file is damaged.
         NotAdmittedError: see Admit.
     """
-    # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
-    records, rows = paths | "Read" >> ReadLogs(ValueEncoding(values, key, spill))
-    if values.columns.user_id is None:
-        # The reshuffle keeps the blocks, so that no later stage reads the files again.
-        blocks = records | "Blocks" >> beam.Values() | "KeepBlocks" >> beam.Reshuffle()  # PCollection[bytes]
-        users = rows | "RowsAreUsers" >> beam.Map(_rows_as_users)  # PCollection[UserCounts]
-    else:
-        # PCollection[bytes], PCollection[UserCounts]
-        blocks, users = records | "BoundUsers" >> BoundGroups(OneRecordPerUser(values, key, spill))
-    return blocks, (users, rows) | "AdmitUsers" >> AdmitUsers(admit, key)  # PCollection[NoisyUserCounts]
+
+    def __init__(
+        self,
+        values: Values,
+        key: RunKey,
+        metadata: dict[str, Any],
+        grouping: Grouping | None,
+        spill: Spill | str | None,
+        admit: Admit,
+    ):
+        super().__init__()
+        groups = None if grouping is None else [grouping.stated(), list(grouping.groups.names())]
+        self._key = key.narrowed({**metadata, "columns": asdict(values.columns), "groups": groups})
+        self._values = values
+        self._grouping = grouping
+        self._rows = 1 if grouping is None else grouping.tally_rows
+        self._spill = Spill.of(spill)
+        self._admit = admit
+
+    def read(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        """Returns stored blocks with one client a user, and the NoisyUserCounts once the run is admitted."""
+        values, key, spill = self._values, self._key, self._spill
+        # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
+        records, rows = paths | "Read" >> ReadLogs(ValueEncoding(values, key, spill))
+        if values.columns.user_id is None:
+            # The reshuffle keeps the blocks, so that no later stage reads the files again.
+            blocks = records | "Blocks" >> beam.Values() | "KeepBlocks" >> beam.Reshuffle()  # PCollection[bytes]
+            users = rows | "RowsAreUsers" >> beam.Map(_rows_as_users)  # PCollection[UserCounts]
+        else:
+            # PCollection[bytes], PCollection[UserCounts]
+            blocks, users = records | "BoundUsers" >> BoundGroups(OneRecordPerUser(values, key, spill))
+        return blocks, (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, key)  # PCollection[NoisyUserCounts]
 
 
 def _rows_as_users(rows: RowCounts) -> UserCounts:
