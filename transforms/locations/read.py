@@ -271,8 +271,8 @@ class AdmitUsers(beam.PTransform):
         return (
             users.pipeline
             | "Once" >> beam.Create([None])
-            # Side inputs are complete before this step starts. So all input was read, decoded and bounded before the
-            # charge: a damaged file costs nothing, and nobody sees from the ledger how far a run came.
+            # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
+            # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
             | "Admit" >> beam.Map(self._admitted, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows))
         )
 
