@@ -50,7 +50,7 @@ from sfumato.transforms.histogram.histogram_tables import cells_table as counted
 from sfumato.transforms.histogram.histogram_tables import items_table
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
 from sfumato.transforms.histogram.number_bins import NumberBins
-from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
 from sfumato.transforms.inputs.log_file import LogFile
@@ -216,11 +216,18 @@ def _sample_plan(epsilon: float, delta: float, items: int | None, rounds: int = 
 
 
 def _count(
-    paths: beam.PCollection, given: RunKey | None, plan: SamplePlan, counted: Items, *tree: Any
+    paths: beam.PCollection,
+    given: RunKey | None,
+    plan: SamplePlan,
+    counted: Items,
+    prefixes: NumberPrefixes | None = None,
+    levels: tuple[int, ...] = (),
+    top: int | None = None,
 ) -> beam.PCollection:
-    """Counts items by sample and threshold: a Trie. tree: of a search, see TrieHeavyHitters."""
+    """Counts items by sample and threshold: a Trie. prefixes, levels and top: of a search, see TrieHeavyHitters."""
     key, files = _files_of_key(given, paths, counted.columns)
-    return files | "Count" >> TrieHeavyHitters(counted, plan.sampling, key, *tree, admit=Admit(plan.admission_rule))
+    rounds = Rounds(counted, key) if prefixes is None else Rounds(counted, key, prefixes, levels)
+    return files | "Count" >> TrieHeavyHitters(rounds, plan.sampling, top, admit=Admit(plan.admission_rule))
 
 
 def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:

@@ -69,7 +69,7 @@ class Release(published_release.Release):
         Raises:
             RequestError: rows has another length, or the release has no table of zones.
         """
-        from sfumato.transforms.zones.zone_estimates import total_variance
+        from sfumato.transforms.statistics.tree_least_squares import total_variance
 
         table, weights = self.arrow_table(ZONES_FILE), np.asarray(rows, dtype=np.float64)
         if "users" not in table.column_names:

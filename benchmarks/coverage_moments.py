@@ -29,7 +29,7 @@ from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, run_i
 from sfumato.transforms.moments.quantities import decode, encode
 from sfumato.transforms.moments.tally import Block, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.shrinkage import simultaneous_z
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.text_tables import markdown_table
 
 Values = NDArray[np.float64]

@@ -12,7 +12,7 @@ from sfumato.pipelines.sampled import Assemble, SampledJob, limits
 from sfumato.schemas.requests.sampled_counts import HistogramRequest
 from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
-from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, TrieHeavyHitters
+from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -30,8 +30,8 @@ class HistogramJob(SampledJob):
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         if isinstance(self.plan, CentralCountPlan):
-            return NoisyItems(self.counted, self.plan, key, **limits(inputs))
-        return TrieHeavyHitters(self.counted, self.sampling, key, **limits(inputs))
+            return NoisyItems(Rounds(self.counted, key), self.plan, **limits(inputs))
+        return TrieHeavyHitters(Rounds(self.counted, key), self.sampling, **limits(inputs))
 
     def assembler(self) -> Assemble:
         return central_files if isinstance(self.plan, CentralCountPlan) else trie_files

@@ -19,7 +19,7 @@ from sfumato.schemas.requests.sampled_counts import (
 )
 from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
-from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, TrieHeavyHitters
+from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
@@ -51,11 +51,11 @@ class HotspotsJob(SampledJob):
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         column = self.request.column
         prefixes = self.prefixes(None if column is None else inputs.column_types.get(column, "text"))
-        levels = spread_levels(prefixes.depth, self.plan.rounds)
+        rounds = Rounds(self.counted, key, prefixes, spread_levels(prefixes.depth, self.plan.rounds))
         top = self.request.top
         if isinstance(self.plan, CentralCountPlan):
-            return NoisyItems(self.counted, self.plan, key, prefixes, levels, top, **limits(inputs))
-        return TrieHeavyHitters(self.counted, self.sampling, key, prefixes, levels, top, **limits(inputs))
+            return NoisyItems(rounds, self.plan, top, **limits(inputs))
+        return TrieHeavyHitters(rounds, self.sampling, top, **limits(inputs))
 
     def assembler(self) -> Assemble:
         return central_files if isinstance(self.plan, CentralCountPlan) else trie_files

@@ -12,7 +12,7 @@ from sfumato.pipelines.requested_counts import requested_quantiles
 from sfumato.pipelines.sampled import Assemble, SampledJob, limits
 from sfumato.schemas.requests.sampled_counts import QuantilesRequest
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, TrieHeavyHitters
+from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import hierarchy_files, search_files
 from sfumato.transforms.histogram.trie import NumberPrefixes
 from sfumato.transforms.privacy.keys import RunKey
@@ -46,7 +46,7 @@ class QuantilesJob(SampledJob):
         if self.requested.method == "interactive":
             return InteractiveQuantiles(items, sampling, key, self.request.quantiles, **options)
         prefixes = NumberPrefixes(2, items.bits)
-        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.requested.levels, **options)
+        return TrieHeavyHitters(Rounds(self.counted, key, prefixes, self.requested.levels), sampling, **options)
 
     def assembler(self) -> Assemble:
         if isinstance(self.plan, QuantilesPlan):

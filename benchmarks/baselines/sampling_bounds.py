@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.bisection import bisect_integers
 from sfumato.transforms.histogram.accountant import check_delta
 from sfumato.transforms.histogram.accountant import delta as round_delta
 from sfumato.transforms.histogram.sampling_round import check_count, check_rate
 from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.statistics.bisection import bisect_integers
 
 _MAX_THRESHOLD = 2**16
 

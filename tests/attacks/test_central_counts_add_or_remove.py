@@ -21,7 +21,7 @@ from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import choose_noise
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, add_noise, noisy_levels
-from sfumato.transforms.histogram.sample_and_threshold import CountItems
+from sfumato.transforms.histogram.sample_and_threshold import CountItems, Rounds
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -122,7 +122,7 @@ def test_a_user_more_changes_the_counts_that_admit_a_run_by_one(tmp_path: Path, 
                 tmp_path / folder / f"{number}.parquet",
             )
         admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))  # next to no noise
-        counting = CountItems(ColumnItems(ItemColumns("kind")), ItemBound(2), KEY, admit=admit)
+        counting = CountItems(Rounds(ColumnItems(ItemColumns("kind")), KEY), ItemBound(2), admit=admit)
         found = run(f"{tmp_path / folder}/*.parquet", counting).admission
         seen.append(UserCounts(found.users, found.unusable))
     before, after = seen

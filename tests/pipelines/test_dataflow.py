@@ -111,7 +111,7 @@ def dofns(graph: Any) -> dict[str, Any]:
 
 
 def run_key(graph: Any) -> RunKey:
-    key = dofns(graph)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._run_key
+    key = dofns(graph)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._encoding.run_key
     assert isinstance(key, RunKey)
     return key
 
@@ -176,7 +176,8 @@ def test_the_graphs_of_sampling_jobs_hold_no_secret_and_no_folder(
 ) -> None:
     found = submitted([options[0], "--input", logs, "--output", f"{BUCKET}/out", *options[1:], *CLOUD, *dry])
     graph = found.proto_pipeline
-    samplers = [fn._draw for fn in dofns(graph).values() if hasattr(fn, "_draw")]
+    encodings = [fn._encoding for fn in dofns(graph).values() if hasattr(fn, "_encoding")]
+    samplers = [one.draw for one in encodings]
     assert samplers
     assert samplers[0].key.secret == FileSecret(KEY_PATH)
     text = graph.SerializeToString()
@@ -193,7 +194,9 @@ def test_the_graphs_of_bit_pushing_hold_no_secret_and_no_folder(logs: str, dry: 
     found = submitted(["moments", "--input", logs, "--output", f"{BUCKET}/out", *options, *CLOUD, *dry])
     graph = found.proto_pipeline
     steps = dofns(graph)
-    keys = [fn._key for fn in steps.values() if isinstance(getattr(fn, "_key", None), RunKey)]
+    held = [getattr(fn, "_encoding", getattr(fn, "_bound", None)) for fn in steps.values()]
+    keys = [one.key for one in held if one is not None]
+    keys += [fn._key for fn in steps.values() if isinstance(getattr(fn, "_key", None), RunKey)]
     assert len(keys) == 6  # one that encodes, one that picks a record of each user, one a stage that asks
     assert {key.secret for key in keys} == {FileSecret(KEY_PATH)}
     sent = [graph.SerializeToString(), str(found.proto).encode()]
@@ -239,7 +242,10 @@ def test_a_remote_run_without_a_key_file_is_refused(logs: str, dry: list[str], c
 
 def test_the_maps_region_is_not_dataflows_region(job: Any) -> None:
     assert job.options.view_as(GoogleCloudOptions).region == "europe-west1"
-    assert dofns(job.proto_pipeline)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._locator.region == REGION
+    assert (
+        dofns(job.proto_pipeline)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._encoding.locator.region
+        == REGION
+    )
     assert not holds(job.proto_pipeline.SerializeToString(), b"europe-west1")
 
 

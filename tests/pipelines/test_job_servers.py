@@ -164,7 +164,7 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(
     assert cli.main([*arguments, "--key_file", str(key_file)]) == 1
     assert "seen" in capsys.readouterr().err
     graph, options = handed
-    key = dofns(graph)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._run_key
+    key = dofns(graph)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._encoding.run_key
     text = graph.SerializeToString()
     assert holds(text, str(key_file).encode())  # so the search looks into pickled functions
     for secret in (SECRET, key._key, key.subkey("users"), key.subkey("dropout", 0)):

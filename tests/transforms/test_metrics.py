@@ -29,7 +29,7 @@ from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS
 from sfumato.transforms.metrics import METRICS, PUBLIC, RAW, Counter, Distribution, Metric, Stopwatch, read_metrics
@@ -101,7 +101,7 @@ def run_quantiles(pattern: str) -> dict:
     items = NumberItems(ItemColumns("latitude", "user_id", NUMBERS), 50.25, 50.75, 6)
 
     def build(root: beam.Pipeline) -> None:
-        _ = root | beam.Create(paths_of(pattern)) | TrieHeavyHitters(items, Sampling.from_rate(0.5, 10), KEY)
+        _ = root | beam.Create(paths_of(pattern)) | TrieHeavyHitters(Rounds(items, KEY), Sampling.from_rate(0.5, 10))
 
     return run(build, ())
 
@@ -187,12 +187,15 @@ def test_bits_are_counted_as_the_data_say(table: pa.Table, pattern: str, bit_pus
     found, stages = dict(bit_pushing), 4  # two rounds of the value, two of its distance from the mean
     check_times(found, {"slice_read_milliseconds": FILES, "block_tally_milliseconds": stages << DEFAULT_GROUP_BITS})
     usable = table.filter(pa.compute.is_finite(table["latitude"]))
+    users = len(set(usable["user_id"].drop_null().to_pylist()))
+    assert found.pop("user_group_bytes")["count"] == 1 << DEFAULT_GROUP_BITS
     dropped = {"null_user_id": 4, "null_value": table["latitude"].null_count, "not_finite": BAD["not_finite"]}
     assert found == {
         **reading(table, pattern),
         **{f"dropped_{reason}_rows": dropped.get(reason, 0) for reason in metrics.DROP_REASONS},
         "clamped_rows": BAD["out_of_range"],
-        "reported_bits": 2 * len(set(usable["user_id"].drop_null().to_pylist())),
+        "bounded_users": users,
+        "reported_bits": 2 * users,
     }
 
 

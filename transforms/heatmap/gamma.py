@@ -33,7 +33,6 @@ import math
 from dataclasses import dataclass
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.bisection import bisect_integers
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Cohort, Participation
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, POPULATION_TOLERANCE
@@ -41,6 +40,7 @@ from sfumato.transforms.privacy.mechanism import noise_quantile
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
 from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity
+from sfumato.transforms.statistics.bisection import bisect_integers
 
 COST = 0.01  # of the noise's variance, and of the budget
 MIN_QUERY_SHARE = 0.01  # of the budget, for one sub-query

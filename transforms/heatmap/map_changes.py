@@ -30,10 +30,10 @@ from scipy import special
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import changes_schema
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
-from sfumato.transforms.bisection import bisect_each
 from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.heatmap.posterior.full_tree import by_family
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.statistics.bisection import bisect_each
 
 FALSE_DISCOVERY_RATE = 0.05
 MIN_SNR = 2.0  # of the mean of both maps; a change of z standard deviations has at least an expected mean of z

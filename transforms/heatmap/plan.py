@@ -12,7 +12,6 @@ import scipy
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
-from sfumato.transforms.bisection import bisect
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -20,6 +19,7 @@ from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
+from sfumato.transforms.statistics.bisection import bisect
 from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, significant
 
 _VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of the noise

@@ -12,12 +12,12 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Locator, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.refine import RunSubQueries, StartSubQueries
-from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.refine import RunSubQueries, start_sub_queries
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import check_prior, digest
 from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
-from sfumato.transforms.locations.read import ReadLocations
+from sfumato.transforms.locations.read import AdmitUsers, ReadLocations
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit
@@ -73,14 +73,16 @@ class CountLocations(beam.PTransform):
             columns.dwell_limit,
             parameters.records_per_user,
         )
-        # (user group, chunk), RowCounts
+        # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, locator, key, spill, self._asked)
-        bounded, users = chunks | "BoundUsers" >> bound  # bytes, UserCounts
-        state = users | "Start" >> StartSubQueries(parameters, key, rows, self._admit, self._prior)  # HeatmapState
+        bounded, users = chunks | "BoundUsers" >> bound  # PCollection[bytes], PCollection[UserCounts]
+        admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, key)  # PCollection[NoisyUserCounts]
+        start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(HeatmapState)
+        state = admitted | "Start" >> start  # PCollection[HeatmapState]
         cohort = state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
         is_weighted = parameters.distribution_gamma is not None
-        shards = bounded | "BuildShards" >> BuildShards(places, cohort, spill, is_weighted)  # ShardGroup
-        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # HeatmapState
+        shards = bounded | "BuildShards" >> BuildShards(places, cohort, spill, is_weighted)  # PCollection[ShardGroup]
+        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # PCollection[HeatmapState]
 
 
 class PrivateHeatmap(CountLocations):

@@ -46,9 +46,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from sfumato.transforms.bisection import bisect_each
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.shrinkage import shrink
+from sfumato.transforms.statistics.bisection import bisect_each
+from sfumato.transforms.statistics.shrinkage import shrink
 
 LEVEL = 0.95
 # Quantiles of the normal distribution as SciPy has them, which takes 0.1 s to load: at (1 + LEVEL) / 2 and LEVEL.

@@ -13,69 +13,20 @@ from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import receive, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.locations.read import RowCounts, sum_row_counts
 from sfumato.transforms.locations.shards import ShardGroup
-from sfumato.transforms.logs import COUNTED_COHORT, COUNTED_USERS, SUB_QUERY, SUB_QUERY_WITH_LOSS
+from sfumato.transforms.logs import SUB_QUERY, SUB_QUERY_WITH_LOSS
 from sfumato.transforms.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
-from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 
 
-class StartSubQueries(beam.PTransform):
-    """A PCollection of UserCounts -> a singleton HeatmapState with the first sub-query.
-
-    All input has been read and decoded before the charge.
-
-    Args:
-        parameters: of the heatmap.
-        key: of the run.
-        row_counts: a PCollection of RowCounts.
-        admit: charges the run and counts its users.
-        prior: the map of an earlier release to start from.
-
-    Raises:
-        NotAdmittedError: when the pipeline runs, see `Admit`.
-    """
-
-    def __init__(
-        self,
-        parameters: HeatmapParameters,
-        key: RunKey,
-        row_counts: beam.PCollection,
-        admit: Admit,
-        prior: Estimate | None = None,
-    ):
-        super().__init__()
-        self._parameters = parameters
-        self._key = key
-        self._prior = prior
-        self._row_counts = row_counts
-        self._admit = admit
-
-    def expand(self, users: beam.PCollection) -> beam.PCollection:
-        parameters, key, prior, admit = self._parameters, self._key, self._prior, self._admit
-
-        def begin(_: None, users: UserCounts, rows: RowCounts) -> HeatmapState:
-            rows.emit()
-            counted = admit(users + UserCounts(unusable=rows.nobody), key)
-            with _request_errors_as_refusals():
-                state = start(counted, parameters, prior)
-            fields = {"users": counted.users, "noise_stddev": counted.noise_stddev, state.noise.UNIT: counted.epsilon}
-            if state.rotation == 1:
-                COUNTED_USERS.emit(**fields)
-            else:
-                COUNTED_COHORT.emit(cohorts=state.rotation, **fields)
-            return state
-
-        total = users | "CountUsers" >> beam.CombineGlobally(sum_user_counts)
-        rows = self._row_counts | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
-        counts = beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)
-        return (
-            users.pipeline
-            | "Once" >> beam.Create([None])
-            | "Begin" >> beam.Map(begin, *counts).with_output_types(HeatmapState)
-        )
+def start_sub_queries(
+    counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None
+) -> HeatmapState:
+    """Returns the state with the first sub-query. prior: the map of an earlier release to start from."""
+    with _request_errors_as_refusals():
+        return start(counted, parameters, prior)
 
 
 class RunSubQueries(beam.PTransform):

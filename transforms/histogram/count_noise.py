@@ -47,7 +47,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.bisection import bisect_each_integer, bisect_integers
 from sfumato.transforms.histogram.accountant import check_delta
 from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.privacy.budget import check_epsilon
@@ -66,6 +65,7 @@ from sfumato.transforms.privacy.mechanism import (
     sigma_for_rho,
 )
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
+from sfumato.transforms.statistics.bisection import bisect_each_integer, bisect_integers
 
 NoiseKind = Literal["laplace", "truncated", "gaussian"]
 NOISES = ("auto", *get_args(NoiseKind))

@@ -1,21 +1,19 @@
 """Counts of items on Beam: by sample and threshold (paper 004), or of all users with a trusted curator's noise.
 
-`SampleAndThreshold` is a CombineFn over Arrow batches. `CountSamples` counts by groups of users for large logs;
-`TrieHeavyHitters` and `InteractiveQuantiles` publish from its counts. `CountItems` counts all users in the same way,
-and `NoisyItems` publishes from its counts.
+`CountSamples` counts by groups of users; `TrieHeavyHitters` and `InteractiveQuantiles` publish from its counts.
+`CountItems` counts all users in the same way, and `NoisyItems` publishes from its counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
-from apache_beam import typehints
 
 from sfumato.transforms.histogram.admission_sample import (
     AdmissionSampler,
@@ -30,7 +28,7 @@ from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import Items, NumberItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyLevels, noisy_levels
 from sfumato.transforms.histogram.quantile_search import Search, search_quantiles
-from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
+from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.trie import WHOLE, Prefixes, Trie, grow_trie
 from sfumato.transforms.histogram.user_sample import (
     ItemCounts,
@@ -42,14 +40,14 @@ from sfumato.transforms.histogram.user_sample import (
     threshold_rounds,
 )
 from sfumato.transforms.inputs.log_file import FileSlice
-from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
+from sfumato.transforms.inputs.log_reader import read_bundle
 from sfumato.transforms.locations.encode import NULL_USER
-from sfumato.transforms.locations.read import ROW_COUNTS, RowCounts, count_other_days, sum_row_counts
+from sfumato.transforms.locations.read import AdmitUsers, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.logs import SAMPLED_USERS
-from sfumato.transforms.metrics import COUNT_TIME, Stopwatch
-from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
+from sfumato.transforms.metrics import COUNT_TIME
+from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 
 _COMPACT_ROWS = 1 << 20  # the fewest new records that make an accumulator merge its samples
@@ -60,12 +58,30 @@ _PartCounts = tuple[tuple[int, int], ItemCounts]  # ((round, part of the items),
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: neighbouring codes go to different parts
 
 
-def bind_key(
-    key: RunKey, items: Items, sampling: Sampling | ItemBound, prefixes: Prefixes | None, levels: tuple[int, ...]
-) -> RunKey:
-    """The key for one use: the same draws at another rate, or for other items, would reveal what a threshold hid."""
-    metadata = {"items": items, "sampling": sampling, "prefixes": prefixes}
-    return key.narrowed({"levels": levels, **{name: _to_json_types(value) for name, value in metadata.items()}})
+@dataclass(frozen=True)
+class Rounds:
+    """What a job counts in each of its rounds.
+
+    Attributes:
+        items: encodes batches.
+        key: of the run; use each key for one input, once.
+        prefixes: the prefix code; None if all levels are whole items.
+        levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
+    """
+
+    items: Items
+    key: RunKey
+    prefixes: Prefixes | None = None
+    levels: tuple[int, ...] = (WHOLE,)
+
+    def bound_key(self, use: Sampling | ItemBound) -> RunKey:
+        """Returns the key for one use: the same draws at another rate, or for other items, would reveal more."""
+        bound = {"items": self.items, "sampling": use, "prefixes": self.prefixes}
+        return self.key.narrowed({"levels": self.levels} | {name: _to_json_types(one) for name, one in bound.items()})
+
+    def sampler(self, sampling: Sampling) -> Sampler:
+        """Returns the sampler of all rounds."""
+        return Sampler(self.bound_key(sampling), sampling, len(self.levels))
 
 
 def _to_json_types(value: Any) -> Any:
@@ -85,23 +101,20 @@ class MergeSamples(beam.CombineFn):
     def create_accumulator(self) -> list[Sample | bytes]:
         return []
 
-    def add_input(self, accumulator: list[Sample | bytes], element: Any) -> list[Sample | bytes]:
+    def add_input(self, accumulator: list[Sample | bytes], element: Sample) -> list[Sample | bytes]:
         accumulator.append(element)
         # Checked whenever the list has doubled: many small samples cost no more than few large ones.
         if len(accumulator).bit_count() == 1 and sum(map(_unmerged_rows, accumulator[1:])) > _COMPACT_ROWS:
-            return [self._merged(accumulator)]
+            return [self.extract_output(accumulator)]
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[list[Sample | bytes]]) -> list[Sample | bytes]:
         return [sample for accumulator in accumulators for sample in accumulator]
 
     def compact(self, accumulator: list[Sample | bytes]) -> list[Sample | bytes]:
-        return [self._merged(accumulator).pack(self._spill)]
+        return [self.extract_output(accumulator).pack(self._spill)]
 
-    def extract_output(self, accumulator: list[Sample | bytes]) -> Any:
-        return self._merged(accumulator)
-
-    def _merged(self, accumulator: list[Sample | bytes]) -> Sample:
+    def extract_output(self, accumulator: list[Sample | bytes]) -> Sample:
         return merge([Sample.unpack(sample) if isinstance(sample, bytes) else sample for sample in accumulator])
 
 
@@ -109,74 +122,27 @@ def _unmerged_rows(sample: Sample | bytes) -> int:
     return 0 if isinstance(sample, bytes) else len(sample)
 
 
-class SampleAndThreshold(MergeSamples):
-    """Arrow batches or tables -> the published Histograms, one a level (paper 004, Section 3); for `CombineGlobally`.
+@dataclass(frozen=True)
+class SampleEncoding:
+    """Records of drawn users, as (user group, Sample), and users drawn for the admission, as TaggedOutputs."""
 
-    Each round draws its own Poisson sample of the users by a keyed hash. One record of each drawn user counts. Items
-    with fewer than tau drawn users are dropped, and so are rows without a usable user or item.
+    items: Items
+    draw: RoundDraw
+    admission: AdmissionSampler | None
+    group_bits: int
 
-    All of a user's records must meet in one combine that fires once. So no key and no window may split them, and the
-    same users may not come again in another window. Use each key for one input, once. `CountSamples` does the same for
-    logs whose samples one worker cannot hold.
-
-    Args:
-        items: encodes batches.
-        sampling: rate and threshold of every round.
-        key: of the run.
-        prefixes: the prefix code; None if all levels are whole items.
-        levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
-    """
-
-    def __init__(
-        self,
-        items: Items,
-        sampling: Sampling,
-        key: RunKey,
-        prefixes: Prefixes | None = None,
-        levels: tuple[int, ...] = (WHOLE,),
-    ):
-        super().__init__()
-        self._items = items
-        levels = tuple(map(int, levels))
-        self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
-        self._prefixes = prefixes
-        self._levels = levels
-
-    def add_input(self, accumulator: list[Sample | bytes], element: pa.RecordBatch | pa.Table) -> list[Sample | bytes]:
-        for batch in element.to_batches() if isinstance(element, pa.Table) else [element]:
-            encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_in_any_round)
-            accumulator = super().add_input(accumulator, encoded.sample)
-        return accumulator
-
-    def extract_output(self, accumulator: list[Sample | bytes]) -> list[Histogram]:
-        counts = count_rounds(self._merged(accumulator), self._sampler, self._prefixes, self._levels)
-        return threshold_rounds(counts, self._sampler.sampling, self._levels)
-
-
-@typehints.with_input_types(tuple[FileSlice, ...])
-class _SampleSliceFn(beam.DoFn):
-    def __init__(self, items: Items, draw: RoundDraw, admission: AdmissionSampler | None, group_bits: int):
-        self._items = items
-        self._draw = draw
-        self._admission = admission
-        self._group_bits = group_bits
-
-    def process(self, parts: tuple[FileSlice, ...]) -> Iterator[Any]:
-        counts, stopwatch = RowCounts(), Stopwatch()
-        for batch in stopwatch.over(read_bundle(parts, self._items.columns, count_other_days)):
-            with stopwatch:
-                draw = UserDraw(self._draw, self._admission)
-                encoded = self._items.encode(batch, self._draw.key, draw)
-                dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
-                ids = batch.column(self._items.columns.user_id)
-                encoded = replace(encoded, sample=draw.with_unusable(encoded.sample, ids, dropped))
-                marked = draw.admission_users(batch.column(self._items.columns.user_id), dropped)
-            counts += RowCounts(encoded.rows, encoded.dropped, encoded.clamped)
-            yield from split_sample(encoded.sample, self._group_bits)
-            for group in split_marked_users(marked, self._group_bits):
-                yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group)
-        counts.report(parts, stopwatch)
-        yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
+    def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[Any]]]:
+        """See SliceEncoding."""
+        for batch in read_bundle(parts, self.items.columns, count_other_days):
+            draw = UserDraw(self.draw, self.admission)
+            encoded = self.items.encode(batch, self.draw.key, draw)
+            dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
+            ids = batch.column(self.items.columns.user_id)
+            sample = draw.with_unusable(encoded.sample, ids, dropped)
+            marked = split_marked_users(draw.admission_users(ids, dropped), self.group_bits)
+            admitting = (beam.pvalue.TaggedOutput(_ADMISSION_USERS, group) for group in marked)
+            counts = RowCounts(encoded.rows, encoded.dropped, encoded.clamped)
+            yield counts, itertools.chain(split_sample(sample, self.group_bits), admitting)
 
 
 def split_sample(sample: Sample, group_bits: int) -> Iterator[tuple[int, Sample]]:
@@ -281,9 +247,8 @@ class CountRounds(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, count_users, rounds, admit = self._draw.key, self._count, self._rounds, self._admit
-        admission_sampler = None if admit is None else AdmissionSampler(key, admit.rule.sampling_rate)
-
-        samples_hold_all = admission_sampler is not None and admission_sampler.is_held_by_samples(self._draw)
+        sampler = None if admit is None else AdmissionSampler(key, admit.rule.sampling_rate)
+        samples_hold_all = sampler is not None and sampler.is_held_by_samples(self._draw)
 
         def count(group: tuple[int, Sample]) -> Iterator[Any]:
             with COUNT_TIME.timed():
@@ -294,83 +259,54 @@ class CountRounds(beam.PTransform):
                 for part, some in split_by_item(counts):
                     yield (number, part), some
 
-        def collect(
-            _: None, counts: dict[tuple[int, int], ItemCounts], rows: RowCounts, users: UserCounts
-        ) -> CountedRounds:
-            rows.emit()
-            admission = None
-            if admit is not None and admission_sampler is not None:
-                nobody = admission_sampler.drawn_nobody(rows.nobody)
-                admission = admit(users + UserCounts(unusable=nobody), key)
-            SAMPLED_USERS.emit()
+        def collect(admission: NoisyUserCounts | None, counts: dict[tuple[int, int], ItemCounts]) -> CountedRounds:
             by_round: list[list[ItemCounts]] = [[] for _ in range(rounds)]
             for (number, _part), part_counts in counts.items():
                 by_round[number].append(part_counts)
             return CountedRounds(list(map(add_counts, by_round)), admission)
 
-        sampled = (
-            paths
-            | "Slice" >> beam.FlatMap(slice_bundle)  # FileSlices
-            | "SpreadSlices" >> beam.Reshuffle()
-            | "Sample"
-            >> beam.ParDo(
-                _SampleSliceFn(self._items, self._draw, admission_sampler, self._spill.group_bits)
-            ).with_outputs(ROW_COUNTS, _ADMISSION_USERS, main="samples")
-        )
+        encoding = SampleEncoding(self._items, self._draw, sampler, self._spill.group_bits)
+        # PCollection[tuple[UserGroup, Sample]], PCollection[RowCounts], PCollection[tuple[UserGroup, MarkedHashes]]
+        samples, rows, marked = paths | "Read" >> ReadLogs(encoding, _ADMISSION_USERS, kind=Any)
         counted = (
-            sampled.samples  # (user group, Sample)
-            | "MergeSamples" >> beam.CombinePerKey(MergeSamples(self._spill))  # (user group, Sample)
+            samples
+            # A combiner, because a sample of equal records is far smaller than the records. Its result has all of a
+            # user's records, and only then are they bounded.
+            | "MergeSamples" >> beam.CombinePerKey(MergeSamples(self._spill))  # PCollection[tuple[UserGroup, Sample]]
             | "CountGroup" >> beam.FlatMap(count).with_outputs(_ADMISSION_USERS, main="counts")
         )
         counts = (
-            counted.counts  # ((round, part of the items), ItemCounts)
+            counted.counts  # PCollection[_PartCounts]
             | "SumCounts" >> beam.CombinePerKey(SumCounts(self._min_users)).with_input_types(_PartCounts)
         )
-        rows = sampled[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
         marked_users = (
-            sampled[_ADMISSION_USERS]  # (user group, marked hashes)
-            | "MergeAdmissionUsers" >> beam.CombinePerKey(merge_marked_users)  # (user group, marked hashes)
-            | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))  # UserCounts
-        )
-        users = (
-            (marked_users, counted[_ADMISSION_USERS])
-            | beam.Flatten()
-            | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
-        )
-        exact = [beam.pvalue.AsDict(counts), beam.pvalue.AsSingleton(rows), beam.pvalue.AsSingleton(users)]
-        return paths.pipeline | "Begin" >> beam.Create([None]) | "Collect" >> beam.Map(collect, *exact)
+            marked
+            | "MergeAdmissionUsers" >> beam.CombinePerKey(merge_marked_users)
+            | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))
+        )  # PCollection[UserCounts]
+        users = (marked_users, counted[_ADMISSION_USERS]) | "AllUserCounts" >> beam.Flatten()  # PCollection[UserCounts]
+        nobody = None if sampler is None else sampler.drawn_nobody
+        admitting = AdmitUsers(admit, key, nobody, SAMPLED_USERS)
+        admitted = (users, rows) | "AdmitUsers" >> admitting  # PCollection[NoisyUserCounts | None]
+        return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))  # PCollection[CountedRounds]
 
 
 class CountSamples(CountRounds):
     """Paths of logs -> one CountedRounds of sampled users, for a step that thresholds them.
 
     Args:
-        items: encodes batches.
+        rounds: of the job.
         sampling: rate and threshold of every round.
-        key: of the run; use each key for one input, once.
-        prefixes: the prefix code; None if all levels are whole items.
-        levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
         min_users: the fewest sampled users of a counted item; 1 keeps all items.
         options: see CountOptions.
 
     Raises: see CountRounds.
     """
 
-    def __init__(
-        self,
-        items: Items,
-        sampling: Sampling,
-        key: RunKey,
-        prefixes: Prefixes | None = None,
-        levels: tuple[int, ...] = (WHOLE,),
-        min_users: int = 1,
-        **options: Unpack[CountOptions],
-    ):
-        levels = tuple(map(int, levels))
-        sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
-        count = partial(count_rounds, sampler=sampler, prefixes=prefixes, levels=levels)
-        super().__init__(items, sampler, count, len(levels), min_users, **options)
-        self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
+    def __init__(self, rounds: Rounds, sampling: Sampling, min_users: int = 1, **options: Unpack[CountOptions]):
+        sampler, levels = rounds.sampler(sampling), rounds.levels
+        count = partial(count_rounds, sampler=sampler, prefixes=rounds.prefixes, levels=levels)
+        super().__init__(rounds.items, sampler, count, len(levels), min_users, **options)
 
 
 class CountItems(CountRounds):
@@ -379,30 +315,17 @@ class CountItems(CountRounds):
     The counts are exact: they may be used only with noise added.
 
     Args:
-        items: encodes batches.
+        rounds: of the job.
         bound: of each user's contributions to every round.
-        key: of the run; use each key for one input, once.
-        prefixes: the prefix code; None if all levels are whole items.
-        levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
         options: see CountOptions.
 
     Raises: see CountRounds.
     """
 
-    def __init__(
-        self,
-        items: Items,
-        bound: ItemBound,
-        key: RunKey,
-        prefixes: Prefixes | None = None,
-        levels: tuple[int, ...] = (WHOLE,),
-        **options: Unpack[CountOptions],
-    ):
-        levels = tuple(map(int, levels))
-        everybody = Everybody(bind_key(key, items, bound, prefixes, levels))
-        count = partial(count_items, bound=bound, key=everybody.key, prefixes=prefixes, levels=levels)
-        super().__init__(items, everybody, count, len(levels), **options)
-        self.key, self.prefixes, self.levels = everybody.key, prefixes, levels
+    def __init__(self, rounds: Rounds, bound: ItemBound, **options: Unpack[CountOptions]):
+        self.key, levels = rounds.bound_key(bound), rounds.levels
+        count = partial(count_items, bound=bound, key=self.key, prefixes=rounds.prefixes, levels=levels)
+        super().__init__(rounds.items, Everybody(self.key), count, len(levels), **options)
 
 
 class TrieHeavyHitters(beam.PTransform):
@@ -412,28 +335,19 @@ class TrieHeavyHitters(beam.PTransform):
     arguments see CountSamples.
     """
 
-    def __init__(
-        self,
-        items: Items,
-        sampling: Sampling,
-        key: RunKey,
-        prefixes: Prefixes | None = None,
-        levels: tuple[int, ...] = (WHOLE,),
-        top: int | None = None,
-        **options: Unpack[CountOptions],
-    ):
+    def __init__(self, rounds: Rounds, sampling: Sampling, top: int | None = None, **options: Unpack[CountOptions]):
         super().__init__()
-        self._counts = CountSamples(items, sampling, key, prefixes, levels, sampling.threshold, **options)
-        self._top = top
+        self._counts = CountSamples(rounds, sampling, sampling.threshold, **options)
+        self._rounds, self._sampling, self._top = rounds, sampling, top
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        sampling, prefixes, levels, top = self._counts.sampling, self._counts.prefixes, self._counts.levels, self._top
+        sampling, prefixes, levels, top = self._sampling, self._rounds.prefixes, self._rounds.levels, self._top
 
         def publish(rounds: CountedRounds) -> Trie:
             shown = threshold_rounds(rounds.counts, sampling, levels)
             return replace(grow_trie(shown, prefixes, top), admission=rounds.admission)
 
-        return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)
+        return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)  # PCollection[Trie]
 
 
 class NoisyItems(beam.PTransform):
@@ -442,27 +356,18 @@ class NoisyItems(beam.PTransform):
     plan: budget, bound and noise of every round. top: see `noisy_levels`. For the other arguments see CountItems.
     """
 
-    def __init__(
-        self,
-        items: Items,
-        plan: CentralCountPlan,
-        key: RunKey,
-        prefixes: Prefixes | None = None,
-        levels: tuple[int, ...] = (WHOLE,),
-        top: int | None = None,
-        **options: Unpack[CountOptions],
-    ):
+    def __init__(self, rounds: Rounds, plan: CentralCountPlan, top: int | None = None, **options: Unpack[CountOptions]):
         super().__init__()
-        self._counts = CountItems(items, plan.bound, key, prefixes, levels, **options)
-        self._plan, self._top = plan, top
+        self._counts = CountItems(rounds, plan.bound, **options)
+        self._plan, self._levels, self._top = plan, rounds.levels, top
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        plan, key, levels, top = self._plan, self._counts.key, self._counts.levels, self._top
+        plan, key, levels, top = self._plan, self._counts.key, self._levels, self._top
 
         def publish(rounds: CountedRounds) -> NoisyLevels:
             return replace(noisy_levels(rounds.counts, plan, key, levels, top), admission=rounds.admission)
 
-        return paths | "Count" >> self._counts | "AddNoise" >> beam.Map(publish)
+        return paths | "Count" >> self._counts | "AddNoise" >> beam.Map(publish)  # PCollection[NoisyLevels]
 
 
 class InteractiveQuantiles(beam.PTransform):
@@ -481,17 +386,15 @@ class InteractiveQuantiles(beam.PTransform):
         **options: Unpack[CountOptions],
     ):
         super().__init__()
-        levels = (WHOLE,) * items.bits
         key = key.narrowed({"quantiles": shares})  # two searches would split one sample twice and reveal more
-        self._counts = CountSamples(items, sampling, key, None, levels, **options)
-        self._items = items
-        self._shares = shares
+        self._counts = CountSamples(Rounds(items, key, None, (WHOLE,) * items.bits), sampling, **options)
+        self._items, self._sampling, self._shares = items, sampling, shares
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        sampling, shares, items = self._counts.sampling, self._shares, self._items
+        sampling, shares, items = self._sampling, self._shares, self._items
 
         def search(rounds: CountedRounds) -> Search:
             quantiles = search_quantiles(rounds.counts, sampling, shares, items.low, items.high)
             return replace(quantiles, admission=rounds.admission)
 
-        return paths | "Count" >> self._counts | "Search" >> beam.Map(search)
+        return paths | "Count" >> self._counts | "Search" >> beam.Map(search)  # PCollection[Search]

@@ -50,7 +50,7 @@ from sfumato.transforms.report.numbers import column_texts, coordinates, length,
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import published_scale, uncertain
 from sfumato.transforms.report.sections import get, table_section
-from sfumato.transforms.shrinkage import simultaneous_z
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.text_tables import significant
 
 _LISTED = 50  # cells in the list of the most crowded

@@ -15,7 +15,7 @@ import scipy
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.bisection import bisect_integers
+from sfumato.transforms.statistics.bisection import bisect_integers
 
 RATE_GRID = 2**32  # sampling rates are multiples of 1 / RATE_GRID
 

@@ -6,7 +6,9 @@ stages have one column for the first and three for the second.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import apache_beam as beam
 import numpy as np
@@ -20,6 +22,7 @@ from sfumato.transforms.locations.distributions import (
     check_gamma,
     split_distributions,
 )
+from sfumato.transforms.locations.read import BoundGroups
 from sfumato.transforms.locations.shards import (
     Cohort,
     ShardGroup,
@@ -33,64 +36,44 @@ from sfumato.transforms.locations.users import (
     bound_slots,
     bound_users,
     count_distinct,
-    count_unusable,
-    split_unusable,
 )
-from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS, USER_GROUP_BYTES
-from sfumato.transforms.privacy.admission import UserCounts
+from sfumato.transforms.metrics import SHARD_GROUP_BYTES, SHARD_GROUP_USERS
 
 _USERS_PER_ELEMENT = 2_000_000
 
 
-@typehints.with_input_types(tuple[int, Iterable[bytes]])
-@typehints.with_output_types(bytes)
-class _BoundUsersFn(beam.DoFn):
-    USERS = "users"
+@dataclass(frozen=True)
+class _LocationBound:
+    """See `BoundUsers`."""
 
-    def __init__(
-        self,
-        places: Places,
-        spill: Spill,
-        contribution: Contribution,
-        gamma: int | None,
-        max_dwell: float | None,
-        records_per_user: int,
-    ):
-        self._places = places
-        self._spill = spill
-        self._top = contribution == "top"
-        self._gamma = gamma
-        self._max_dwell = max_dwell
-        self._records_per_user = records_per_user
+    places: Places
+    spill: Spill
+    contribution: Contribution
+    gamma: int | None
+    max_dwell: float | None
+    records_per_user: int
 
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
-        records, unusable = split_unusable(element[1])
-        without_record, users = count_unusable(records, unusable), 0
-        USER_GROUP_BYTES.record(sum(sum(lengths_of(chunk)) for chunk in records))
-        if records and self._gamma is None:
-            if self._records_per_user > 1:
+    def __call__(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
+        if self.gamma is not None:
+            rows = bound_distributions(records, self.places, self.gamma, self.max_dwell, last=True)
+            users, stored = rows.population(), rows.store(self.spill)
+        else:
+            if self.records_per_user > 1:
                 users = count_distinct(records)  # a row's bits of the hash are too few to tell users apart
-                bounded = bound_slots(records, self._places, self._records_per_user, last=True)
+                bounded = bound_slots(records, self.places, self.records_per_user, last=True)
             else:
-                bounded = bound_users(records, self._places, self._max_dwell, self._top, last=True)
+                bounded = bound_users(records, self.places, self.max_dwell, self.contribution == "top", last=True)
                 users = len(bounded)
-            for part in np.array_split(bounded, 1 + len(bounded) // _USERS_PER_ELEMENT):
-                yield self._spill.store(part.data)
-        elif records and self._gamma is not None:
-            rows = bound_distributions(records, self._places, self._gamma, self._max_dwell, last=True)
-            users = rows.population()
-            yield from rows.store(self._spill)
-        BOUNDED_USERS.add(users)
-        yield beam.pvalue.TaggedOutput(self.USERS, UserCounts(users, without_record))
+            parts = np.array_split(bounded, 1 + len(bounded) // _USERS_PER_ELEMENT)
+            stored = (self.spill.store(part.data) for part in parts)
+        yield from zip(itertools.chain([users], itertools.repeat(0)), stored, strict=False)
 
 
-class BoundUsers(beam.PTransform):
+class BoundUsers(BoundGroups):
     """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and UserCounts.
 
-    No other transform may read the chunks: the memory that holds them is released.
-
     An element of the first is a stored result of `bound_users`, uint64[users]; with contribution `all` it is stored
-    rows of `bound_distributions`.
+    rows of `bound_distributions`. No other transform may read the chunks: the memory that holds them is released.
 
     Args:
         places: how a location and a category are coded.
@@ -113,20 +96,11 @@ class BoundUsers(beam.PTransform):
         max_dwell: float | None = None,
         records_per_user: int = 1,
     ):
-        super().__init__()
         if (gamma is not None) != (contribution == "all"):
             raise ValueError(f"gamma belongs to contribution all, got {gamma} and {contribution!r}")
         if gamma is not None:
             check_gamma(gamma)
-        self._bound = _BoundUsersFn(places, spill, contribution, gamma, max_dwell, records_per_user)
-
-    def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        bounded = (
-            chunks
-            | "GroupByUser" >> beam.GroupByKey()  # (user group, [chunk])
-            | "Bound" >> beam.ParDo(self._bound).with_outputs(_BoundUsersFn.USERS, main="bounded")
-        )
-        return bounded.bounded, bounded[_BoundUsersFn.USERS]
+        super().__init__(_LocationBound(places, spill, contribution, gamma, max_dwell, records_per_user))
 
 
 class ShardGroupCoder(beam.coders.Coder):

@@ -1,10 +1,16 @@
-"""Counts the rows of logs as they are read, slice by slice. `ReadLocations` reads and encodes locations."""
+"""From logs to an admitted run, for every job: read slices, group records by user, bound contributions, count users.
+
+    logs -> ReadLogs -> BoundGroups -> AdmitUsers
+
+A job passes its own encoding of rows and its own bound. `ReadLocations` and `group.BoundUsers` are those of locations.
+Jobs that count items combine records in place of BoundGroups, see `sample_and_threshold`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import apache_beam as beam
 from apache_beam import typehints
@@ -16,10 +22,11 @@ from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
 from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.encode import encode_locations
-from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import UserGroups
-from sfumato.transforms.logs import READ_COUNTS, READ_FILE
+from sfumato.transforms.locations.spill import Spill, lengths_of
+from sfumato.transforms.locations.users import UserGroups, count_unusable, split_unusable
+from sfumato.transforms.logs import COUNTED_COHORT, COUNTED_USERS, READ_COUNTS, READ_FILE, Event
 from sfumato.transforms.metrics import (
+    BOUNDED_USERS,
     CLAMPED_ROWS,
     DROPPED_ROWS,
     EARLIER_DAYS_ROWS,
@@ -28,11 +35,14 @@ from sfumato.transforms.metrics import (
     READ_ROWS,
     SLICE_READ,
     SLICE_ROWS,
+    USER_GROUP_BYTES,
     Stopwatch,
 )
+from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 
 ROW_COUNTS = "row_counts"  # tag of the output with row counts
+_USERS = "users"
 
 
 @dataclass(frozen=True)
@@ -98,40 +108,192 @@ def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
     return sum(counts, start=RowCounts())
 
 
+class SliceEncoding(Protocol):
+    """How a job encodes the rows of its logs. It travels to workers: it holds a RunKey, and never a derived key."""
+
+    def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[Any]]]:
+        """Yields, after each batch of some slices, the counts of its rows, and elements: (user group, records).
+
+        A user's records have one user group in all files, so that they meet at one worker, which bounds what the user
+        contributes. Elements may also be TaggedOutputs, which are grouped in other ways.
+        """
+
+
+class UserBound(Protocol):
+    """What the users of a group contribute. It travels to workers, as a SliceEncoding does."""
+
+    def __call__(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Yields stored contributions, each with the number of users that none before it had.
+
+        Args:
+            records: all records of the group's users, as chunks that SliceEncoding stored; one or more.
+        """
+
+
 @typehints.with_input_types(tuple[FileSlice, ...])
-@typehints.with_output_types(tuple[int, bytes])
 class _EncodeSliceFn(beam.DoFn):
-    def __init__(
-        self, columns: LocationColumns, locator: Locator, run_key: RunKey, spill: Spill, asked: AskedUsers | None
-    ):
-        self._columns = columns
-        self._locator = locator
-        self._run_key = run_key
-        self._spill = spill
-        self._asked = asked
+    def __init__(self, encoding: SliceEncoding):
+        self._encoding = encoding
 
     def process(self, parts: tuple[FileSlice, ...]) -> Iterator[Any]:
-        user_key = self._run_key.subkey("users")
-        counts, stopwatch, groups = RowCounts(), Stopwatch(), UserGroups(self._spill)
-        for batch in stopwatch.over(read_bundle(parts, self._columns, count_other_days)):
-            with stopwatch:
-                if self._asked is not None:
-                    batch = self._asked.only(batch, self._columns)
-                encoded = encode_locations(batch, self._columns, self._locator, user_key)
-                groups.add(encoded)
-            counts += RowCounts(encoded.rows, encoded.dropped)
-            if groups.is_full:
-                yield from groups.chunks()
-        yield from groups.chunks()
+        counts, stopwatch = RowCounts(), Stopwatch()
+        for read, elements in stopwatch.over(self._encoding.encode(parts)):
+            counts += read
+            yield from elements
         counts.report(parts, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
-class ReadLocations(beam.PTransform):
-    """Paths of logs, LogFiles or bundles of them -> (user group, chunk) of `UserGroups`, and RowCounts.
+class ReadLogs(beam.PTransform):
+    """Paths of logs, LogFiles or bundles of them -> encoded records, a singleton RowCounts, and tagged outputs.
 
-    When the pipeline runs it raises DataError with the path of a file that is damaged, has changed or lacks a column.
-    asked: the users whose rows are read; None reads all.
+    Args:
+        encoding: of the job.
+        tags: of the TaggedOutputs among its elements, each of which gets a PCollection.
+        kind: the type of all other elements.
+
+    Raises:
+        DataError: when the pipeline runs. A file is damaged, has changed or lacks a column; the message has its path.
+    """
+
+    def __init__(self, encoding: SliceEncoding, *tags: str, kind: Any = tuple[int, bytes]):
+        super().__init__()
+        self._encoding = encoding
+        self._tags = tags
+        self._kind = kind
+
+    def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, ...]:
+        encode = beam.ParDo(_EncodeSliceFn(self._encoding)).with_output_types(self._kind)
+        encoded = (
+            paths
+            | "Slice" >> beam.FlatMap(slice_bundle)  # PCollection[tuple[FileSlice, ...]]
+            # Without a shuffle, Beam fuses slicing and reading, and one worker reads all slices of a file.
+            | "SpreadSlices" >> beam.Reshuffle()  # PCollection[tuple[FileSlice, ...]]
+            | "Encode" >> encode.with_outputs(ROW_COUNTS, *self._tags, main="records")  # [tuple[UserGroup, Records]]
+        )
+        rows = encoded[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)  # PCollection[RowCounts]
+        return encoded.records, rows, *(encoded[tag] for tag in self._tags)
+
+
+@typehints.with_input_types(tuple[int, Iterable[bytes]])
+@typehints.with_output_types(bytes)
+class _BoundGroupFn(beam.DoFn):
+    def __init__(self, bound: UserBound):
+        self._bound = bound
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
+        records, unusable = split_unusable(element[1])
+        without_record, users = count_unusable(records, unusable), 0
+        USER_GROUP_BYTES.record(sum(sum(lengths_of(chunk)) for chunk in records))
+        if records:
+            for number, contributions in self._bound(records):
+                users += number
+                yield contributions
+        BOUNDED_USERS.add(users)
+        yield beam.pvalue.TaggedOutput(_USERS, UserCounts(users, without_record))
+
+
+class BoundGroups(beam.PTransform):
+    """(user group, chunk) pairs -> a pair of PCollections: stored contributions (bytes), and UserCounts.
+
+    bound: what the users of a group contribute.
+    """
+
+    def __init__(self, bound: UserBound):
+        super().__init__()
+        self._bound = bound
+
+    def expand(self, records: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        bounded = (
+            records
+            # One element has all records of a user, from all files. A combiner would see parts of them, and a user
+            # would contribute once for each part.
+            | "GroupByUser" >> beam.GroupByKey()  # PCollection[tuple[UserGroup, Iterable[Chunk]]]
+            | "Bound" >> beam.ParDo(_BoundGroupFn(self._bound)).with_outputs(_USERS, main="bounded")
+        )
+        return bounded.bounded, bounded[_USERS]
+
+
+class AdmitUsers(beam.PTransform):
+    """A PCollection of UserCounts and a singleton RowCounts -> a singleton NoisyUserCounts, if the run is admitted.
+
+    Args:
+        admit: charges the run and counts its users; None admits the run and gives None.
+        key: of the run.
+        nobody: how many users without an id count, from `RowCounts.nobody`; for counts of a sample.
+        event: logged after the admission; None for the noisy count.
+
+    Raises:
+        NotAdmittedError: when the pipeline runs, see `Admit`.
+    """
+
+    def __init__(
+        self,
+        admit: Admit | None,
+        key: RunKey,
+        nobody: Callable[[int], int] | None = None,
+        event: Event | None = None,
+    ):
+        super().__init__()
+        self._admit = admit
+        self._key = key
+        self._nobody = nobody
+        self._event = event
+
+    def expand(self, counts: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
+        users, rows = counts
+        total = users | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)  # PCollection[UserCounts]
+        return (
+            users.pipeline
+            | "Once" >> beam.Create([None])
+            # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
+            # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
+            | "Admit" >> beam.Map(self._admitted, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows))
+        )
+
+    def _admitted(self, _: None, users: UserCounts, rows: RowCounts) -> NoisyUserCounts | None:
+        rows.emit()
+        admission = None
+        if self._admit is not None:
+            nobody = rows.nobody if self._nobody is None else self._nobody(rows.nobody)
+            admission = self._admit(users + UserCounts(unusable=nobody), self._key)
+        if self._event is not None:
+            self._event.emit()
+        elif self._admit is not None and admission is not None:
+            cohorts, unit = self._admit.rule.cohorts, self._admit.rule.noise.UNIT
+            event, fields = (COUNTED_USERS, {}) if cohorts == 1 else (COUNTED_COHORT, {"cohorts": cohorts})
+            event.emit(
+                users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.epsilon}
+            )
+        return admission
+
+
+@dataclass(frozen=True)
+class LocationEncoding:
+    """Locations of users, as chunks of `UserGroups`; see `ReadLocations`."""
+
+    columns: LocationColumns
+    locator: Locator
+    run_key: RunKey
+    spill: Spill
+    asked: AskedUsers | None = None
+
+    def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[tuple[int, bytes]]]]:
+        """See SliceEncoding."""
+        user_key, groups = self.run_key.subkey("users"), UserGroups(self.spill)
+        for batch in read_bundle(parts, self.columns, count_other_days):
+            if self.asked is not None:
+                batch = self.asked.only(batch, self.columns)
+            encoded = encode_locations(batch, self.columns, self.locator, user_key)
+            groups.add(encoded)
+            yield RowCounts(encoded.rows, encoded.dropped), groups.chunks() if groups.is_full else ()
+        yield RowCounts(), groups.chunks()
+
+
+class ReadLocations(ReadLogs):
+    """Paths of logs, LogFiles or bundles of them -> (user group, chunk) of `UserGroups`, and a singleton RowCounts.
+
+    asked: the users whose rows are read; None reads all. Raises: see ReadLogs.
     """
 
     def __init__(
@@ -142,14 +304,4 @@ class ReadLocations(beam.PTransform):
         spill: Spill,
         asked: AskedUsers | None = None,
     ):
-        super().__init__()
-        self._encode = _EncodeSliceFn(columns, locator, run_key, spill, asked)
-
-    def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        encoded = (
-            paths
-            | "Slice" >> beam.FlatMap(slice_bundle)  # FileSlices
-            | "SpreadSlices" >> beam.Reshuffle()
-            | "Encode" >> beam.ParDo(self._encode).with_outputs(ROW_COUNTS, main="chunks")
-        )
-        return encoded.chunks, encoded[ROW_COUNTS]
+        super().__init__(LocationEncoding(columns, locator, run_key, spill, asked))

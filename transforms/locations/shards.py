@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.places import Places
-from sfumato.transforms.bisection import bisect_each_integer
 from sfumato.transforms.locations.spill import Spill, join, load
+from sfumato.transforms.statistics.bisection import bisect_each_integer
 
 _MAX_GROUP_SHIFT = 6
 # What a release reveals about participation. planned: nothing; every planned shard reports with the planned noise.

@@ -26,7 +26,7 @@ from sfumato.transforms.moments.statistic_kinds import (
     StatisticKind,
     Variance,
 )
-from sfumato.transforms.shrinkage import shrink
+from sfumato.transforms.statistics.shrinkage import shrink
 
 STATISTICS: dict[str, StatisticKind] = {
     kind.name: kind for kind in (MEAN, VARIANCE, MOMENT, GEOMETRIC_MEAN, LOG_PRODUCT, COVARIANCE, CORRELATION)

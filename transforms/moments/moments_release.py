@@ -36,7 +36,7 @@ from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import SECOND
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
-from sfumato.transforms.shrinkage import simultaneous_z
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
 _RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
 _NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"

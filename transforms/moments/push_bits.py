@@ -18,7 +18,7 @@ from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.tally import Query, Tally, count_reports, queried_clients
-from sfumato.transforms.moments.user_values import read_user_values
+from sfumato.transforms.moments.user_values import UserValuesTransform
 from sfumato.transforms.moments.value_encoding import Values, unpack
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
@@ -47,22 +47,10 @@ class SumTallies(beam.CombineFn):
         return accumulator
 
 
-class PushBits(beam.PTransform):
-    """Paths of Parquet files -> one MomentsState after all stages, which may be published.
+class PushBits(UserValuesTransform):
+    """Paths of logs -> one MomentsState after all stages, which may be published.
 
-    One record of each user counts; without a column of user ids, each row is a user.
-
-    Args:
-        values: encodes batches.
-        plan: the queries and their privacy.
-        key: of the run; use each key for one input, once.
-        grouping: the groups; None for everybody together.
-        spill: a folder for blocks between stages (see Spill).
-        admit: decides from noisy counts of users whether the run goes on.
-
-    Raises:
-        DataError: a file is damaged.
-        NotAdmittedError: see Admit.
+    plan: the queries and their privacy. For the rest see UserValuesTransform.
     """
 
     def __init__(
@@ -75,7 +63,6 @@ class PushBits(beam.PTransform):
         spill: Spill | str | None = None,
         admit: Admit | None = None,
     ):
-        super().__init__()
         prior = {
             kind: [bits.weight.tolist(), bits.mean.tolist(), bits.stddev.tolist()] for kind, bits in plan.prior.items()
         }
@@ -83,28 +70,22 @@ class PushBits(beam.PTransform):
         metadata = {**fields, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
         metadata["statistics"] = [statistic.name for statistic in plan.statistics]
         metadata["second"] = None if plan.second is None else asdict(plan.second)
-        metadata["columns"] = asdict(values.columns)
-        metadata["groups"] = None if grouping is None else [grouping.stated(), list(grouping.groups.names())]
-        # Queries for other bits with the same randomised response would reveal more than one bit of a client.
-        self._key = key.narrowed(metadata)
-        self._values = values
+        super().__init__(values, key, metadata, grouping, spill, admit or Admit(plan.admission()))
         self._plan = plan
-        self._grouping = grouping
         self._meter = PrivacyMeter(plan.response)
-        self._spill = Spill.of(spill)
-        self._admit = admit or Admit(plan.admission())
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        blocks, admitted = read_user_values(paths, self._values, self._key, self._spill, self._admit)
+        blocks, admitted = self.read(paths)
         state = admitted | "Start" >> beam.Map(lambda admission: MomentsState(users=admission.users))
         for number in range(len(self._plan.stages)):
             # One worker plans for all: floating-point results may differ between machines.
-            queries = state | f"Plan{number}" >> beam.Map(self._plan.next_queries)
+            queries = state | f"Plan{number}" >> beam.Map(self._plan.next_queries)  # PCollection[list[Query]]
             tallies = (
                 blocks
-                | f"TallyBlocks{number}" >> beam.ParDo(_TallyFn(self._meter, self._grouping, self._key), _side(queries))
+                | f"TallyBlocks{number}" >> beam.ParDo(_TallyFn(self._meter, self._rows, self._key), _side(queries))
                 | f"SumTallies{number}" >> beam.CombineGlobally(SumTallies())
-            )
+            )  # PCollection[list[Tally]]
+            # PCollection[MomentsState]
             state = state | f"AddNoise{number}" >> beam.Map(self._add_noise, _side(queries), _side(tallies))
         return state
 
@@ -113,8 +94,7 @@ class PushBits(beam.PTransform):
         self._meter.check_queries([*(query for query, _ in state.tallies), *queries])
         if not exact:
             # There are no blocks, because no user has a usable value. Only noisy counts may show that: noise on zeros.
-            rows = _tally_rows(self._grouping)
-            exact = [Tally(*np.zeros((2, rows, len(query.quantity.slots)), np.int64)) for query in queries]
+            exact = [Tally(*np.zeros((2, self._rows, len(query.quantity.slots)), np.int64)) for query in queries]
         tallies = self._plan.protect(queries, exact, self._key)
         for query, tally in zip(queries, tallies, strict=True):
             reported = int(tally.reports.sum())
@@ -127,16 +107,12 @@ def _side(singleton: beam.PCollection) -> beam.pvalue.AsSingleton:
     return beam.pvalue.AsSingleton(singleton)
 
 
-def _tally_rows(grouping: Grouping | None) -> int:
-    return 1 if grouping is None else grouping.tally_rows
-
-
 class _TallyFn(beam.DoFn):
     """A stored block and the queries of a stage -> its clients' reports, one Tally a query."""
 
-    def __init__(self, meter: PrivacyMeter, grouping: Grouping | None, key: RunKey):
+    def __init__(self, meter: PrivacyMeter, rows: int, key: RunKey):
         self._meter = meter
-        self._rows = _tally_rows(grouping)
+        self._rows = rows
         self._key = key
 
     def process(self, stored: bytes, queries: list[Query]) -> Iterator[list[Tally]]:

@@ -12,28 +12,17 @@ from sfumato.transforms.metrics import TALLY_TIME
 from sfumato.transforms.moments.bernstein_sums import ExactSums
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
 from sfumato.transforms.moments.groups import Grouping
-from sfumato.transforms.moments.user_values import read_user_values
+from sfumato.transforms.moments.user_values import UserValuesTransform
 from sfumato.transforms.moments.value_encoding import Values, unpack
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 
 
-class SumMoments(beam.PTransform):
-    """Paths of Parquet files -> one CentralSums, which may be published.
+class SumMoments(UserValuesTransform):
+    """Paths of logs -> one CentralSums, which may be published.
 
-    One record of each user counts; without a column of user ids, each row is a user.
-
-    Args:
-        values: encodes batches, without a form.
-        plan: the statistics and their privacy.
-        key: of the run; use each key for one input, once.
-        grouping: the groups; None for everybody together.
-        spill: a folder for blocks between stages (see Spill).
-        admit: decides from noisy counts of users whether the run goes on.
-
-    Raises:
-        DataError: a file is damaged.
-        NotAdmittedError: see Admit.
+    values: encodes batches, without a form. plan: the statistics and their privacy. For the rest see
+    UserValuesTransform.
     """
 
     def __init__(
@@ -46,19 +35,12 @@ class SumMoments(beam.PTransform):
         spill: Spill | str | None = None,
         admit: Admit | None = None,
     ):
-        super().__init__()
-        metadata = {**asdict(plan), "columns": asdict(values.columns)}
-        metadata["groups"] = None if grouping is None else [grouping.stated(), list(grouping.groups.names())]
-        self._key = key.narrowed(metadata)
-        self._values = values
+        super().__init__(values, key, asdict(plan), grouping, spill, admit or Admit(plan.admission()))
         self._plan = plan
-        self._rows = 1 if grouping is None else grouping.tally_rows
-        self._spill = Spill.of(spill)
-        self._admit = admit or Admit(plan.admission())
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         plan, key = self._plan, self._key
-        blocks, admitted = read_user_values(paths, self._values, key, self._spill, self._admit)
+        blocks, admitted = self.read(paths)
         if plan.finds_range:
             magnitudes = (
                 blocks

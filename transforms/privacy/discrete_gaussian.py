@@ -28,9 +28,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from sfumato.transforms.bisection import bisect_integers
 from sfumato.transforms.privacy.keys import RunKey, random_bits, random_bits_16
 from sfumato.transforms.privacy.mechanism import check_sigma, gaussian_delta, gaussian_rho
+from sfumato.transforms.statistics.bisection import bisect_integers
 
 _REACH = 10  # of the table, in sigma
 _MAX_TABLE_SIGMA = 128

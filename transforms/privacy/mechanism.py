@@ -15,7 +15,7 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-from sfumato.transforms.bisection import bisect
+from sfumato.transforms.statistics.bisection import bisect
 
 MIN_SIGMA, MAX_SIGMA = 0.1, 1e9
 # Of discrete Gaussian noise: its draws end at 10 sigma, which adds up to 1e-21 for each entry that a user changes.

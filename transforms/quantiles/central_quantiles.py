@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountItems, CountOptions
+from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountItems, CountOptions, Rounds
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
 from sfumato.transforms.quantiles.private_quantiles import (
@@ -48,7 +48,7 @@ class CentralQuantiles(beam.PTransform):
         binned = whole_numbers(items) if whole and plan.method == "exponential" else items
         self._values = Values(binned.low, binned.high, items.high, binned is not items, binned.edges)
         self._plan, self._ranges, self._bits = plan, ranges, binned.bits
-        self._counts = CountItems(binned, ItemBound(), key, **options)
+        self._counts = CountItems(Rounds(binned, key), ItemBound(), **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         plan, values, ranges, bits, key = self._plan, self._values, self._ranges, self._bits, self._counts.key

@@ -2,8 +2,7 @@
 
 Every level counts all users by bins of one width and adds discrete Laplace noise once (Hay, Rastogi, Miklau and Suciu,
 PVLDB 2010). A user is in one bin of each level, so L levels cost epsilon / L each under adding or removing one user.
-The weighted least squares estimate agrees on all levels: upward, a node's own count and the sum of its children are
-averaged by their variances; downward, what a node's children lack is spread over them evenly.
+The weighted least squares estimate agrees on all levels, see `statistics/tree_least_squares.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
+from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_levels, upward_variances
 
 _PLACES = 1009  # a prime: they are at all distances from the borders of coarse bins
 MAX_BITS = 20  # the tree holds every bin
@@ -54,11 +54,12 @@ class HierarchyNoise:
     @property
     def variances(self) -> list[float]:
         """Of the upward estimate of a node of each level, in users^2."""
-        own = discrete_laplace_stddev(self.level_epsilon) ** 2
-        found = [own]
-        for fan_out in reversed(self._fan_outs[1:]):
-            found.append(1 / (1 / own + 1 / (fan_out * found[-1])))
-        return found[::-1]
+        return upward_variances([self.own_variance] * len(self.levels), self._fan_outs[:0:-1])[::-1]
+
+    @property
+    def own_variance(self) -> float:
+        """Of each noisy count, in users^2."""
+        return discrete_laplace_stddev(self.level_epsilon) ** 2
 
     def covariance(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of the estimated users below two values, in users^2.
@@ -156,16 +157,10 @@ def measure_hierarchy(users: SpreadUsers, noise: HierarchyNoise, key: RunKey) ->
 
 def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, scale: NumberBins) -> NoisyHierarchy:
     """The least squares estimate from the noisy counts of `measure_hierarchy`, made to ascend from 0."""
-    own, variances = discrete_laplace_stddev(noise.level_epsilon) ** 2, noise.variances
-    upward = [noisy[-1].astype(np.float64)]
-    for counts, below in zip(noisy[-2::-1], variances[:0:-1], strict=True):
-        children = upward[-1].reshape(len(counts), -1)
-        spread = children.shape[1] * below
-        upward.append((counts * spread + children.sum(axis=1) * own) / (own + spread))
-    nodes = upward.pop()
-    while upward:
-        children = upward.pop().reshape(len(nodes), -1)
-        nodes = (children + (nodes - children.sum(axis=1))[:, None] / children.shape[1]).ravel()
+    levels = [NoisyLevel(counts[None].astype(np.float64), noise.own_variance) for counts in reversed(noisy)]
+    pairs = itertools.pairwise(reversed(noise.levels))
+    parents = [np.arange(1 << finer) >> (finer - coarser) for finer, coarser in pairs]
+    (nodes,) = fit_levels(levels, parents)[0].counts
     cumulative = np.append(0.0, np.cumsum(nodes))
     ascending = scipy.optimize.isotonic_regression(cumulative).x
     total = max(float(cumulative[-1]), 0.0)

@@ -14,10 +14,10 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.locations.group import BoundUsers
-from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
+from sfumato.transforms.locations.read import AdmitUsers, ReadLocations
 from sfumato.transforms.locations.spill import Spill, take
-from sfumato.transforms.logs import COUNTED_USERS, TRAINED
-from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
+from sfumato.transforms.logs import TRAINED
+from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.build_steps import Built, Collected, build, collect, collected_from_heatmap
 from sfumato.transforms.ranges.exact_counts import CellTally, ExactCounts
@@ -75,23 +75,15 @@ class CollectCounts(beam.PTransform):
         grid, spill = self._plan.field.grid, self._spill
         places = Places(grid.depth)
         bound = BoundUsers(places, spill, max_dwell=self._columns.dwell_limit)
+        # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, self._key, spill)
-        locations, users = chunks | "BoundUsers" >> bound  # bytes
-        counts = users | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
-        total = rows | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)  # RowCounts
+        locations, users = chunks | "BoundUsers" >> bound  # PCollection[bytes], PCollection[UserCounts]
+        admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, self._key)  # PCollection[NoisyUserCounts]
         return (
             locations
-            | "CountByCell" >> beam.CombineGlobally(SumExactCounts(places))  # ExactCounts, used by Collect alone
-            | "Collect"
-            >> beam.Map(
-                _collect,
-                beam.pvalue.AsSingleton(counts),
-                beam.pvalue.AsSingleton(total),
-                self._admit,
-                self._plan,
-                self._key,
-            )  # Collected
-        )
+            | "CountByCell" >> beam.CombineGlobally(SumExactCounts(places))  # PCollection[ExactCounts], used once
+            | "Collect" >> beam.Map(collect, beam.pvalue.AsSingleton(admitted), self._plan, self._key)
+        )  # PCollection[Collected]
 
 
 @typehints.with_input_types(bytes)
@@ -125,16 +117,6 @@ class SumExactCounts(beam.CombineFn):
 
     def extract_output(self, accumulator: CellTally) -> ExactCounts:
         return accumulator.total()
-
-
-def _collect(
-    exact: ExactCounts, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
-) -> Collected:
-    rows.emit()
-    admission = admit(counts + UserCounts(unusable=rows.nobody), key)
-    cost = {plan.counting.count_noise.UNIT: admission.epsilon}
-    COUNTED_USERS.emit(users=admission.users, noise_stddev=admission.noise_stddev, **cost)
-    return collect(exact, admission, plan, key)
 
 
 class CollectHeatmapCounts(beam.PTransform):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.bisection import bisect
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
+from sfumato.transforms.statistics.bisection import bisect
 
 MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, are 64-bit integers
 

@@ -5,9 +5,9 @@ A user adds one to one zone of each level. The sub-queries of levels compose: th
 Shares. The finest level has enough of the budget for noise of at most MAX_FINEST_NOISE times the deviation that it
 would have alone with the whole budget: some 80% of epsilon. So no level ever has a larger error than 1.25 times that of
 adding up the finest level alone. Of all divisions into units of half a per cent, that one is taken which has the least
-product over levels of the mean variance after constrained inference (`zone_estimates`), for a tree in which all zones
-of a level have equally many children. A level whose sum of finer zones is about as good as a count of its own is not
-asked. Only the numbers of zones and the budget decide, which are public.
+product over levels of the mean variance after constrained inference (`tree_least_squares`), for a tree in which all
+zones of a level have equally many children. A level whose sum of finer zones is about as good as a count of its own is
+not asked. Only the numbers of zones and the budget decide, which are public.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapSta
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells, tally
+from sfumato.transforms.statistics.tree_least_squares import upward_variances
 from sfumato.transforms.zones.zone_file import Zones
 
 MAX_LEVELS = 6
@@ -119,7 +120,7 @@ class ZoneLevels(Method):
         return ZoneEncoding(self.zones.level_names[level], zone_of_code, areas / areas.sum(), categories)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """Raises TypeError: zones are no cells of a quadtree. `zone_estimates` has their estimates."""
+        """Raises TypeError: zones are no cells of a quadtree. `tree_least_squares` has their estimates."""
         raise TypeError("zones have no map of a quadtree's cells")
 
 
@@ -190,10 +191,7 @@ def mean_variances(own: Sequence[float], sizes: Sequence[int]) -> list[float]:
         own: variance of each level's noisy counts, from the finest; infinite for a level that is not asked.
         sizes: numbers of zones.
     """
-    upward = [own[0]]
-    for level in range(1, len(sizes)):
-        below = sizes[level - 1] / sizes[level] * upward[-1]
-        upward.append(1 / (1 / own[level] + 1 / below))
+    upward = upward_variances(own, [below / above for below, above in itertools.pairwise(sizes)])
     found = [upward[-1]]
     for level in range(len(sizes) - 1, 0, -1):
         share = sizes[level] / sizes[level - 1]

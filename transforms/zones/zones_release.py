@@ -26,13 +26,11 @@ from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.statistics.tree_least_squares import LevelEstimate, NoisyLevel, fit_levels
 from sfumato.transforms.zones.zone_estimates import (
-    LevelEstimate,
-    NoisyLevel,
     laplace_kurtosis,
     lattice_margins,
     margins,
-    reconciled,
 )
 from sfumato.transforms.zones.zone_file import Zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels
@@ -65,7 +63,7 @@ class ZoneCounts:
 
 
 def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
-    """The estimates of all levels by constrained inference, see `zone_estimates`.
+    """The estimates of all levels by constrained inference, see `tree_least_squares`.
 
     Args:
         state: after the last sub-query.
@@ -82,7 +80,7 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
             kurtosis = laplace_kurtosis(spent.epsilon / state.sensitivity(spent.vector_length, 1)) / sums
         counts = result.counts.reshape(state.categories, -1)
         noisy[level] = NoisyLevel(counts, spent.noise_stddev**2, kurtosis)
-    levels = reconciled(noisy, [level.parents for level in zones.levels])
+    levels = fit_levels(noisy, [level.parents for level in zones.levels])
     low, high = [], []
     for estimate, ancestor in zip(levels, zones.ancestors, strict=True):
         users = estimate.counts.sum(axis=0)

@@ -14,7 +14,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
 from sfumato.transforms.histogram.bounded_items import ItemBound, choose_items, count_items
 from sfumato.transforms.histogram.item_encoding import ColumnItems
-from sfumato.transforms.histogram.sample_and_threshold import CountItems
+from sfumato.transforms.histogram.sample_and_threshold import CountItems, Rounds
 from sfumato.transforms.histogram.trie import NumberPrefixes, TextPrefixes, hash_texts
 from sfumato.transforms.histogram.user_sample import Sample, merge
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
@@ -118,7 +118,7 @@ def test_counted_items_equal_the_in_memory_answer(tmp_path: Path, files: int, op
     pattern = write_files(table, tmp_path / "logs", files, row_group_size=300)
     bound, items = ItemBound(3, 2), ColumnItems(ItemColumns("category"))
     admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))
-    counting = CountItems(items, bound, KEY, TextPrefixes(7), (6, 7), admit=admit)
+    counting = CountItems(Rounds(items, KEY, TextPrefixes(7), (6, 7)), bound, admit=admit)
     found = run(pattern, counting, *options)
     held: defaultdict[int, Counter] = defaultdict(Counter)
     for user, name in zip(users.tolist(), names, strict=True):

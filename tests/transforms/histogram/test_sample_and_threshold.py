@@ -8,7 +8,6 @@ from pathlib import Path
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -24,15 +23,15 @@ from sfumato.transforms.histogram.sample_and_threshold import (
     CountItems,
     CountSamples,
     InteractiveQuantiles,
-    SampleAndThreshold,
+    MergeSamples,
+    Rounds,
     SumCounts,
     TrieHeavyHitters,
-    bind_key,
     split_by_item,
 )
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes, TextPrefixes
-from sfumato.transforms.histogram.user_sample import ItemCounts, Sampler
+from sfumato.transforms.histogram.user_sample import ItemCounts, Sampler, count_rounds, threshold_rounds
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -95,11 +94,6 @@ class Texts:
 
 
 @beam.typehints.with_input_types(str)
-class Batches(beam.DoFn):
-    def process(self, path):
-        yield from pq.ParquetFile(path).iter_batches(311)
-
-
 def run(pattern: str, transform, *options: str):
     """The one element that a transform makes of files. It comes back through a file."""
     import pickle
@@ -124,50 +118,54 @@ def test_counted_cells_equal_the_in_memory_answer(tmp_path: Path, users, records
     table = make_logs(users, records, 0, kind)
     pattern = write_files(table, tmp_path / "logs", files, row_group_size=300)
     items, prefixes, levels = CellItems(LocationColumns(), GRID), NumberPrefixes(4, GRID.depth), (2, 4, 5)
-    sampler = Sampler(bind_key(KEY, items, SAMPLING, prefixes, levels), SAMPLING, len(levels))
-    found = run(pattern, CountSamples(items, SAMPLING, KEY, prefixes, levels), *options).counts
+    sampler = Rounds(items, KEY, prefixes, levels).sampler(SAMPLING)
+    found = run(pattern, CountSamples(Rounds(items, KEY, prefixes, levels), SAMPLING), *options).counts
     expected = expected_counts(table, sampler, Cells(), levels)
     for counts, wanted in zip(found, expected, strict=True):
         assert dict(zip(counts.items.tolist(), counts.counts.tolist(), strict=True)) == wanted
 
 
-def test_the_combine_fn_the_large_way_and_memory_agree(tmp_path: Path) -> None:
+def test_trie_heavy_hitters_matches_memory(tmp_path: Path) -> None:
     table = with_items(3000, 2)
     pattern = write_files(table, tmp_path / "logs", 3, row_group_size=300)
     items, prefixes, levels = ColumnItems(ItemColumns("category")), TextPrefixes(7), (6, 7)
-    key = bind_key(KEY, items, SAMPLING, prefixes, levels)
+    rounds = Rounds(items, KEY, prefixes, levels)
+    key = rounds.bound_key(SAMPLING)
     expected = expected_counts(table, Sampler(key, SAMPLING, 2), Texts(key), levels)
-    combine = SampleAndThreshold(items, SAMPLING, KEY, prefixes, levels)
-    combined = run(pattern, beam.ParDo(Batches()) | beam.CombineGlobally(combine))
-    trie = run(pattern, TrieHeavyHitters(items, SAMPLING, KEY, prefixes, levels))
+    combined = published([table], rounds, SAMPLING)
+    trie = run(pattern, TrieHeavyHitters(rounds, SAMPLING))
     for number, wanted in enumerate(expected):
         shown = {name: count for name, count in wanted.items() if count >= SAMPLING.threshold}
         assert shown
         assert len(shown) < len(wanted)
-        published = combined[number]
-        assert dict(zip(published.texts, published.sampled.tolist(), strict=True)) == shown
-        assert published.level == levels[number]
+        histogram = combined[number]
+        assert dict(zip(histogram.texts, histogram.sampled.tolist(), strict=True)) == shown
+        assert histogram.level == levels[number]
         if number:
             shown = {name: count for name, count in shown.items() if name[:6] in trie.levels[0].texts}
         assert dict(zip(trie.levels[number].texts, trie.levels[number].sampled.tolist(), strict=True)) == shown
 
 
-def combined(batches: list, combine: SampleAndThreshold) -> list:
-    """The CombineFn's own steps, two accumulators that travel in between."""
-    halves = []
+def published(batches: list, rounds: Rounds, sampling: Sampling) -> list:
+    """The steps of the transforms in memory, with two accumulators that travel in between."""
+    combine, sampler, halves = MergeSamples(), rounds.sampler(sampling), []
     for half in (batches[::2], batches[1::2]):
         accumulator = combine.create_accumulator()
         for one in half:
-            accumulator = combine.add_input(accumulator, one)
+            for batch in one.to_batches() if isinstance(one, pa.Table) else [one]:
+                encoded = rounds.items.encode(batch, sampler.key, sampler.drawn_in_any_round)
+                accumulator = combine.add_input(accumulator, encoded.sample)
         halves.append(combine.compact(accumulator))
-    return combine.extract_output(combine.merge_accumulators(halves))
+    sample = combine.extract_output(combine.merge_accumulators(halves))
+    counts = count_rounds(sample, sampler, rounds.prefixes, rounds.levels)
+    return threshold_rounds(counts, sampling, rounds.levels)
 
 
-def test_tables_and_many_small_batches_are_batches(tmp_path: Path) -> None:
+def test_many_small_batches_are_one_input() -> None:
     table = with_items(2000, 1)
-    combine = SampleAndThreshold(ColumnItems(ItemColumns("category")), SAMPLING, KEY, TextPrefixes(7), (7,))
-    (whole,) = combined([table], combine)
-    (pieces,) = combined(table.to_batches(max_chunksize=7), combine)
+    rounds = Rounds(ColumnItems(ItemColumns("category")), KEY, TextPrefixes(7), (7,))
+    (whole,) = published([table], rounds, SAMPLING)
+    (pieces,) = published(table.to_batches(max_chunksize=7), rounds, SAMPLING)
     assert len(whole)
     assert whole.texts == pieces.texts
     assert whole.sampled.tolist() == pieces.sampled.tolist()
@@ -181,9 +179,9 @@ def test_nobody_or_nobody_drawn_is_an_empty_histogram(rows: int) -> None:
         (ColumnItems(ItemColumns("category")), TextPrefixes(3)),
         (ColumnItems(ItemColumns("code"), digits=7), NumberPrefixes(10, 7)),
     ):
-        combine = SampleAndThreshold(items, rare, KEY, prefixes, (2, 3))
-        assert [len(one) for one in combined([table], combine)] == [0, 0]
-        assert [len(one) for one in combine.apply([])] == [0, 0]
+        rounds = Rounds(items, KEY, prefixes, (2, 3))
+        assert [len(one) for one in published([table], rounds, rare)] == [0, 0]
+        assert [len(one) for one in published([], rounds, rare)] == [0, 0]
 
 
 def test_integers_and_text_in_one_input() -> None:
@@ -191,9 +189,9 @@ def test_integers_and_text_in_one_input() -> None:
     numbers = pa.table({"user_id": range(50), "category": ["a"] * 50})
     texts = pa.table({"user_id": [str(i) for i in range(50)], "category": ["a"] * 50})
     codes = pa.table({"user_id": range(50, 90), "category": [-7] * 40})
-    combine = SampleAndThreshold(ColumnItems(ItemColumns("category")), Sampling.from_rate(0.95, 2), KEY)
+    rounds, sampling = Rounds(ColumnItems(ItemColumns("category")), KEY), Sampling.from_rate(0.95, 2)
     inputs = ([numbers], [numbers, texts], [numbers, codes])
-    (alone,), (both,), (mixed,) = (combined(tables, combine) for tables in inputs)
+    (alone,), (both,), (mixed,) = (published(tables, rounds, sampling) for tables in inputs)
     assert both.texts == alone.texts == ("a",)
     assert both.counts.tolist() == alone.counts.tolist()
     found = dict(zip(mixed.texts, mixed.counts.tolist(), strict=True))
@@ -220,7 +218,7 @@ def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
     items = NumberItems(ItemColumns("length", kinds=NUMBERS), 0.0, 16.0, 6)
     levels = (0,) * 6
     key = KEY.narrowed({"quantiles": (0.25, 0.5)})
-    sampler = Sampler(bind_key(key, items, SAMPLING, None, levels), SAMPLING, 6)
+    sampler = Rounds(items, key, None, levels).sampler(SAMPLING)
 
     class Bins:
         def code(self, row):
@@ -244,13 +242,13 @@ def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
 def test_one_key_for_other_items_or_another_rate_draws_other_users(tmp_path: Path) -> None:
     items = ColumnItems(ItemColumns("category"))
     keys = [
-        bind_key(KEY, items, SAMPLING, None, (0,)),
-        bind_key(KEY, ColumnItems(ItemColumns("code")), SAMPLING, None, (0,)),
-        bind_key(KEY, items, Sampling.from_rate(0.31, 8), None, (0,)),
-        bind_key(KEY, items, Sampling.from_rate(0.3, 9), None, (0,)),
-        bind_key(KEY, items, SAMPLING, TextPrefixes(3), (0,)),
-        bind_key(KEY, items, SAMPLING, TextPrefixes(3), (1, 3)),
-        bind_key(KEY, CellItems(LocationColumns(), GRID), SAMPLING, None, (0,)),
+        Rounds(items, KEY, None, (0,)).bound_key(SAMPLING),
+        Rounds(ColumnItems(ItemColumns("code")), KEY, None, (0,)).bound_key(SAMPLING),
+        Rounds(items, KEY, None, (0,)).bound_key(Sampling.from_rate(0.31, 8)),
+        Rounds(items, KEY, None, (0,)).bound_key(Sampling.from_rate(0.3, 9)),
+        Rounds(items, KEY, TextPrefixes(3), (0,)).bound_key(SAMPLING),
+        Rounds(items, KEY, TextPrefixes(3), (1, 3)).bound_key(SAMPLING),
+        Rounds(CellItems(LocationColumns(), GRID), KEY, None, (0,)).bound_key(SAMPLING),
     ]
     assert len({key.subkey("participation") for key in keys}) == len(keys)
 
@@ -271,7 +269,7 @@ def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int, bounded
     pattern = write_files(with_unusable(900, 40, 60, 7), tmp_path / "logs", files)
     admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))
     counting = CountSamples if isinstance(bounded, Sampling) else CountItems
-    found = run(pattern, counting(ColumnItems(ItemColumns("category")), bounded, KEY, admit=admit))
+    found = run(pattern, counting(Rounds(ColumnItems(ItemColumns("category")), KEY), bounded, admit=admit))
     assert (found.admission.users, found.admission.unusable) == (960, 41)
 
 
@@ -294,9 +292,10 @@ def test_too_many_bad_users_are_refused_by_their_noisy_number(tmp_path: Path) ->
     pattern = write_files(with_unusable(2400, 600, 0, 0), tmp_path / "logs", 1)
     items = ColumnItems(ItemColumns("category"))
     allowed = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.2, sampling_rate=0.5))
-    assert run(pattern, CountSamples(items, SAMPLING, KEY, admit=allowed)).admission.users == pytest.approx(2400, 0.1)
+    found = run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=allowed))
+    assert found.admission.users == pytest.approx(2400, 0.1)
     strict = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.01, sampling_rate=0.5))
     with pytest.raises(
         Exception, match=r"about \d+ users \(.*\) of [23],\d+ .*more than --max_bad_fraction 0\.01 allows"
     ):
-        run(pattern, CountSamples(items, SAMPLING, KEY, admit=strict))
+        run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=strict))

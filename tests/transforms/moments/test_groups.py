@@ -20,7 +20,7 @@ from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.tally import Tally, count_reports, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.shrinkage import simultaneous_z
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.zones.zone_file import Zones
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.transforms.moments.blocks import block_of, without

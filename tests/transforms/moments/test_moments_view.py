@@ -18,7 +18,7 @@ from sfumato.transforms.moments.moments_view import moments_view, place_value, q
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.release.release_folder import with_digests
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.shrinkage import simultaneous_z
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from tests.transforms.moments.test_moments_release import (
     BY_PLACE,
     FACTS,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, nice, rate_scale
-from sfumato.transforms.shrinkage import shrink
+from sfumato.transforms.statistics.shrinkage import shrink
 
 
 def brute_top(density: list[float], users: list[float]) -> float:

@@ -12,7 +12,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
-from sfumato.transforms.zones.zone_estimates import NoisyLevel, reconciled
+from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_levels
 from sfumato.transforms.zones.zone_levels import ZoneEncoding, level_shares, mean_variances
 
 
@@ -84,7 +84,7 @@ def test_no_level_is_worse_than_a_quarter_more_than_the_finest_alone(epsilon: fl
         for size, share in zip(sizes, shares, strict=True)
     ]
     parents = [np.arange(size) // 10 for size in sizes[:-1]]
-    for size, found in zip(sizes, reconciled(levels, parents), strict=True):
+    for size, found in zip(sizes, fit_levels(levels, parents), strict=True):
         alone = LAPLACE.stddev(epsilon) * math.sqrt(1000 / size)
         assert np.sqrt(found.variance).max() <= 1.25 * alone * (1 + 1e-9)
 
@@ -96,7 +96,7 @@ def test_the_variances_of_a_regular_tree_are_those_of_the_fit() -> None:
         for size, one in zip(sizes, own, strict=True)
     ]
     parents = [np.arange(240) // 10, np.arange(24) // 4, np.zeros(6, int)]
-    for expected, found in zip(mean_variances(own, sizes), reconciled(levels, parents), strict=True):
+    for expected, found in zip(mean_variances(own, sizes), fit_levels(levels, parents), strict=True):
         np.testing.assert_allclose(found.variance, expected)
 
 

@@ -20,9 +20,9 @@ from functools import lru_cache
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period, format_amount
-from sfumato.transforms.bisection import bisect
 from sfumato.transforms.privacy.ledger.user_accounts import MovingWindow, charges_of_users, exact_sum
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta, rho_for_delta
+from sfumato.transforms.statistics.bisection import bisect
 
 # Smaller deltas disappear in the rounding errors of the convolutions behind a privacy loss distribution.
 _MIN_DELTA = Decimal("1e-12")

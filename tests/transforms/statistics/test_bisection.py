@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfumato.transforms.bisection import bisect, bisect_each, bisect_each_integer, bisect_integers
+from sfumato.transforms.statistics.bisection import bisect, bisect_each, bisect_each_integer, bisect_integers
 
 
 @pytest.mark.parametrize(("inside", "outside"), [(0.0, 1.0), (1.0, 0.0)])

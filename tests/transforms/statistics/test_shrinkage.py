@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from sfumato.transforms.shrinkage import shrink, simultaneous_z
+from sfumato.transforms.statistics.shrinkage import shrink, simultaneous_z
 
 
 def test_shrinkage_is_the_posterior_of_the_true_prior():

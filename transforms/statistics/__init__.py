@@ -1,0 +1,1 @@
+"""Statistics that several rooms share: bisection, shrinkage of many estimates, least squares on a tree."""
