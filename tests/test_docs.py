@@ -67,7 +67,6 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     ),
     *("--two_releases", "--keys", "--methods", "--metrics", "--dropout_margin", "--earlier_releases"),
     *("--sketch_estimate", "--budget_doubling"),  # parameters of methods in the benchmarks
-    *(f"--{name}" for name in parameter_owners()),  # which `benchmarks.comparison` takes by name
 }
 
 
@@ -205,8 +204,10 @@ def test_every_option_that_a_page_names_exists() -> None:
     options = [one for command in REFERENCE.COMMANDS for one in REFERENCE.command_options(command)]
     known = set(", ".join(one.name for one in options).split(", "))
     known |= {word for command in REFERENCE.COMMANDS for word in command.split()}
-    for page in OURS:
+    parameters = {f"--{name}" for name in parameter_owners()}  # which `benchmarks.comparison` takes by name
+    for page in set(OURS) - {"CHANGELOG.md"}:  # which names what is gone
         named = set(re.findall(r"(?<![\w-])--[a-z]\w*(?:-\w+)*", text_of(page)))
+        named -= parameters if page.startswith("docs/results/") else set()
         assert {one for one in named - FOREIGN if not one.startswith(("--flink_", "--spark_", "--prism_"))} <= known, (
             page
         )
