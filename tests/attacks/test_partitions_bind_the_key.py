@@ -25,7 +25,7 @@ def subkey(folder: Path, place: Path, column: str) -> bytes:
     )
     job = HeatmapJob.of(request)
     files = match_files(request.input, layout_of(request, job.columns()))
-    return key_and_metadata(job, files, runner_settings(None, None, []))[0].subkey("x")
+    return key_and_metadata(job, files, runner_settings(None, []))[0].subkey("x")
 
 
 def test_a_renamed_folder_is_other_data_where_its_column_is_read(tmp_path: Path) -> None:

@@ -122,9 +122,11 @@ def run(arguments: list[str]) -> int:
 def submitted(running: Dataflow, checkout: Path) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     """Path and content of the request that made the job, and the staged files by name."""
     setup = ["--setup_file", str(checkout / "setup.py"), "--release_id", "monday"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CLOUDSDK_COMPUTE_REGION", "europe-west1")
-        assert run(command(running, "submitted", *books("submitted"), *setup)) == 0
+    shipped = (ROOT / "runner_configs" / "dataflow.yaml").read_text()
+    (checkout / "europe.yaml").write_text(f"{shipped}region: europe-west1\n")
+    arguments = command(running, "submitted", *books("submitted"), *setup)
+    arguments[arguments.index("dataflow")] = str(checkout / "europe.yaml")
+    assert run(arguments) == 0
     ((path, job),) = running.created
     prefix = f"{BUCKET}/submitted-temp"
     staged = {name.rpartition("/")[2]: read_file(f"{prefix}/{name}") for name in names(prefix)}

@@ -166,7 +166,7 @@ def test_categories_of_columns_and_parameters_must_agree() -> None:
         ("--time_column ill", "column 'ill' must hold timestamps, or seconds as numbers, it holds bool"),
         ("--max_dwell 60", "max_dwell: is of dwell times, which need --time_column NAME"),
         ("--time_column time --max_dwell 0", "max_dwell: must be a finite number of seconds > 0, got 0.0"),
-        ("--time_column time --max_dwell nan", "max_dwell: must be a finite number of seconds > 0, got nan"),
+        ("--time_column time --max_dwell nan", "max_dwell: must be a number, got 'nan'"),
         ("--time_column time --max_dwell soon", "max_dwell: must be a number, got 'soon'"),
         ("--categories a,b", "categories: are of a column, which needs --auxiliary NAME"),
         ("--contribution most", "contribution: must be one of one, top, all, got 'most'"),

@@ -193,13 +193,13 @@ def test_prism_needs_a_program_and_no_java(tmp_path: Path, jar: str, monkeypatch
     none = ["--open_job_server", "--job_server_java_launcher=/nowhere/java"]
     monkeypatch.setenv(PRISM.variable, "/nowhere/prism")
     with pytest.raises(RequestError, match=r"^SFUMATO_PRISM: no file '/nowhere/prism'; `make prism` makes one"):
-        runner_settings("prism", None, none)
+        runner_settings("prism", none)
     monkeypatch.setenv(PRISM.variable, jar)
-    options = runner_settings("prism", None, none).options
+    options = runner_settings("prism", none).options
     assert options.view_as(PrismRunnerOptions).prism_location == jar
     other = str(tmp_path / "other")
     Path(other).touch()
-    options = runner_settings("prism", None, [*none, f"--prism_location={other}"]).options
+    options = runner_settings("prism", [*none, f"--prism_location={other}"]).options
     assert options.view_as(PrismRunnerOptions).prism_location == other
 
 

@@ -127,8 +127,8 @@ WRONG = [
     (["--group_by", "kind", "--groups", "a", "--group_epsilon", "1"], "group_epsilon: is of users' reports"),
     (["--warm_start", "there"], "warm_start: is of users' reports"),
     (["--no_dp"], "no_dp: bits that are sent as they are"),
-    (["--epsilon", "0"], "epsilon: must be a number"),
-    (["--epsilon", "31"], "epsilon: must be a number"),
+    (["--epsilon", "0"], "epsilon: must lie in"),
+    (["--epsilon", "31"], "epsilon: must lie in"),
     (["--epsilon", "nan"], "epsilon: must be a number"),
     (["--min_group", "0", "--group_by", "kind", "--groups", "a"], "min_group: must be a number of clients >= 1"),
 ]

