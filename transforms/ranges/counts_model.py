@@ -6,7 +6,7 @@ A model makes its tables when it first answers. So a model that is only written 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -72,18 +72,20 @@ class GridModel(Model):
 
     @cached_property
     def _noise(self) -> SummedAreaTable:
-        columns, noise = self.grid.users.shape[1], self.grid.noise_stddev**2
-        return self._table(lambda rows: np.full((rows.stop - rows.start, columns), noise))
+        grid, columns, noise = self.grid, self.grid.users.shape[1], self.grid.noise_stddev**2
+        return SummedAreaTable(
+            grid.x_edges, grid.y_edges, lambda rows: np.full((rows.stop - rows.start, columns), noise)
+        )
 
     @cached_property
     def _uneven(self) -> SummedAreaTable:
-        users, noise, clumps = self.grid.users, self.grid.noise_stddev**2, self._clumping
-        return self._table(
-            lambda rows: np.maximum(users[rows], 0.0) + clumps * np.maximum(users[rows] ** 2 - noise, 0.0)
-        )
+        grid, noise, clumps = self.grid, self.grid.noise_stddev**2, self._clumping
 
-    def _table(self, values: Callable[[slice], NDArray[np.float64]]) -> SummedAreaTable:
-        return SummedAreaTable.from_rows(self.grid.x_edges, self.grid.y_edges, values)
+        def uneven(rows: slice) -> NDArray[np.float64]:
+            users = grid.users[rows]
+            return np.asarray(np.maximum(users, 0.0) + clumps * np.maximum(users**2 - noise, 0.0))
+
+        return SummedAreaTable(grid.x_edges, grid.y_edges, uneven)
 
     def answer(self, boxes: Boxes) -> Answers:
         variance = self._noise.sum_of_squares(boxes) + self._uneven.sum(boxes) - self._uneven.sum_of_squares(boxes)

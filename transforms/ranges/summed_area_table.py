@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,40 +18,24 @@ class SummedAreaTable:
     Args:
         x_edges: int64[columns + 1], strictly increasing from 0 to the field's side, in base cells.
         y_edges: int64[rows + 1], likewise.
-        values: float64[rows, columns], spread evenly inside each cell.
+        values: float64[rows, columns], spread evenly inside each cell; or a function that computes them for a few rows
+            of the grid at a time, so that they are never all in memory.
     """
 
-    def __init__(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64], values: NDArray[np.float64]):
-        self._fill(x_edges, y_edges, lambda rows: values[rows])
-
-    @classmethod
-    def from_rows(
-        cls,
-        x_edges: NDArray[np.int64],
-        y_edges: NDArray[np.int64],
-        values: Callable[[slice], NDArray[np.float64]],
-    ) -> Self:
-        """The table of values that are computed a few rows at a time, and so never all in memory.
-
-        values: of some rows of the grid, float64[rows, columns].
-        """
-        table = cls.__new__(cls)
-        table._fill(x_edges, y_edges, values)
-        return table
-
-    def _fill(
+    def __init__(
         self,
         x_edges: NDArray[np.int64],
         y_edges: NDArray[np.int64],
-        values: Callable[[slice], NDArray[np.float64]],
-    ) -> None:
+        values: NDArray[np.float64] | Callable[[slice], NDArray[np.float64]],
+    ):
+        values_of = values if callable(values) else values.__getitem__
         self._x, self._y = _Axis(x_edges), _Axis(y_edges)
         rows, columns = len(y_edges) - 1, len(x_edges) - 1
         sums = np.empty((rows + 1, columns + 1))
         sums[0], sums[:, 0] = 0.0, 0.0
         down = np.zeros(columns)
         for block in row_blocks(rows, columns):
-            for row, each in enumerate(values(block), block.start + 1):
+            for row, each in enumerate(values_of(block), block.start + 1):
                 down += each
                 np.cumsum(down, out=sums[row, 1:])
         self._sums = sums

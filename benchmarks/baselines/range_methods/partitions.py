@@ -68,7 +68,7 @@ class Partition:
             found *= widths
             return np.asarray(found)
 
-        return SummedAreaTable.from_rows(index.x_edges, index.y_edges, spread)
+        return SummedAreaTable(index.x_edges, index.y_edges, spread)
 
     def part_index(self) -> PartIndex:
         """Finds the rectangle at a point. Raises ValueError if rectangles overlap."""
@@ -109,7 +109,7 @@ class PartitionModel(Model):
 
         clipped = sum(float(cells(rows).sum()) for rows in row_blocks(len(edges) - 1, len(edges) - 1))
         scale = max(float(self.partition.users.sum()), 0.0) / max(clipped, 1e-300)
-        return SummedAreaTable.from_rows(edges, edges, lambda rows: cells(rows) * scale)
+        return SummedAreaTable(edges, edges, lambda rows: cells(rows) * scale)
 
     @cached_property
     def _variance(self) -> SummedAreaTable:
