@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.mean_mechanisms import MeanMechanism, Piecewise, RandomisedRounding
 from benchmarks.bit_errors import key
+from benchmarks.evaluation.moments_in_memory import run_centrally, run_in_memory
 from sfumato.schemas.moments import FixedPoint, Method, MomentEstimate, Statistic, ValueRange
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan, run_centrally
-from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan
+from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.text_tables import markdown_table
 
 Pairs = NDArray[np.complex128]

@@ -52,10 +52,9 @@ from benchmarks.bit_errors import (
     paper,
     published,
 )
+from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import Signed
-from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.method_choice import chosen_method
-from sfumato.transforms.moments.protocol import run_in_memory
+from sfumato.transforms.moments.allocation import Tuning, chosen_method
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0)

@@ -21,11 +21,12 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.moment_tables import simultaneous
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, run_in_memory
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import decode, encode
 from sfumato.transforms.moments.tally import Block, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.baselines.range_methods import BASELINES
 from benchmarks.param_select import san_francisco, square
 from benchmarks.range_queries import adaptive_model
+from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -29,7 +30,7 @@ from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, make_method
-from sfumato.transforms.ranges.width_search import QuerySample, draw_users, sample_users
+from sfumato.transforms.ranges.width_search import QuerySample, sample_users
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
 from sfumato.transforms.text_tables import markdown_table
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from benchmarks.synthetic_maps import draw_users
 from sfumato.pipelines.ranges_tune import PublicData, read_public
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
@@ -34,7 +35,6 @@ from sfumato.transforms.ranges.width_search import (
     QUERIES,
     QuerySample,
     SearchResult,
-    draw_users,
     entropy,
     sample_users,
     search_grid,

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from benchmarks.baselines.range_methods import BASELINES
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.public_data import SOURCES, dataset
+from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, interleave
@@ -44,7 +45,7 @@ from sfumato.transforms.ranges.model import Model, RangeModel
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, paper_training, train_paper
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.ranges.width_search import QuerySample, draw_users, mean_relative_error
+from sfumato.transforms.ranges.width_search import QuerySample, mean_relative_error
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
 
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
+from sfumato.schemas.region import interleave
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.synth.city import city_rasters
 
 KINDS = ("city", "even", "mixed", "spiky", "blobs", "points", "roads")
@@ -16,6 +19,23 @@ def synthetic_map(kind: str, seed: int = 1) -> NDArray[np.int64]:
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     density = {"city": _city, "blobs": _blobs, "points": _points, "roads": _roads}.get(kind, _cascade(kind))(rng)
     return rng.poisson(density / density.sum() * _USERS)
+
+
+def draw_users(density: NDArray[np.floating], depth: int, users: int, generator: Generator) -> ExactCounts:
+    """Draws users from a density, evenly inside its cells.
+
+    Args:
+        density: float[2^d, 2^d], row 0 in the north; it need not sum to 1.
+        depth: of the counts.
+        users: how many.
+        generator: of the draws.
+    """
+    probabilities = np.cumsum(density.ravel(), dtype=np.float64)
+    at = np.searchsorted(probabilities, generator.random(users) * probabilities[-1], side="right")
+    y, x = np.divmod(np.minimum(at, len(probabilities) - 1), density.shape[1])
+    scale = (1 << depth) / density.shape[1]
+    x, y = (((axis + generator.random(users)) * scale).astype(np.uint32) for axis in (x, y))
+    return ExactCounts.from_codes(depth, interleave(x, y))
 
 
 def _cascade(kind: str):  # type: ignore[no-untyped-def]

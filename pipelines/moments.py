@@ -17,13 +17,13 @@ from sfumato.pipelines.requested_moments import RequestedMoments, requested_mome
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.schemas.requests.moments_request import MomentsRequest
-from sfumato.transforms.moments.allocation import by_variance
+from sfumato.transforms.moments.allocation import by_variance, min_threshold_users
 from sfumato.transforms.moments.bernstein_sums import coefficients
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, laplace_z
-from sfumato.transforms.moments.central_moments_release import CentralMomentsMetadata, central_files
+from sfumato.transforms.moments.central_moments_release import central_files
 from sfumato.transforms.moments.groups import Grouping, ZoneGroups
-from sfumato.transforms.moments.method_choice import min_threshold_users
-from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
+from sfumato.transforms.moments.moment_tables import MomentsMetadata
+from sfumato.transforms.moments.moments_release import moments_files
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.quantities import Quantity
@@ -109,7 +109,7 @@ class MomentsJob(ReleaseJob):
             **asdict(plan.form),
             "second_form": None if plan.second is None else asdict(plan.second),
             "release_epsilon": plan.released_epsilon,
-            **asdict(plan.resolved_tuning),
+            **asdict(plan.tuning.resolved(plan.method)),
             "warm_start": None if self.requested.prior is None else self.requested.prior.metadata(),
         }
 
@@ -117,30 +117,23 @@ class MomentsJob(ReleaseJob):
         return self.plan.admission(self.request.max_bad_fraction, self.min_users)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        columns = self.requested.values.columns
+        values, columns = self.requested.values, self.requested.values.columns
         column, second, bounded = columns.column, columns.second, columns.user_id is not None
-        plan, grouping, meter = self.plan, self.requested.grouping, self.requested.meter
+        plan, grouping = self.plan, self.requested.grouping
         spill, admit = inputs.spill, inputs.admit
         paths = root | "Files" >> beam.Create(inputs.files)
         if isinstance(plan, CentralMomentsPlan):
-            measured = paths | "Sums" >> SumMoments(
-                self.requested.values, plan, key, grouping, spill=spill, admit=admit
-            )  # CentralSums
-
-            def files_of(state: Any) -> dict[str, bytes]:
-                return central_files(
-                    state, CentralMomentsMetadata(with_charge(metadata), grouping, column, bounded, second)
-                )
+            # PCollection[CentralSums]
+            measured = paths | "Sums" >> SumMoments(values, plan, key, grouping, spill=spill, admit=admit)
         else:
-            assert meter is not None
-            measured = paths | "Push" >> PushBits(
-                self.requested.values, plan, key, grouping, spill=spill, admit=admit
-            )  # MomentsState
+            # PCollection[MomentsState]
+            measured = paths | "Push" >> PushBits(values, plan, key, grouping, spill=spill, admit=admit)
 
-            def files_of(state: Any) -> dict[str, bytes]:
-                return moments_files(
-                    state, MomentsMetadata(with_charge(metadata), plan, grouping, meter, column, bounded, second)
-                )
+        def files_of(state: Any) -> dict[str, bytes]:
+            details = MomentsMetadata(with_charge(metadata), grouping, column, bounded, second)
+            if isinstance(plan, CentralMomentsPlan):
+                return central_files(state, details)
+            return moments_files(state, plan, details)
 
         return (
             measured

@@ -17,7 +17,6 @@ from sfumato.transforms.moments.allocation import Tuning
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.prior import PriorRelease
-from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.release.published_release import open_start
@@ -32,14 +31,12 @@ class RequestedMoments:
         values: the columns, the groups, and the form of users' reports.
         plan: the statistics and their budget.
         grouping: the groups; None without groups.
-        meter: of users' reports: the bits that a user may send.
         prior: of users' reports: the earlier release that they start from.
     """
 
     values: Values
     plan: MomentsPlan | CentralMomentsPlan
     grouping: Grouping | None = None
-    meter: PrivacyMeter | None = None
     prior: PriorRelease | None = None
 
 
@@ -106,10 +103,9 @@ def _reports(request: MomentsRequest) -> RequestedMoments:
         prior={} if prior is None else prior.bits,
         second=second,
     )
-    meter = PrivacyMeter(plan.response)
     if prior is not None:
         _check_prior(request, plan, prior)
-    return RequestedMoments(values, plan, grouping, meter, prior)
+    return RequestedMoments(values, plan, grouping, prior)
 
 
 def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease) -> None:

@@ -24,8 +24,9 @@ from sfumato.transforms.locations.users import split_unusable
 from sfumato.transforms.moments.automatic_range import BINS, count_magnitudes
 from sfumato.transforms.moments.bernstein_sums import ExactSums
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
-from sfumato.transforms.moments.central_moments_release import CentralMomentsMetadata, central_files
+from sfumato.transforms.moments.central_moments_release import central_files
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
+from sfumato.transforms.moments.moment_tables import MomentsMetadata
 from sfumato.transforms.moments.tally import Block
 from sfumato.transforms.moments.value_encoding import Values, row_blocks, split_by_user, user_blocks
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -158,7 +159,7 @@ def test_a_release_follows_from_the_noisy_sums_alone() -> None:
         asked, (SPAN,), True, (less.slots + (full.slots - less.slots) + noise[0]) / asked.scale, full.outside + noise[1]
     )
     release = ReleaseMetadata("moments", "a", "2026-11-22T00:00:00+00:00", "key file", True, {"column": "x"})
-    metadata = CentralMomentsMetadata(release, grouping, "x", True)
+    metadata = MomentsMetadata(release, grouping, "x", True)
     assert central_files(state, metadata) == central_files(replayed, metadata)
 
 
@@ -170,7 +171,7 @@ def test_no_exact_number_is_published() -> None:
     for number in range(40):
         exact, _ = summed(log(200, 3), asked, None)
         state = CentralSums(asked, (SPAN,)).release(exact, key(number))
-        files = central_files(state, CentralMomentsMetadata(release, None, "x", True))
+        files = central_files(state, MomentsMetadata(release, None, "x", True))
         count = pq.read_table(io.BytesIO(files["moments.parquet"]))["value"][0].as_py()
         assert json.loads(files["manifest.json"])["results"]["clients"] == count
         equal += count == exact.slots.sum()

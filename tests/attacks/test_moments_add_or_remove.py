@@ -22,8 +22,8 @@ from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueColumns
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
-from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
-from sfumato.transforms.moments.privacy_meter import PrivacyMeter
+from sfumato.transforms.moments.moment_tables import MomentsMetadata
+from sfumato.transforms.moments.moments_release import moments_files
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies
 from sfumato.transforms.moments.value_encoding import Values, split_by_user, user_blocks
@@ -136,7 +136,7 @@ def test_the_noise_is_for_that_many_counts() -> None:
 def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping | None, method: Method) -> None:
     """Two logs whose noisy tallies are the same have the same files: one user more, and noise that takes them away."""
     plan = MomentsPlan(form=FORM, statistics=ALL[:2], method=method, epsilon=1.0)
-    metadata = release(plan, grouping)
+    metadata = release(grouping)
     batch, users = log(60, 1), np.array(log(60, 1).column("user_id"))
     state, _ = ran(batch, plan, grouping, key())
     without = batch.filter(pa.array(users != 7))
@@ -152,7 +152,7 @@ def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping
         exact = [counted(made, query, plan, groups, key()) for query in found]
         noise = [Tally(one.ones - few.ones, one.zeros - few.zeros) for one, few in zip(noisy, exact, strict=True)]
         replayed = replayed.advance(found, [few + one for few, one in zip(exact, noise, strict=True)])
-    assert moments_files(state, metadata) == moments_files(replayed, metadata)
+    assert moments_files(state, plan, metadata) == moments_files(replayed, plan, metadata)
 
 
 def stages(plan: MomentsPlan, state: MomentsState) -> list[tuple[list[Query], list[Tally]]]:
@@ -161,9 +161,9 @@ def stages(plan: MomentsPlan, state: MomentsState) -> list[tuple[list[Query], li
     return [([query for query, _ in stage], [counted for _, counted in stage]) for stage in pairs]
 
 
-def release(plan: MomentsPlan, grouping: Grouping | None) -> MomentsMetadata:
+def release(grouping: Grouping | None) -> MomentsMetadata:
     metadata = ReleaseMetadata("moments", "a", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "x"})
-    return MomentsMetadata(metadata, plan, grouping, PrivacyMeter(plan.response), "x", True)
+    return MomentsMetadata(metadata, grouping, "x", True)
 
 
 @pytest.mark.parametrize("grouping", [None, Grouping(CITIES, 1)], ids=["all", "groups"])
@@ -174,7 +174,7 @@ def test_no_count_is_published_as_it_is(grouping: Grouping | None) -> None:
     for number in range(3):
         batch = log(400, 3)
         state, exact = ran(batch, plan, grouping, key(number))
-        files = moments_files(state, release(plan, grouping))
+        files = moments_files(state, plan, release(grouping))
         results = json.loads(files["manifest.json"])["results"]
         reports = np.array(pq.read_table(io.BytesIO(files["bits.parquet"]))["reports"])
         true = sum(one.reports.sum(axis=0) for one in exact)

@@ -14,7 +14,7 @@ from scipy import stats
 
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.transforms.moments import push_bits
-from sfumato.transforms.moments.method_choice import chosen_method
+from sfumato.transforms.moments.allocation import chosen_method
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits

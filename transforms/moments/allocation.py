@@ -1,4 +1,4 @@
-"""The probabilities with which queries ask for each bit (paper 002, Sections 3.1 and 3.2). Pure."""
+"""The method that `auto` takes, and the query probabilities of each bit (paper 002, Sections 3.1 and 3.2). Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from sfumato.transforms.moments.quantities import Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 
 _UNIFORM_SHARE = 0.2  # of the clients, spread evenly over all bits, where an earlier release replaces the first round
+_MIN_SIGNAL = 1000.0  # n epsilon^2 from which thresholds are better; docs/explanation/moments.md has the measurements
+_FEW_BITS = 12  # more bits are mostly more than the values need
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,26 @@ class Tuning:
             caching=self.caching,
             squash=0.0 if self.squash is None and method == "weighted" else self.squash,
         )
+
+
+def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
+    """The method with the least expected error: `threshold`, of two rounds, or `weighted`, of one without a prior.
+
+    Under randomised response the error of a share is about 1 / (epsilon sqrt(n)). Where that is large, a first round
+    learns little, and posterior estimates shrink towards 0. Then one round without a prior is better, if the range fits
+    the values: its error is a share of the range.
+
+    Args:
+        users: n, of whom each reports.
+        epsilon: local; None: no randomised response.
+        bits: of the values.
+    """
+    return "threshold" if users >= min_threshold_users(epsilon, bits) else "weighted"
+
+
+def min_threshold_users(epsilon: float | None, bits: int) -> float:
+    """The number of users from which thresholds are chosen; see `chosen_method`."""
+    return -math.inf if epsilon is None or bits > _FEW_BITS else _MIN_SIGNAL / min(epsilon, 1e3) ** 2
 
 
 def by_weight(slots: Slots, power: float, reports: int) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from sfumato.transforms.moments.derived_statistics import value_range
 from sfumato.transforms.moments.statistic_kinds import MOMENT, check_pairs
 from sfumato.transforms.moments.tally import Block
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
-from sfumato.transforms.privacy.keys import RunKey, random_bits
+from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
 
@@ -433,21 +433,3 @@ class _Standardised:
         """The standardised value and its square in a group, as coefficients of the column's own polynomials."""
         centre, stddev = float(self.mean[row]), float(self.stddev[row]) if self.known[row] else 1.0
         return self.column.alone(1, centre) / stddev, self.column.alone(2, centre) / stddev**2
-
-
-def run_centrally(
-    values: NDArray[Any], plan: CentralMomentsPlan, key: RunKey, groups: NDArray[np.int64] | None = None, rows: int = 1
-) -> CentralSums:
-    """Runs the whole plan in memory.
-
-    Args:
-        values: float64[n], finite; complex128[n] of two columns.
-        plan: the plan.
-        key: of the run.
-        groups: int64[n], below rows; None for one group.
-        rows: number of groups.
-    """
-    state = plan.choose_range(plan.count_magnitudes(values) if plan.finds_range else None, key)
-    numbers = np.arange(len(values), dtype=np.uint64)
-    client_bits = random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
-    return state.release(plan.exact_sums(Block(values, client_bits, groups), state.spans, rows), key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from sfumato.schemas.guarantee import (
@@ -21,34 +21,21 @@ from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, MomentEstimate, Stat
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, laplace_z
 from sfumato.transforms.moments.groups import Grouping
-from sfumato.transforms.moments.moment_tables import MomentTables, group_warnings, moment_tables, vague_warnings
+from sfumato.transforms.moments.moment_tables import (
+    MomentsMetadata,
+    MomentTables,
+    group_warnings,
+    moment_tables,
+    vague_warnings,
+)
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.release.builder import build_release
-from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.release.metadata import release_manifest
 
 _CLIPPED_SHARE = 0.01  # of the users; clearly more of them outside the range bring a warning
 
 
-@dataclass(frozen=True)
-class CentralMomentsMetadata:
-    """The release's identity and what is known before the run, beside the plan.
-
-    Attributes:
-        release: the release's identity.
-        grouping: the groups; None for everybody together.
-        column: of the values.
-        bounded: whether one record of each user counts; otherwise rows are users.
-        second_column: of the second values; None without them.
-    """
-
-    release: ReleaseMetadata
-    grouping: Grouping | None
-    column: str
-    bounded: bool
-    second_column: str | None = None
-
-
-def central_files(state: CentralSums, metadata: CentralMomentsMetadata) -> dict[str, bytes]:
+def central_files(state: CentralSums, metadata: MomentsMetadata) -> dict[str, bytes]:
     """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
     found = central_tables(state, metadata.grouping)
     manifest = _manifest(state, metadata, found.groups, found.estimates)
@@ -100,7 +87,7 @@ def groups_margin(plan: CentralMomentsPlan, grouping: Grouping) -> float:
 
 
 def _manifest(
-    state: CentralSums, metadata: CentralMomentsMetadata, groups: Sequence[str], estimates: Sequence[MomentEstimate]
+    state: CentralSums, metadata: MomentsMetadata, groups: Sequence[str], estimates: Sequence[MomentEstimate]
 ) -> dict[str, Any]:
     plan, grouping = state.plan, metadata.grouping
     content: dict[str, Any] = {"column": metadata.column}

@@ -74,7 +74,6 @@ class ColumnGroups:
         return len(self.listed)
 
     def encode(self, batch: pa.RecordBatch) -> NDArray[np.uint16]:
-        """See Groups.encode."""
         values, indices = batch.column(self.column), None
         if pt.is_dictionary(values.type):
             indices, values = values.indices, values.dictionary
@@ -87,11 +86,9 @@ class ColumnGroups:
         return np.asarray(groups.fill_null(len(self.listed)).to_numpy(zero_copy_only=False)).astype(np.uint16)
 
     def stated(self) -> dict[str, Any]:
-        """See Groups.stated."""
         return asdict(self)
 
     def place(self) -> dict[str, Any]:
-        """See Groups.place."""
         return {}
 
 
@@ -123,11 +120,9 @@ class CellGroups:
         return groups
 
     def stated(self) -> dict[str, Any]:
-        """See Groups.stated."""
         return asdict(self)
 
     def place(self) -> dict[str, Any]:
-        """See Groups.place."""
         return {"region": asdict(self.grid.region), "grid": {"depth": self.grid.depth, "side": self.grid.side}}
 
 
@@ -163,11 +158,9 @@ class ZoneGroups:
         return np.where(found < 0, len(self), found).astype(np.uint16)
 
     def stated(self) -> dict[str, Any]:
-        """See Groups.stated."""
         return {"zones": self.zones.digest, "latitude": self.latitude, "longitude": self.longitude}
 
     def place(self) -> dict[str, Any]:
-        """See Groups.place."""
         zones = self.zones
         levels = [{"name": zones.name, "zones": len(zones)}]
         stated = {"source": zones.source, "sha256": zones.digest, "levels": levels}

@@ -29,6 +29,7 @@ from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.moments.groups import CellGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.statistic_kinds import Forms
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.zones.zone_file import Zones
 
 _EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
@@ -41,6 +42,25 @@ class Estimates(Protocol):
         self, names: Sequence[str] = ..., groups: NDArray[np.int64] | None = ..., level: float = ...
     ) -> Iterator[MomentEstimate]:
         """The estimates. groups: int64[rows], the published group of each row. level: of the intervals."""
+
+
+@dataclass(frozen=True)
+class MomentsMetadata:
+    """The release's identity and what is known before the run, beside the plan.
+
+    Attributes:
+        release: the release's identity.
+        grouping: the groups; None for everybody together.
+        column: of the values.
+        bounded: whether one record of each user counts; otherwise rows are users.
+        second_column: of the second values; None without them.
+    """
+
+    release: ReleaseMetadata
+    grouping: Grouping | None
+    column: str
+    bounded: bool
+    second_column: str | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from statistics import NormalDist
 from typing import Any
@@ -28,64 +28,41 @@ from sfumato.schemas.moments import BITS_SCHEMA, BitMeans, FixedPoint, MomentEst
 from sfumato.schemas.release import BITS_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.derived_statistics import value_range
-from sfumato.transforms.moments.groups import Grouping
-from sfumato.transforms.moments.moment_tables import group_warnings, moment_tables, vague_warnings
+from sfumato.transforms.moments.moment_tables import MomentsMetadata, group_warnings, moment_tables, vague_warnings
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import SECOND
 from sfumato.transforms.release.builder import build_release
-from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.release.metadata import release_manifest
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
 _RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
 _NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
 
 
-@dataclass(frozen=True)
-class MomentsMetadata:
-    """The request and the release's identity, known before the run.
-
-    Attributes:
-        release: the release's identity.
-        plan: the queries and their privacy.
-        grouping: the groups; None for everybody together.
-        meter: states what a client discloses.
-        column: of the values.
-        bounded: whether one record of each user counts; otherwise rows are users.
-        second_column: of the second values; None without them.
-    """
-
-    release: ReleaseMetadata
-    plan: MomentsPlan
-    grouping: Grouping | None
-    meter: PrivacyMeter
-    column: str
-    bounded: bool
-    second_column: str | None = None
-
-
-def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:
+def moments_files(state: MomentsState, plan: MomentsPlan, metadata: MomentsMetadata) -> dict[str, bytes]:
     """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
-    plan, grouping = metadata.plan, metadata.grouping
-    bits = state.bit_charts(plan)
+    grouping, bits = metadata.grouping, state.bit_charts(plan)
     clients, stddev = state.clients(plan), float(np.sqrt(state.clients_variance(plan).item()))
     margin = 0.0 if grouping is None else simultaneous_z(len(grouping.groups)) * stddev / math.sqrt(len(clients))
     found = moment_tables(partial(state.estimates, plan), plan.forms, grouping, clients, margin)
-    manifest = _manifest(state, metadata, bits, found.groups, (max(float(clients.sum()), 0.0), stddev), found.estimates)
+    users = max(float(clients.sum()), 0.0), stddev
+    manifest = _manifest(state, plan, metadata, bits, found.groups, users, found.estimates)
     tables = {**found.tables, BITS_FILE: pa.concat_tables([_bits_table(bit_means) for bit_means in bits])}
     return build_release({**tables, **metadata.release.geography_files}, manifest, moments_view)
 
 
 def _manifest(
     state: MomentsState,
+    plan: MomentsPlan,
     metadata: MomentsMetadata,
     bits: Sequence[BitMeans],
     groups: Sequence[str],
     clients: tuple[float, float],
     estimates: Sequence[MomentEstimate],
 ) -> dict[str, Any]:
-    plan, grouping, form = metadata.plan, metadata.grouping, metadata.plan.form
+    grouping, form = metadata.grouping, plan.form
     local = plan.epsilon is not None
     mechanism = [_RANDOMISED_RESPONSE] if local else ["every bit is reported as it is"]
     assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
@@ -119,7 +96,7 @@ def _manifest(
         "groups": None
         if grouping is None
         else {"epsilon": plan.released_epsilon, "min_group": grouping.min_group, "noise_stddev": plan.noise_stddev},
-        "meter": metadata.meter.manifest(bits),
+        "meter": PrivacyMeter(plan.response).manifest(bits),
         "assumptions": assumptions,
     }
     content["results"] = {

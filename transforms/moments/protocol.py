@@ -10,26 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, PAIRS, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
-from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, with_uniform_share
+from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, chosen_method, with_uniform_share
 from sfumato.transforms.moments.bit_means import EMPTY, BitEstimates, MeanEstimate, bit_means, evidence
 from sfumato.transforms.moments.derived_statistics import evaluate, quantities_of
-from sfumato.transforms.moments.method_choice import chosen_method
 from sfumato.transforms.moments.prior import Prior
-from sfumato.transforms.moments.quantities import CENTRED, SECOND, Quantity, Slots, Thresholds, encode_columns
+from sfumato.transforms.moments.quantities import CENTRED, SECOND, Quantity, Slots, Thresholds
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.statistic_kinds import Means, Variance, check_pairs
-from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies, with_noise
+from sfumato.transforms.moments.tally import Query, Tally, sum_tallies, with_noise
 from sfumato.transforms.moments.threshold_means import ThresholdEstimates
 from sfumato.transforms.moments.used_bits import UsedBits, above_threshold, posterior
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
-from sfumato.transforms.privacy.keys import RunKey, random_bits
+from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
@@ -45,7 +44,7 @@ class MomentsPlan:
         form: of the values.
         statistics: to estimate; each name once.
         method: `threshold` (two rounds), `adaptive` (two) or `weighted` (one); `auto` chooses by the number of users
-            (method_choice.py). Thresholds are for everybody, not for groups.
+            (allocation.py). Thresholds are for everybody, not for groups.
         epsilon: local, of all that a client reports; None: no randomised response.
         release_epsilon: of the whole release, for adding or removing one user. None: the same as epsilon; if that is
             None too, counts are exact.
@@ -142,11 +141,6 @@ class MomentsPlan:
     def response(self) -> RandomisedResponse:
         """How clients report a bit."""
         return RandomisedResponse(self.epsilon, self.bits_per_client)
-
-    @cached_property
-    def resolved_tuning(self) -> Tuning:
-        """The tuning with its defaults for the method."""
-        return self.tuning.resolved(self.method)
 
     def method_of(self, state: MomentsState) -> Method:
         """The method of a run: as planned, or chosen by its number of users."""
@@ -406,24 +400,3 @@ def _by_group(numbers: NDArray[np.float64], groups: NDArray[np.int64] | None) ->
     """Sums over the rows of the tallies: over all, or by published group."""
     published_group = np.zeros(len(numbers), np.int64) if groups is None else groups
     return np.asarray(np.bincount(published_group, numbers), dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class ProtocolResult:
-    """The estimates and bit means of everybody after a protocol run."""
-
-    estimates: list[MomentEstimate]
-    bits: list[BitMeans]
-
-
-def run_in_memory(values: NDArray[Any], plan: MomentsPlan, key: RunKey) -> ProtocolResult:
-    """Runs the whole protocol in memory, for one group. values: float64[n], finite; complex128[n] of two columns."""
-    codes, _ = encode_columns(values, plan.form, plan.second)
-    numbers = np.arange(len(codes), dtype=np.uint64)
-    block = Block.from_clients(codes, random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0])
-    state = MomentsState(users=len(codes))
-    for _ in plan.stages:
-        queries = plan.next_queries(state)
-        tallies = [count_reports(block, query, 1, plan.response, key) for query in queries]
-        state = state.advance(queries, plan.protect(queries, tallies, key))
-    return ProtocolResult(list(state.estimates(plan)), state.bit_charts(plan))

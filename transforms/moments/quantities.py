@@ -177,7 +177,6 @@ class Thresholds(Slots):
 
     @property
     def octave_weight(self) -> NDArray[np.float64]:
-        """See Slots.octave_weight."""
         return np.asarray(np.abs(self.weight) * ((1 << self.shift) // self.width))
 
     @property
@@ -188,7 +187,6 @@ class Thresholds(Slots):
     def bits(
         self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: NDArray[np.float64] | None = None
     ) -> NDArray[np.bool_]:
-        """See Slots.bits."""
         assert uniforms is not None
         magnitudes = codes & codes.dtype.type((1 << int(1 + self.shift.max())) - 1)
         thresholds = self.below[slots] + 1 + (uniforms * self.width[slots]).astype(np.int64)

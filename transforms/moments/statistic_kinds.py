@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import PAIRS, FixedPoint, ValueRange
+from sfumato.transforms.moments.bit_means import MeanEstimate
 
 Variance = Literal["centred", "raw"]
 Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
@@ -26,21 +27,9 @@ _RELATIVE_ZERO = 1e-9  # a variance whose interval reaches below this share of i
 
 
 @dataclass(frozen=True, eq=False)
-class Means:
-    """The mean of one quantity in G groups: float64[G] each.
+class Means(MeanEstimate):
+    """The mean of one quantity in G groups. clients: float64[G], the estimated clients that reported on it."""
 
-    Attributes:
-        value: the estimate.
-        variance: of value, by sampling and noise.
-        low: lower end of an interval.
-        high: upper end of the interval.
-        clients: estimated clients that reported on the quantity.
-    """
-
-    value: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
     clients: NDArray[np.float64]
 
 

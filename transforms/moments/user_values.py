@@ -35,7 +35,6 @@ class ValueEncoding:
     spill: Spill
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[tuple[int, bytes]]]]:
-        """See SliceEncoding."""
         for name, batch in self._batches(parts):
             encoded = self.values.encode(batch, self.key)
             yield RowCounts(encoded.rows, encoded.dropped, encoded.clamped), self._elements(name, encoded)

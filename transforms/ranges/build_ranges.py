@@ -46,13 +46,30 @@ class BuildRanges(beam.PTransform):
         admit: Admit | None = None,
     ):
         super().__init__()
-        collecting = CollectCounts if plan.heatmap is None else CollectHeatmapCounts
-        admit = admit or Admit(plan.counting.admission())
-        self._collect = collecting(plan, key, columns or LocationColumns(), spill, admit)
-        self._train = TrainModel(plan)
+        columns, admit = columns or LocationColumns(), admit or Admit(plan.counting.admission())
+        self._plan = plan
+        self._collect: beam.PTransform
+        if plan.heatmap is None:
+            self._collect = CollectCounts(plan, key, columns, spill, admit)
+        else:
+            self._collect = PrivateHeatmap(plan.region, plan.heatmap, key, columns, spill, admit=admit)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        return paths | "Collect" >> self._collect | "Train" >> self._train
+        collected = paths | "Collect" >> self._collect
+        if self._plan.heatmap is not None:
+            collected = collected | "FromHeatmap" >> beam.Map(collected_from_heatmap, self._plan)
+        # PCollection[Collected]
+        if not self._plan.trains:  # then one step uses the counts, and nothing copies them
+            return collected | "Build" >> beam.Map(_build, [], self._plan)
+        # The reshuffle fixes the counts before two stages use them, so that training and model have the same ones.
+        fixed = collected | "Settle" >> beam.Reshuffle()
+        trained = (
+            fixed
+            | "Trainings" >> beam.FlatMap(_trainings)  # (number, how many there are, method, training)
+            | "SpreadTrainings" >> beam.Reshuffle()  # each training is an element for any worker
+            | "Train" >> beam.Map(_train)  # (number, trained)
+        )
+        return fixed | "Build" >> beam.Map(_build, beam.pvalue.AsList(trained), self._plan)
 
 
 class CollectCounts(beam.PTransform):
@@ -117,45 +134,6 @@ class SumExactCounts(beam.CombineFn):
 
     def extract_output(self, accumulator: CellTally) -> ExactCounts:
         return accumulator.total()
-
-
-class CollectHeatmapCounts(beam.PTransform):
-    """Paths of Parquet location logs -> a singleton Collected, with the counts of a heatmap.
-
-    Raises as PrivateHeatmap does.
-    """
-
-    def __init__(
-        self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: Spill | str | None, admit: Admit
-    ):
-        super().__init__()
-        assert plan.heatmap is not None
-        self._plan = plan
-        self._heatmap = PrivateHeatmap(plan.region, plan.heatmap, key, columns, spill, admit=admit)
-
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        return paths | "Heatmap" >> self._heatmap | "Collect" >> beam.Map(collected_from_heatmap, self._plan)
-
-
-class TrainModel(beam.PTransform):
-    """A singleton Collected -> a singleton Built. Each training, if there is any, is an element for any worker."""
-
-    def __init__(self, plan: RangesPlan):
-        super().__init__()
-        self._plan = plan
-
-    def expand(self, collected: beam.PCollection) -> beam.PCollection:
-        if not self._plan.trains:  # then one step uses the counts, and nothing copies them
-            return collected | "Build" >> beam.Map(_build, [], self._plan)
-        # The reshuffle fixes the counts before two stages use them, so that training and model have the same ones.
-        fixed = collected | "Settle" >> beam.Reshuffle()
-        trained = (
-            fixed
-            | "Trainings" >> beam.FlatMap(_trainings)  # (number, how many there are, method, training)
-            | "SpreadTrainings" >> beam.Reshuffle()
-            | "Train" >> beam.Map(_train)  # (number, trained)
-        )
-        return fixed | "Build" >> beam.Map(_build, beam.pvalue.AsList(trained), self._plan)
 
 
 def _trainings(collected: Collected) -> Iterator[tuple[int, int, Any, Any]]:

@@ -25,11 +25,11 @@ from sfumato.transforms.ranges.methods.automatic import Automatic
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.model import Model, RangeModel
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, make_method
 from sfumato.transforms.ranges.tree_model import TreeModel
 
-Counts = NoisyGrid | Partition | Estimate
+Counts = NoisyGrid | Estimate
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A model makes its tables when it first answers. So a model that is only written 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,19 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.consistent_cells import MAX_SIDE, consistent_table
+from sfumato.transforms.ranges.consistent_cells import consistent_table
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.noisy_counts import (
     NoisyGrid,
-    PartIndex,
-    Partition,
     centre_variance,
     check_grid,
     clumping,
     strip_at,
-    strip_edges,
 )
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, row_blocks
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 
 def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
@@ -75,18 +72,20 @@ class GridModel(Model):
 
     @cached_property
     def _noise(self) -> SummedAreaTable:
-        columns, noise = self.grid.users.shape[1], self.grid.noise_stddev**2
-        return self._table(lambda rows: np.full((rows.stop - rows.start, columns), noise))
+        grid, columns, noise = self.grid, self.grid.users.shape[1], self.grid.noise_stddev**2
+        return SummedAreaTable(
+            grid.x_edges, grid.y_edges, lambda rows: np.full((rows.stop - rows.start, columns), noise)
+        )
 
     @cached_property
     def _uneven(self) -> SummedAreaTable:
-        users, noise, clumps = self.grid.users, self.grid.noise_stddev**2, self._clumping
-        return self._table(
-            lambda rows: np.maximum(users[rows], 0.0) + clumps * np.maximum(users[rows] ** 2 - noise, 0.0)
-        )
+        grid, noise, clumps = self.grid, self.grid.noise_stddev**2, self._clumping
 
-    def _table(self, values: Callable[[slice], NDArray[np.float64]]) -> SummedAreaTable:
-        return SummedAreaTable.from_rows(self.grid.x_edges, self.grid.y_edges, values)
+        def uneven(rows: slice) -> NDArray[np.float64]:
+            users = grid.users[rows]
+            return np.asarray(np.maximum(users, 0.0) + clumps * np.maximum(users**2 - noise, 0.0))
+
+        return SummedAreaTable(grid.x_edges, grid.y_edges, uneven)
 
     def answer(self, boxes: Boxes) -> Answers:
         variance = self._noise.sum_of_squares(boxes) + self._uneven.sum(boxes) - self._uneven.sum_of_squares(boxes)
@@ -109,73 +108,3 @@ class GridModel(Model):
         if total is not None and not math.isfinite(total := float(total)):
             raise ValueError("a total that is no number")
         return cls(grid_from_arrays(arrays, metadata), total)
-
-
-class PartitionModel(Model):
-    """Sums of a partition.
-
-    The stated error is a lower bound. It covers the noise and the users at the centre of the box, where clumping is
-    taken to be MIN_CLUMPING. A method stops splitting where noise hides how uneven a part is, so it cannot estimate
-    more.
-    """
-
-    KIND: ClassVar[str] = "partition"
-    ERROR: ClassVar[str] = "lower bound"
-
-    def __init__(self, partition: Partition):
-        self.partition = partition
-
-    @cached_property
-    def part_index(self) -> PartIndex:
-        """Finds the rectangle at a point. Raises ValueError if rectangles overlap."""
-        return self.partition.part_index()
-
-    @cached_property
-    def _users(self) -> SummedAreaTable:
-        return self.partition.table(self.part_index)
-
-    @cached_property
-    def additive_table(self) -> SummedAreaTable:
-        """See Model.additive_table. Of at most 1024 x 1024 cells those below 0 are 0; the others keep the total."""
-        edges = strip_edges(self.partition.side, max(self.partition.side / MAX_SIDE, 1.0))
-
-        def cells(rows: slice) -> NDArray[np.float64]:
-            boxes = Boxes.between(edges, edges[rows.start : rows.stop + 1])
-            return np.maximum(self._users.sum(boxes), 0.0).reshape(-1, len(edges) - 1)
-
-        clipped = sum(float(cells(rows).sum()) for rows in row_blocks(len(edges) - 1, len(edges) - 1))
-        scale = max(float(self.partition.users.sum()), 0.0) / max(clipped, 1e-300)
-        return SummedAreaTable.from_rows(edges, edges, lambda rows: cells(rows) * scale)
-
-    @cached_property
-    def _variance(self) -> SummedAreaTable:
-        return self.partition.table(self.part_index, self.partition.variance)
-
-    def answer(self, boxes: Boxes) -> Answers:
-        parts, centre = self.partition, self.part_index.at(*boxes.middles)
-        cells = Boxes(*(edge[centre].astype(np.float64) for edge in (parts.x0, parts.y0, parts.x1, parts.y1)))
-        variance = self._variance.sum(boxes)
-        variance += centre_variance(boxes, cells, parts.users[centre], 0.0)
-        return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        partition = self.partition
-        rectangles = {name: getattr(partition, name).astype(np.uint16) for name in ("x0", "y0", "x1", "y1")}
-        return {**rectangles, "users": partition.users, "variance": partition.variance}
-
-    def metadata(self) -> dict[str, Any]:
-        return {"side": self.partition.side}
-
-    @classmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PartitionModel:
-        x0, y0, x1, y1 = (arrays[name].astype(np.int32) for name in ("x0", "y0", "x1", "y1"))
-        partition = Partition(int(metadata["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
-        side = partition.side
-        covered = int(((x1 - x0) * (y1 - y0)).sum(dtype=np.int64)) == side**2
-        if not (covered and (x1 > x0).all() and (y1 > y0).all() and (x1 <= side).all() and (y1 <= side).all()):
-            raise ValueError("the rectangles do not cover the field")
-        if not (partition.variance >= 0).all():
-            raise ValueError("variances below 0")
-        model = cls(partition)
-        model.part_index  # noqa: B018  (raises if rectangles overlap)
-        return model

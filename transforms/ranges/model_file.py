@@ -18,7 +18,7 @@ from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.files import is_remote, join, read_file
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
-from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
+from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.model import Model, RangeModel
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.networks.paper import PaperNetworks
@@ -26,9 +26,10 @@ from sfumato.transforms.ranges.tree_model import TreeModel
 
 FORMAT = "sfumato-ranges/1"
 MODEL_TYPES: dict[str, type[Model]] = {
-    model_type.KIND: model_type for model_type in (GridModel, PartitionModel, TreeModel, LocalNetwork, PaperNetworks)
+    model_type.KIND: model_type for model_type in (GridModel, TreeModel, LocalNetwork, PaperNetworks)
 }
 """The classes that a file can hold, by KIND."""
+_FORMER_KINDS = ("partition",)  # of methods that only the benchmarks have
 
 
 def open_model(path: str | os.PathLike[str]) -> RangeModel:
@@ -70,6 +71,11 @@ def read_model(content: bytes, name: str) -> RangeModel:
     try:
         metadata, arrays = read_archive(content)
         check_format(f"model: {name}", metadata["format"], FORMAT)
+        if metadata["kind"] in _FORMER_KINDS:
+            raise FormatError(
+                f"model: {name}: a model of method {metadata['method']}, which this version does not have; sfumato 0.1 "
+                "of November 2026 or earlier reads it"
+            )
         field = Field(Grid(Region(**metadata["region"]), metadata["depth"]))
         sides = {
             metadata["model"].get("side", field.side),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, paint_rectangles
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 MIN_CLUMPING = 0.3
 """The least clumping r of users inside a cell (see `clumping`). Measured (docs/explanation/ranges.md)."""
@@ -93,60 +92,6 @@ def check_grid(grid: NoisyGrid) -> None:
         raise ValueError("edges and counts do not fit together")
     if not (np.isfinite(grid.users).all() and 0 <= grid.noise_stddev < math.inf):
         raise ValueError("counts are no numbers")
-
-
-@dataclass(frozen=True)
-class PartIndex:
-    """Finds the part of a field at a point. part[row, column]: the part that holds the cell between these edges."""
-
-    x_edges: NDArray[np.int64]
-    y_edges: NDArray[np.int64]
-    part: NDArray[np.int32]
-
-    def at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int32]:
-        """The parts that hold points of the field: int32[q]."""
-        return np.asarray(self.part[strip_at(self.y_edges, y), strip_at(self.x_edges, x)])
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Rectangles that cover a field without overlap, each with an estimated number of users.
-
-    Attributes:
-        side: of the field, in base cells.
-        x0, y0, x1, y1: integers [r], in base cells, half open.
-        users: float64[r].
-        variance: float64[r], of the noise in `users`.
-    """
-
-    side: int
-    x0: NDArray[np.integer[Any]]
-    y0: NDArray[np.integer[Any]]
-    x1: NDArray[np.integer[Any]]
-    y1: NDArray[np.integer[Any]]
-    users: NDArray[np.float64]
-    variance: NDArray[np.float64]
-
-    def table(self, index: PartIndex, values: NDArray[np.float64] | None = None) -> SummedAreaTable:
-        """Sums over boxes of the users, or of other values of the rectangles, spread evenly inside each.
-
-        index: of this partition.
-        """
-        values = self.users if values is None else values
-        density = values / ((self.x1 - self.x0) * (self.y1 - self.y0))
-        heights, widths = np.diff(index.y_edges)[:, None], np.diff(index.x_edges)
-
-        def spread(rows: slice) -> NDArray[np.float64]:
-            found = density[index.part[rows]]
-            found *= heights[rows]
-            found *= widths
-            return np.asarray(found)
-
-        return SummedAreaTable.from_rows(index.x_edges, index.y_edges, spread)
-
-    def part_index(self) -> PartIndex:
-        """Finds the rectangle at a point. Raises ValueError if rectangles overlap."""
-        return PartIndex(*paint_rectangles(self.side, self.x0, self.y0, self.x1, self.y1))
 
 
 def clumping(grid: NoisyGrid) -> float:

@@ -14,7 +14,6 @@ import numpy as np
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.checks import check_choice, owners_of
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
@@ -24,17 +23,15 @@ from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.methods.automatic import Automatic
-from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid
+from sfumato.transforms.ranges.methods.grid import UniformGrid
 from sfumato.transforms.ranges.methods.neural import MAX_SIDE, SpatialNeural
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.tuner import Tuner
 
 ADAPTIVE = Adaptive.NAME
 _ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
-SECAGG_METHODS = (Automatic.NAME, "grid", "ug", "snh", ADAPTIVE)  # one count of cells that are known beforehand
 _WIDTH = "cell_width"
 _GRID_BYTES = 88  # of memory for one cell of a grid, with all tables
-_PARTITION_BYTES = 136  # for one rectangle of a base cell, with all tables
 
 
 def method_texts() -> dict[str, str]:
@@ -85,16 +82,6 @@ class RangesPlan:
         if self.method != ADAPTIVE:
             options = {_WIDTH: self.sizes.high, **self.options} if _needs_width(self.method) else self.options
             METHODS[self.method](**options)  # checks its own options
-        if self.counting.trust == Trust.SECAGG and self.method not in SECAGG_METHODS:
-            raise RequestError(
-                f"trust: method {self.method} needs several passes over exact counts, or cells that are not known "
-                f"beforehand; with secagg use {', '.join(SECAGG_METHODS)}"
-            )
-        if self.counting.rho is not None and self.method not in SECAGG_METHODS:
-            raise RequestError(
-                f"delta: method {self.method} spends epsilon in several passes; Gaussian noise, which needs a delta, "
-                f"is of {', '.join(SECAGG_METHODS)}"
-            )
         self.heatmap  # noqa: B018  (raises if it cannot be planned)
 
     @cached_property
@@ -189,8 +176,7 @@ class RangesPlan:
     def model_bytes(self, rows: int) -> int:
         """Expected bytes of memory of a model and its tables, from public figures alone.
 
-        A method that is not the package's own may make a rectangle of each base cell. The bytes are measured (`python
-        -m benchmarks.speed`).
+        The bytes are measured (`python -m benchmarks.speed`).
 
         Args:
             rows: of the logs, at least as many as users.
@@ -199,9 +185,7 @@ class RangesPlan:
         epsilon = self.counting.laplace_epsilon(self.counting.budget.total)
         if self.heatmap is not None:
             return 0 if self.uses_tree else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
-        if issubclass(METHODS[self.method], PlainGrid | UniformGrid | SpatialNeural | Automatic):
-            return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
-        return _PARTITION_BYTES * min(most, users**2)
+        return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
 
     @property
     def _population(self) -> float:

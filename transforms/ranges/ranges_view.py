@@ -15,12 +15,12 @@ from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Bounds, Fact, MapBody, Measure, PageView, RangesBody, Section
-from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
+from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.ranges.networks.features import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
-from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, PartIndex, clumping, strip_edges
+from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_at, strip_edges
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length
@@ -132,15 +132,12 @@ def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
     method, parts = str(get(manifest, "method", model.method)), number(manifest, "results.parts")
     cell = get(manifest, "cell_metres")
     width = f" of {length(cell[0])} × {length(cell[1])}" if cell else ""
-    counted = {
-        "grid": f"cells{width}, and the users in each were counted once, with noise",
-        "network": f"cells{width}, and the users in each were counted once, with noise",
-        "partition": "rectangles, by what noisy counts said of where people are",
-    }.get(model.model.KIND)
     text = _NETWORKS.get(model.model.KIND) or _METHODS.get(method, "see the documents of the command")
     texts = [f"Method “{method}”: {text}."]
-    if counted and parts:
-        texts.append(f"The region was cut into {parts:,.0f} {counted}.")
+    if isinstance(model.model, GridModel | LocalNetwork) and parts:
+        texts.append(
+            f"The region was cut into {parts:,.0f} cells{width}, and the users in each were counted once, with noise."
+        )
     texts.append(
         "For thousands of squares, ask the model on your own machine. It needs no data and no network: sfumato ranges "
         "answer --model . --queries squares.parquet --output answers.parquet, where squares.parquet has the columns x "
@@ -170,8 +167,6 @@ def embedded_model(model: RangeModel) -> dict[str, Any]:
         parts = _grid(own.grid)
     elif isinstance(own, LocalNetwork) and 2 * own.grid.users.size <= MAX_NUMBERS:
         parts = _network(own)
-    elif isinstance(own, PartitionModel) and 6 * len(own.partition.users) <= MAX_NUMBERS:
-        parts = _partition(own)
     else:
         parts = _raster(model)
     field = {"side": model.field.side, "metres": list(model.field.metres)}
@@ -194,12 +189,6 @@ def _grid(grid: NoisyGrid) -> dict[str, Any]:
     edges = {"x_edges": grid.x_edges.tolist(), "y_edges": grid.y_edges.tolist()}
     noise = {"noise": grid.noise_stddev**2, "clumping": clumping(grid)}
     return {"kind": "grid", **edges, "users": _numbers(grid.users), **noise}
-
-
-def _partition(model: PartitionModel) -> dict[str, Any]:
-    parts = model.partition
-    corners = {name: getattr(parts, name).tolist() for name in ("x0", "y0", "x1", "y1")}
-    return {"kind": "partition", **corners, "users": _numbers(parts.users), "variance": _numbers(parts.variance)}
 
 
 def _raster(model: RangeModel) -> dict[str, Any]:
@@ -316,10 +305,7 @@ def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
         if isinstance(model, LocalNetwork):
             found = _answers(model, Boxes.between(grid.x_edges, grid.y_edges))
             users, stddev = found.users, found.stddev
-        part = PartIndex(grid.x_edges, grid.y_edges, number).at(x, y)
-    elif isinstance(model, PartitionModel):
-        users, stddev = model.partition.users, np.sqrt(model.partition.variance)
-        part = model.part_index.at(x, y)
+        part = number[strip_at(grid.y_edges, y), strip_at(grid.x_edges, x)]
     elif isinstance(model, TreeModel):
         tree, users, stddev = model.estimate.tree, model.estimate.counts, model.estimate.stddev
         fine = float(1 << tree.depth) / (1 << BASE_DEPTH)

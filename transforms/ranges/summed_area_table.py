@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,40 +18,24 @@ class SummedAreaTable:
     Args:
         x_edges: int64[columns + 1], strictly increasing from 0 to the field's side, in base cells.
         y_edges: int64[rows + 1], likewise.
-        values: float64[rows, columns], spread evenly inside each cell.
+        values: float64[rows, columns], spread evenly inside each cell; or a function that computes them for a few rows
+            of the grid at a time, so that they are never all in memory.
     """
 
-    def __init__(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64], values: NDArray[np.float64]):
-        self._fill(x_edges, y_edges, lambda rows: values[rows])
-
-    @classmethod
-    def from_rows(
-        cls,
-        x_edges: NDArray[np.int64],
-        y_edges: NDArray[np.int64],
-        values: Callable[[slice], NDArray[np.float64]],
-    ) -> Self:
-        """The table of values that are computed a few rows at a time, and so never all in memory.
-
-        values: of some rows of the grid, float64[rows, columns].
-        """
-        table = cls.__new__(cls)
-        table._fill(x_edges, y_edges, values)
-        return table
-
-    def _fill(
+    def __init__(
         self,
         x_edges: NDArray[np.int64],
         y_edges: NDArray[np.int64],
-        values: Callable[[slice], NDArray[np.float64]],
-    ) -> None:
+        values: NDArray[np.float64] | Callable[[slice], NDArray[np.float64]],
+    ):
+        values_of = values if callable(values) else values.__getitem__
         self._x, self._y = _Axis(x_edges), _Axis(y_edges)
         rows, columns = len(y_edges) - 1, len(x_edges) - 1
         sums = np.empty((rows + 1, columns + 1))
         sums[0], sums[:, 0] = 0.0, 0.0
         down = np.zeros(columns)
         for block in row_blocks(rows, columns):
-            for row, each in enumerate(values(block), block.start + 1):
+            for row, each in enumerate(values_of(block), block.start + 1):
                 down += each
                 np.cumsum(down, out=sums[row, 1:])
         self._sums = sums
@@ -122,55 +105,3 @@ class _Axis:
         begin = np.where(same, 0.0, 1 - (1 - into) ** 2)
         end = np.where(same, (upto - into) ** 2, upto**2)
         return (first, begin), (last, end)
-
-
-def paint_rectangles(
-    side: int,
-    x0: NDArray[np.integer[Any]],
-    y0: NDArray[np.integer[Any]],
-    x1: NDArray[np.integer[Any]],
-    y1: NDArray[np.integer[Any]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """Finds the rectangle that covers each cell of the grid of all their edges.
-
-    Args:
-        side: of the field, in base cells.
-        x0, y0, x1, y1: of the rectangles, integers [r] each, half open. They must cover the field without overlap.
-
-    Returns:
-        The edges in x and in y, int64, and the rectangle of each cell, int32[rows, columns].
-
-    Raises:
-        ValueError: rectangles overlap, so that a cell got a number that is no rectangle's.
-    """
-    x_edges, y_edges = _distinct(x0, side), _distinct(y0, side)
-    columns = len(x_edges) + 1
-    column, row = (np.searchsorted(edges, np.arange(side + 1)) for edges in (x_edges, y_edges))
-    # Each rectangle adds its number at one corner and subtracts it after each side; two cumulative sums fill it in.
-    # They may wrap around on the way, and the results are exact.
-    painted = np.zeros((len(y_edges) + 1) * columns, dtype=np.int32)
-    for start in range(0, len(x0), _CELLS_AT_ONCE):
-        block = slice(start, start + _CELLS_AT_ONCE)
-        number = np.arange(start, min(start + _CELLS_AT_ONCE, len(x0)), dtype=np.int32)
-        left, right = column[x0[block]], column[x1[block]]
-        top, bottom = row[y0[block]] * columns, row[y1[block]] * columns
-        for corner, sign in ((top + left, 1), (top + right, -1), (bottom + left, -1), (bottom + right, 1)):
-            np.add.at(painted, corner, np.int32(sign) * number)
-    part = painted.reshape(-1, columns)[: len(y_edges) - 1, : len(x_edges) - 1]
-    least, most = 0, 0
-    for at, each in enumerate(part):
-        np.cumsum(each, out=each)
-        if at:
-            each += part[at - 1]
-        least, most = min(least, int(each.min(initial=0))), max(most, int(each.max(initial=0)))
-    if part.size and not 0 <= least <= most < len(x0):
-        raise ValueError("rectangles overlap")
-    return x_edges, y_edges, part
-
-
-def _distinct(starts: NDArray[np.integer[Any]], side: int) -> NDArray[np.int64]:
-    """The distinct starts and the side, ascending."""
-    found = np.zeros(side + 1, dtype=bool)
-    found[starts] = True
-    found[side] = True
-    return np.flatnonzero(found)

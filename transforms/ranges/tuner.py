@@ -160,9 +160,9 @@ class Tuner:
         forest = self.widths.get(method, self.widths[GRID])
         return clamp_width(spec.default_width * math.exp(self._predict(forest, spec, entropy)), spec.field)
 
-    def choose(self, spec: CollectionSpec, entropy: float | None = None) -> str:
-        """Predicts the name of the method of least error. entropy: see `width`."""
-        ratios = {GRID: 0.0, **{name: self._predict(gain, spec, entropy) for name, gain in self.gains.items()}}
+    def choose(self, spec: CollectionSpec) -> str:
+        """Predicts the name of the method of least error."""
+        ratios = {GRID: 0.0, **{name: self._predict(gain, spec) for name, gain in self.gains.items()}}
         return min(ratios, key=lambda name: ratios[name])
 
     def entropy(self, field: Field) -> float:
@@ -177,7 +177,7 @@ class Tuner:
         """Its entry in a manifest."""
         return {"format": FORMAT, "digest": self.digest}
 
-    def _predict(self, forest: Forest, spec: CollectionSpec, entropy: float | None) -> float:
+    def _predict(self, forest: Forest, spec: CollectionSpec, entropy: float | None = None) -> float:
         return forest.predict(features(spec, self.entropy(spec.field) if entropy is None else entropy))
 
 

@@ -14,7 +14,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import PSI, Boxes, Field, Sizes
-from sfumato.schemas.region import interleave
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec, clamp_width
 from sfumato.transforms.ranges.exact_counts import ExactCounts
@@ -71,23 +70,6 @@ def sample_users(exact: ExactCounts, users: int, generator: Generator) -> ExactC
         return exact
     chosen = generator.permutation(np.repeat(exact.codes, exact.users))[:users]
     return ExactCounts.from_codes(exact.depth, chosen)
-
-
-def draw_users(density: NDArray[np.floating], depth: int, users: int, generator: Generator) -> ExactCounts:
-    """Draws users from a density, evenly inside its cells.
-
-    Args:
-        density: float[2^d, 2^d], row 0 in the north; it need not sum to 1.
-        depth: of the counts.
-        users: how many.
-        generator: of the draws.
-    """
-    probabilities = np.cumsum(density.ravel(), dtype=np.float64)
-    at = np.searchsorted(probabilities, generator.random(users) * probabilities[-1], side="right")
-    y, x = np.divmod(np.minimum(at, len(probabilities) - 1), density.shape[1])
-    scale = (1 << depth) / density.shape[1]
-    x, y = (((axis + generator.random(users)) * scale).astype(np.uint32) for axis in (x, y))
-    return ExactCounts.from_codes(depth, interleave(x, y))
 
 
 def mean_relative_error(

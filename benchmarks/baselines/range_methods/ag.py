@@ -10,13 +10,13 @@ import numpy as np
 from annotated_types import Interval
 from numpy.typing import NDArray
 
+from benchmarks.baselines.range_methods.partitions import Partition, PartitionMethod
 from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
-from sfumato.transforms.ranges.noisy_counts import Partition, add_noise, strip_edges
+from sfumato.transforms.ranges.noisy_counts import add_noise, strip_edges
 
 _AT_ONCE = 1 << 16  # leaves, so that their arrays stay in the processor's cache
 
@@ -73,7 +73,7 @@ class _Cuts:
 
 
 @dataclass(frozen=True)
-class AdaptiveGrid(RangeMethod):
+class AdaptiveGrid(PartitionMethod):
     """AG. Raises RequestError for options out of range."""
 
     NAME: ClassVar[str] = "ag"
@@ -83,7 +83,7 @@ class AdaptiveGrid(RangeMethod):
     ag_coarse: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
     ag_fine: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 5.0
 
-    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:  # type: ignore[override]
         """See RangeMethod.collect. A user is in one cell and in one leaf, so the two counts add up to epsilon."""
         coarse_epsilon, fine_epsilon = split_epsilon(spec.epsilon, self.ag_share)
         m1 = max(10, math.ceil(math.sqrt(max(spec.users, 0.0) * spec.epsilon / self.ag_coarse) / 4))

@@ -37,14 +37,14 @@ import numpy as np
 from annotated_types import Interval
 from numpy.typing import NDArray
 
+from benchmarks.baselines.range_methods.partitions import Partition, PartitionMethod
 from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import geometric
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
-from sfumato.transforms.ranges.noisy_counts import Partition, add_noise
+from sfumato.transforms.ranges.noisy_counts import add_noise
 
 UNITS = 16  # of cost, in one user
 _DEPTH = 10  # 2^20 cells, as in the papers
@@ -55,7 +55,7 @@ _MEAN_NOISE = 4.0
 
 
 @dataclass(frozen=True)
-class Dawa(RangeMethod):
+class Dawa(PartitionMethod):
     """Raises RequestError unless dawa_share is in [0.01, 0.99]."""
 
     NAME: ClassVar[str] = "dawa"
@@ -63,7 +63,7 @@ class Dawa(RangeMethod):
 
     dawa_share: Annotated[float, Interval(ge=0.01, le=0.99)] = 0.25
 
-    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:  # type: ignore[override]
         """See RangeMethod.collect. A user is in one bucket, so the two stages add up to epsilon."""
         partition_epsilon, count_epsilon = split_epsilon(spec.epsilon, self.dawa_share)
         depth = min(_DEPTH, exact.depth)

@@ -26,14 +26,14 @@ import numpy as np
 from annotated_types import Interval
 from numpy.typing import NDArray
 
+from benchmarks.baselines.range_methods.partitions import Partition, PartitionMethod
 from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.schemas.region import deinterleave
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
-from sfumato.transforms.ranges.noisy_counts import Partition, add_noise
+from sfumato.transforms.ranges.noisy_counts import add_noise
 
 FANOUT = 4
 _CHILDREN = np.arange(FANOUT, dtype=np.uint64)
@@ -63,7 +63,7 @@ class SplitRule:
 
 
 @dataclass(frozen=True)
-class PrivTree(RangeMethod):
+class PrivTree(PartitionMethod):
     """Raises RequestError unless privtree_share is in [0.01, 0.99]."""
 
     NAME: ClassVar[str] = "privtree"
@@ -71,7 +71,7 @@ class PrivTree(RangeMethod):
 
     privtree_share: Annotated[float, Interval(ge=0.01, le=0.99)] = 0.5
 
-    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:  # type: ignore[override]
         """See RangeMethod.collect. A user is in one leaf, so the tree and the counts add up to epsilon."""
         tree_epsilon, count_epsilon = split_epsilon(spec.epsilon, self.privtree_share)
         nodes, levels, counts = _grow(exact, SplitRule.from_epsilon(tree_epsilon), key)

@@ -9,9 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
+from benchmarks.evaluation.moments_in_memory import run_centrally
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, MomentEstimate, Statistic, ValueRange
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, laplace_z, run_centrally
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, laplace_z
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from tests.statistics import FLAKE_RATE

@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.evaluation.moments_in_memory import run_centrally
 from sfumato.schemas.moments import EVERYBODY, MOMENTS_SCHEMA, OTHER, Statistic, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.schemas.views import MomentsBody
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, run_centrally
-from sfumato.transforms.moments.central_moments_release import CentralMomentsMetadata, central_files, groups_margin
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.central_moments_release import central_files, groups_margin
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
+from sfumato.transforms.moments.moment_tables import MomentsMetadata
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -42,7 +44,7 @@ def ran(
 
 
 def made(state: CentralSums, grouping: Grouping | None = None, bounded: bool = True) -> dict[str, bytes]:
-    return central_files(state, CentralMomentsMetadata(RELEASE, grouping, "age", bounded))
+    return central_files(state, MomentsMetadata(RELEASE, grouping, "age", bounded))
 
 
 def table(files: dict[str, bytes], name: str) -> pa.Table:

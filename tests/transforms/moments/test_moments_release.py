@@ -18,10 +18,10 @@ from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, MOMENTS_SCHEMA, OTHE
 from sfumato.schemas.region import Grid
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
-from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
+from sfumato.transforms.moments.moment_tables import MomentsMetadata
+from sfumato.transforms.moments.moments_release import moments_files
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.prior import Prior
-from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import encode
 from sfumato.transforms.moments.tally import Tally, count_reports
@@ -60,8 +60,7 @@ def ran(
 def assembled(
     state: MomentsState, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
 ) -> dict[str, bytes]:
-    meter = PrivacyMeter(asked.response)
-    return moments_files(state, MomentsMetadata(release, asked, grouping, meter, "age", True))
+    return moments_files(state, asked, MomentsMetadata(release, grouping, "age", True))
 
 
 def table(files: dict[str, bytes], name: str) -> pa.Table:
@@ -159,7 +158,9 @@ def test_the_manifest_is_the_contract() -> None:
     assert sum(one["clients"] for one in results["rounds"]) == pytest.approx(results["clients"])
     assert sum(one["reports"] for one in results["rounds"]) == pytest.approx(2 * results["clients"])
     # A share of each half of the clients, to one client.
-    assert abs(results["rounds"][0]["clients"] - 2500 * asked.resolved_tuning.first_share) < 150  # a binomial number
+    assert (
+        abs(results["rounds"][0]["clients"] - 2500 * asked.tuning.resolved(asked.method).first_share) < 150
+    )  # a binomial number
 
 
 def test_without_privacy_the_release_says_so() -> None:

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.evaluation.moments_in_memory import ProtocolResult, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, FixedPoint, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning
 from sfumato.transforms.moments.prior import Prior
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, ProtocolResult, run_in_memory
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import encode
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block, count_reports, sum_tallies
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import FixedPoint, Signed
-from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
+from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.quantities import Quantity, Thresholds, encode
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.tally import Tally

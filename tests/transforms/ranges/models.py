@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
+from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.model import RangeModel
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition, strip_edges
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 
 REGION = Region(-122.52, 37.70, -122.35, 37.83)
 FIELD = Field(Grid(REGION, 12))
@@ -27,24 +27,6 @@ def grid_model(cells: float = 100.0, seed: int = 3, epsilon: float = 0.5) -> Ran
     counts = rng.poisson(users * (cells / 100) ** 2) + noise
     grid = NoisyGrid(x_edges, y_edges, counts.astype(np.float64), float(np.sqrt(2) / epsilon))
     return RangeModel(FIELD, GridModel(grid), "grid", epsilon)
-
-
-def partition_model(seed: int = 4, halvings: int = 200) -> RangeModel:
-    """Rectangles made by halving the largest again and again, with users that are no whole numbers, some below 0."""
-    rng = np.random.default_rng(seed)
-    parts = [(0, 0, FIELD.side, FIELD.side)]
-    for _ in range(halvings):
-        parts.sort(key=lambda one: (one[2] - one[0]) * (one[3] - one[1]))
-        x0, y0, x1, y1 = parts.pop()
-        if x1 - x0 >= y1 - y0:
-            cut = int(x0 + (x1 - x0) * rng.uniform(0.3, 0.7))
-            parts += [(x0, y0, cut, y1), (cut, y0, x1, y1)]
-        else:
-            cut = int(y0 + (y1 - y0) * rng.uniform(0.3, 0.7))
-            parts += [(x0, y0, x1, cut), (x0, cut, x1, y1)]
-    columns = [np.array(one, dtype=np.int64) for one in zip(*parts, strict=True)]
-    users, variance = rng.gamma(0.6, 200.0, len(parts)) - 20, rng.uniform(5.0, 60.0, len(parts))
-    return RangeModel(FIELD, PartitionModel(Partition(FIELD.side, *columns, users, variance)), "privtree", 0.3)
 
 
 def some_squares(n: int, seed: int = 5) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:

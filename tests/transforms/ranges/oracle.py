@@ -11,7 +11,6 @@ from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCou
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.noisy_counts import Partition
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
 
 
@@ -48,24 +47,6 @@ def image(people: ExactCounts) -> np.ndarray:
 
 def spec_of(depth: int, users: float, epsilon: float) -> CollectionSpec:
     return CollectionSpec(Field(Grid(Region(-1, -1, 1, 1), depth)), users, epsilon, Sizes(1.0, 2.0))
-
-
-def rectangles(partition: Partition) -> list[tuple[int, int, int, int]]:
-    return list(zip(*(getattr(partition, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
-
-
-def exact_users(partition: Partition, people: ExactCounts) -> np.ndarray:
-    found = image(people)
-    return np.array([found[y0:y1, x0:x1].sum() for x0, y0, x1, y1 in rectangles(partition)])
-
-
-def assert_covers_once(partition: Partition) -> None:
-    painted = np.zeros((partition.side, partition.side), dtype=int)
-    for x0, y0, x1, y1 in rectangles(partition):
-        assert 0 <= x0 < x1 <= partition.side
-        assert 0 <= y0 < y1 <= partition.side
-        painted[y0:y1, x0:x1] += 1
-    assert (painted == 1).all()
 
 
 def random_boxes(generator: Generator, side: int, boxes: int) -> Boxes:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.transforms.ranges import ranges_view
-from tests.transforms.ranges.models import REGION, grid_model, partition_model, some_squares
+from tests.transforms.ranges.models import REGION, grid_model, some_squares
 from tests.transforms.ranges.samples import network_model, slope_model
 
 FILE = Path(__file__).parents[3] / "web" / "test" / "ranges.json"
@@ -22,7 +22,7 @@ STRIPS = 32  # of the raster, which is 512 on pages
 def page_answers() -> dict[str, Any]:
     """By kind of model: the model of a page, and rows [x, y, size, users, stddev, inside]."""
     found: dict[str, Any] = {"region": [REGION.west, REGION.south, REGION.east, REGION.north]}
-    for model in (grid_model(200), partition_model(halvings=60), network_model(8), slope_model()):
+    for model in (grid_model(200), network_model(8), slope_model()):
         x, y, size = (np.round(one, 6) for one in some_squares(40))
         answers, inside = model.answer(x, y, size)
         columns = (x, y, size, answers.users, answers.stddev, inside)

@@ -33,7 +33,7 @@ from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.model_file import model_bytes
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
@@ -177,7 +177,7 @@ class Learner(RangeMethod):
         edges = np.array([0, people.side])
         return NoisyGrid(edges, edges, np.array([[float(len(people.codes))]]), 1.0)
 
-    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
         assert isinstance(counts, NoisyGrid)
         return [(number, counts.users[0, 0]) for number in range(10)]
 
@@ -186,7 +186,7 @@ class Learner(RangeMethod):
         number, users = training
         return float(number), users
 
-    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> GridModel:
+    def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> GridModel:
         assert isinstance(counts, NoisyGrid)
         assert {users for _, users in trained} == {counts.users[0, 0]}
         edges = np.arange(11) * 400

@@ -19,7 +19,7 @@ from sfumato.transforms.ranges.build_steps import Collected, _grid_from_estimate
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan
 from sfumato.transforms.ranges.tree_model import TreeModel
 from tests.conftest import REGION
@@ -40,7 +40,7 @@ class Seen(RangeMethod):
         edges = np.array([0, people.side])
         return NoisyGrid(edges, edges, np.array([[spec.users]]), spec.epsilon)
 
-    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
         return ("a", "b", "c")
 
     def train(self, training: Any) -> Any:

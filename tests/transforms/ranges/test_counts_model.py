@@ -1,14 +1,12 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition, add_noise, centre_variance, clumping
-from tests.transforms.ranges.oracle import overlap, random_boxes, rectangles, run_key
+from sfumato.transforms.ranges.counts_model import GridModel
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, add_noise, centre_variance, clumping
+from tests.transforms.ranges.oracle import overlap, random_boxes, run_key
 from tests.transforms.ranges.samples import slope_model
 
 SIDE, CELLS, EPSILON, MEAN = 64, 32, 0.3, 400
@@ -86,37 +84,9 @@ def test_a_grid_is_answered_as_a_loop_over_cells_has_it() -> None:
         assert found[box] == pytest.approx(expected, abs=1e-10)
 
 
-PARTS = Partition(
-    8,
-    *(np.array(at) for at in ([0, 4, 0], [0, 0, 4], [4, 8, 8], [4, 4, 8])),
-    np.array([10.0, -6.0, 30.0]),
-    np.array([4.0, 9.0, 16.0]),
-)
-
-
-def test_a_partition_is_answered_as_a_loop_over_rectangles_has_it() -> None:
-    boxes = random_boxes(np.random.default_rng(5), 8, 100).clipped(8)
-    answers = PartitionModel(PARTS).answer(boxes)
-    for box in range(100):
-        users, variance = 0.0, 0.0
-        one = boxes.part(slice(box, box + 1))
-        for part, (x0, y0, x1, y1) in enumerate(rectangles(PARTS)):
-            covered = overlap(boxes.x0[box], boxes.x1[box], x0, x1) * overlap(boxes.y0[box], boxes.y1[box], y0, y1)
-            share = covered / ((x1 - x0) * (y1 - y0))
-            users += share * PARTS.users[part]
-            variance += share * PARTS.variance[part]
-            if x0 <= one.middles[0][0] < x1 and y0 <= one.middles[1][0] < y1:
-                cell = Boxes(*(np.array([float(edge)]) for edge in (x0, y0, x1, y1)))
-                variance += centre_variance(one, cell, PARTS.users[part : part + 1], 0.0)[0]
-        assert answers.users[box] == pytest.approx(max(users, 0.0), abs=1e-10)
-        if one.areas[0] > 0:  # others are answered by RangeModel: 0 users, for sure
-            assert answers.stddev[box] ** 2 == pytest.approx(variance, abs=1e-9)
-
-
-@pytest.mark.parametrize("kind", [GridModel, PartitionModel])
-def test_models_are_made_anew_from_their_arrays(kind: type) -> None:
-    made = PartitionModel(PARTS) if kind is PartitionModel else GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
-    again = kind.load(made.arrays(), made.metadata())
+def test_models_are_made_anew_from_their_arrays() -> None:
+    made = GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
+    again = GridModel.load(made.arrays(), made.metadata())
     boxes = random_boxes(np.random.default_rng(7), 8, 50).clipped(8)
     np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
     np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
@@ -142,15 +112,6 @@ def test_additive_answers_of_a_grid_sum_to_its_users(total: float | None) -> Non
 def test_a_model_without_a_map_has_no_additive_answers() -> None:
     with pytest.raises(RequestError, match="additive: "):
         slope_model().answer(*(np.array([one]) for one in (-122.44, 37.77, 500.0)), additive=True)
-
-
-def test_additive_answers_of_rectangles_sum_to_their_users() -> None:
-    users = np.where(np.arange(len(PARTS.users)) % 3 == 0, -2.0, 5.0)
-    model = PartitionModel(replace(PARTS, users=users))
-    edges = np.array([0.0, 0.7, 2.1, 5.0, 8.0])
-    found = model.answer_additive(Boxes.between(edges, edges)).users
-    assert found.sum() == pytest.approx(users.sum())
-    assert (found >= 0).all()
 
 
 def test_a_grid_whose_edges_do_not_fit_its_counts_is_refused() -> None:

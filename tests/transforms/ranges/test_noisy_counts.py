@@ -7,14 +7,13 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.noisy_counts import (
     MIN_CLUMPING,
     NoisyGrid,
-    Partition,
     add_noise,
     centre_variance,
     strip_edges,
 )
 from sfumato.transforms.ranges.noisy_counts import clumping as clumping_of
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
-from tests.transforms.ranges.oracle import assert_covers_once, people_at, run_key, town
+from tests.transforms.ranges.oracle import run_key
 
 
 @given(st.integers(1, 4096), st.floats(1e-3, 1e5))
@@ -95,23 +94,6 @@ def test_a_box_that_covers_its_middles_cell_is_off_by_its_own_user_alone() -> No
     cell, box = (Boxes(*(np.array([at]) for at in corners)) for corners in ((2.0, 2.0, 4.0, 4.0), (1.0, 2.0, 4.0, 5.0)))
     assert centre_variance(box, cell, np.full(1, 1e6), 0.2).tolist() == [1.0]
     assert centre_variance(box, cell, np.full(1, -5.0), 0.2).tolist() == [1.0]
-
-
-def test_a_grid_and_a_partition_of_the_same_cells_have_the_same_sums() -> None:
-    people = town(4, 500)
-    lines = strip_edges(16, 3.0)
-    users = people.on_grid(lines, lines).astype(float)
-    grid = NoisyGrid(lines, lines, users, 1.0)
-    row, column = np.indices(users.shape).reshape(2, -1)
-    partition = Partition(
-        16, lines[column], lines[row], lines[column + 1], lines[row + 1], users.ravel(), np.ones(users.size)
-    )
-    assert_covers_once(partition)
-    assert grid.side == 16
-    index = partition.part_index()
-    assert partition.table(index).total == pytest.approx(grid.table().total) == pytest.approx(500)
-    assert partition.table(index, partition.variance).total == grid.table(np.ones(users.shape)).total == users.size
-    assert people_at(4, [3], [2]).on_grid(lines, lines).sum() == 1
 
 
 EPSILON = 0.5

@@ -31,7 +31,8 @@ from sfumato.transforms.ranges.query_files import (
     read_queries,
     sum_query_counts,
 )
-from tests.transforms.ranges.models import FIELD, grid_model, partition_model, some_squares
+from tests.transforms.ranges.models import FIELD, grid_model, some_squares
+from tests.transforms.ranges.samples import slope_model
 
 
 def written(folder: Path, **columns: Any) -> str:
@@ -158,7 +159,7 @@ def brute_grid(model: RangeModel, boxes: Boxes) -> np.ndarray:
 
 def test_a_batch_is_answered_row_by_row() -> None:
     x, y, size = some_squares(400)
-    for model in (grid_model(400), partition_model()):
+    for model in (grid_model(400), slope_model()):
         answers = answer_batch(model, batch_of(x, y, size))
         assert answers.schema == ANSWERS_SCHEMA
         assert answers.schema.field("stddev").metadata == {b"error": model.model.ERROR.encode()}

@@ -19,7 +19,7 @@ from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from sfumato.transforms.ranges.ranges_view import MAX_NUMBERS, background, embedded_model, ranges_body, ranges_view
 from sfumato.transforms.ranges.tree_model import TreeModel
-from tests.transforms.ranges.models import FIELD, grid_model, partition_model
+from tests.transforms.ranges.models import FIELD, grid_model
 from tests.transforms.ranges.page_answers import FILE, page_answers_text
 from tests.transforms.ranges.samples import network_model, ranges_manifest, slope_model
 
@@ -45,17 +45,6 @@ def test_the_page_holds_all_of_a_grid() -> None:
     assert min(held["users"]) < 0  # as they are; what an answer makes of it is the model's own
     assert held["noise"] == pytest.approx(grid.noise_stddev**2)
     assert held["metres"] == pytest.approx(FIELD.metres)
-
-
-def test_the_page_holds_all_of_a_partition() -> None:
-    model = partition_model()
-    parts = model.model.partition  # type: ignore[attr-defined]
-    held = embedded_model(model)
-    assert held["kind"] == "partition"
-    for name in ("x0", "y0", "x1", "y1"):
-        assert held[name] == getattr(parts, name).tolist()
-    for name in ("users", "variance"):
-        np.testing.assert_allclose(held[name], getattr(parts, name), rtol=1e-6)
 
 
 def test_of_other_models_the_page_holds_a_raster_and_errors() -> None:
@@ -85,7 +74,7 @@ def test_a_grid_too_fine_for_a_page_is_a_raster_there() -> None:
     assert set(held["users"]) == {4}
 
 
-@pytest.mark.parametrize("model", [grid_model(), partition_model(), slope_model(), network_model()])
+@pytest.mark.parametrize("model", [grid_model(), slope_model(), network_model()])
 @pytest.mark.parametrize("sizes", [SIZES, (2000.0, 3000.0), (1.0, 30.0)])
 def test_the_first_square_is_of_a_size_the_model_was_made_for(model: RangeModel, sizes: tuple[float, float]) -> None:
     x, y, size = ranges_body(model, sizes).start
@@ -121,7 +110,7 @@ def test_cells_of_a_tree_are_judged_one_by_one() -> None:
     assert len(seen) == (estimate.tree.areas > 0).sum()
 
 
-@pytest.mark.parametrize("model", [grid_model(), grid_model(20.0), partition_model(), slope_model(), tree_model()])
+@pytest.mark.parametrize("model", [grid_model(), grid_model(20.0), slope_model(), tree_model()])
 def test_the_background_is_the_models_own_density(model: RangeModel) -> None:
     body = background(model)
     layer, side = body.layers[0], 1 << body.depth
@@ -145,7 +134,7 @@ def test_the_background_is_the_models_own_density(model: RangeModel) -> None:
 
 
 def test_pages_follow_from_their_files_alone() -> None:
-    for model in (grid_model(), partition_model()):
+    for model in (grid_model(), tree_model()):
         assert view(model) == view(model)
         assert view(model) == view(model, files={"model.npz": "0"})  # the list of digests is no part of a page
         body = view(model).body
@@ -160,7 +149,7 @@ def test_the_page_says_what_holds() -> None:
     texts = " ".join(text for section in shown.sections for text in section.paragraphs)
     assert "the truth lies in the stated interval about 95 times in 100" in texts
     assert "too narrow for some squares" in " ".join(
-        text for section in view(partition_model()).sections for text in section.paragraphs
+        text for section in view(tree_model()).sections for text in section.paragraphs
     )
     unsafe = view(replace(grid_model(), safe=False), privacy={"randomness": {"source": "seed", "safe": False}})
     assert "known source" in str(unsafe.alarm)

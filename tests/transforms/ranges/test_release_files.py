@@ -10,7 +10,6 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 
-from benchmarks.baselines.range_methods import BASELINES
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.locations import LocationColumns
@@ -23,7 +22,6 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.build_steps import Collected, build, collect, collected_from_heatmap
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
@@ -101,11 +99,8 @@ def test_a_trusted_servers_release() -> None:
     assert manifest["warnings"] == []
 
 
-def test_methods_whose_cells_differ_tell_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "privtree", BASELINES["privtree"])
-    _, manifest, _ = released(plan("privtree", epsilon=1.0, population=USERS))
-    assert (manifest["cell_metres"], manifest["privacy"]["noise_stddev"]) == (None, None)
-    assert (manifest["results"]["kind"], manifest["results"]["stated_error"]) == ("partition", "lower bound")
+def test_a_public_number_of_users_is_told() -> None:
+    _, manifest, _ = released(plan("ug", epsilon=1.0, population=USERS))
     paid = pytest.approx(0.01)
     assert manifest["privacy"]["population"] == asdict(
         Population(float(USERS), "public", paid, pytest.approx(discrete_laplace_stddev(0.01)), ANY)

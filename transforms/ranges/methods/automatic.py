@@ -15,7 +15,7 @@ from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import Models, SpatialNeural
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.model import Model
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.tuner import Tuner
 
 GRID_FROM_USERS_EPSILON = 700_000.0
@@ -69,14 +69,14 @@ class Automatic(RangeMethod):
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         return self.chosen(spec).collect(exact, spec, key)
 
-    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
         return self.chosen(spec).trainings(counts, spec)
 
     def train(self, training: Any) -> Any:
         """See RangeMethod.train. Only networks have trainings; their width does not matter here."""
         return self._networks(1.0).train(training)
 
-    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
+    def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         return self.chosen(spec).model(counts, spec, trained)
 
     def _networks(self, width: float) -> SpatialNeural:

@@ -24,7 +24,7 @@ from sfumato.transforms.ranges.networks.examples import QueryDistribution
 from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining, train_local
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTraining, paper_training, train_paper
 from sfumato.transforms.ranges.networks.training import DivergedError
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 
 Network = Literal["local", "paper"]
 Models = Annotated[int, Interval(ge=1, le=64)]
@@ -68,15 +68,14 @@ class SpatialNeural(RangeMethod):
         """Width of the grid's cells in metres: `cell_width`, but at most MAX_SIDE cells a side."""
         return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MAX_SIDE)
 
-    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[LocalTraining | PaperTraining]:
+    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[LocalTraining | PaperTraining]:
         """See RangeMethod.trainings. Each trains one network."""
-        grid = _grid(counts)
         models = self.models or _DEFAULT_MODELS[self.network]
         if self.network == "paper":
-            return paper_training(grid, spec, models, self.workload)
+            return paper_training(counts, spec, models, self.workload)
         first = self.training_seed * 1000
         return [
-            LocalTraining(grid, spec.users, spec.smoothing, self._queries(spec), first + number)
+            LocalTraining(counts, spec.users, spec.smoothing, self._queries(spec), first + number)
             for number in range(models)
         ]
 
@@ -107,22 +106,16 @@ class SpatialNeural(RangeMethod):
         except DivergedError:  # go on with the other networks, or with the counts alone
             return None
 
-    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
+    def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""
-        grid, networks = _grid(counts), [network for network in trained if network is not None]
+        networks = [network for network in trained if network is not None]
         if not networks:
-            return GridModel(grid, spec.users)
+            return GridModel(counts, spec.users)
         if self.network == "paper":
-            return PaperNetworks.from_grid(grid, spec, networks)
-        return LocalNetwork(grid, spec.smoothing, self._queries(spec), networks)
+            return PaperNetworks.from_grid(counts, spec, networks)
+        return LocalNetwork(counts, spec.smoothing, self._queries(spec), networks)
 
     def _queries(self, spec: CollectionSpec) -> QueryDistribution:
         (width, height), sizes = spec.field.cell_metres, spec.sizes
         low, high = ((size / width, size / height) for size in (sizes.low, sizes.high))
         return QueryDistribution(low, high, self.workload)
-
-
-def _grid(counts: NoisyGrid | Partition) -> NoisyGrid:
-    if not isinstance(counts, NoisyGrid):
-        raise RequestError("method: networks are trained on a grid of counts")
-    return counts

@@ -1,6 +1,6 @@
 """The interface of a method for range queries.
 
-    ExactCounts -> collect -> NoisyGrid or Partition -> trainings -> train, one at a time -> model
+    ExactCounts -> collect -> NoisyGrid -> trainings -> train, one at a time -> model
 
 Only `collect` sees exact counts. Everything after it is post-processing.
 """
@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 from sfumato.transforms.checks import check_declared
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
+from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.model import Model
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class RangeMethod(ABC):
         check_declared(self)
 
     @abstractmethod
-    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid | Partition:
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         """Counts with noise: the only access to exact counts.
 
         The result is epsilon-differentially private for adding or removing one user. All noise comes from the key, so
         the same call gives the same counts.
         """
 
-    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
         """The independent pieces of training; each is an argument of `train`, on any worker."""
         return ()
 
@@ -52,8 +52,6 @@ class RangeMethod(ABC):
         """Trains one of `trainings`. The result does not depend on when or where it runs."""
         raise NotImplementedError(f"{self.NAME} has no training")
 
-    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
+    def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """The model that answers queries. trained: the results of all `trainings`, in their order."""
-        if isinstance(counts, NoisyGrid):
-            return GridModel(counts, spec.users)
-        return PartitionModel(counts)
+        return GridModel(counts, spec.users)

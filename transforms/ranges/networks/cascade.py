@@ -25,7 +25,6 @@ from scipy.special import gammaln
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 
 CONCENTRATIONS = np.geomspace(0.03, 30, 10)
-SUBDIVISION = 2  # cells of a world along each side of a grid's cell
 _BINS = 8  # of nodes, by their users in deviations of their children's noise
 _MIN_INFORMATIVE_BIN = 2  # nodes of lower bins hold no information on how shares are spread
 _PRIOR_DRAWS = 24  # proposals for each concentration, where noise is large

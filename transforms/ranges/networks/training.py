@@ -1,4 +1,4 @@
-"""Training with Adam: of one network or several at once, in minibatches or full batches, with checkpoints (JAX, optax).
+"""Training of a network with Adam, in minibatches or full batches, with checkpoints (JAX, optax).
 
 The same call gives the same parameters on the same machine, whether it was interrupted or not. The seed and the epoch
 determine the order of the minibatches, and a checkpoint holds all other state.
@@ -29,7 +29,7 @@ class DivergedError(DataError):
 
 
 class _State(NamedTuple):
-    """The state of all members: each leaf has a leading axis of members. since: epochs without a better loss."""
+    """The state of a training. since: epochs without a better loss."""
 
     parameters: Any
     optimiser: Any
@@ -50,7 +50,7 @@ def fit(
     cosine: bool = False,
     patience: int | None = None,
     validation: Sequence[NDArray[Any]] | None = None,
-    seed: int | Sequence[int] = 0,
+    seed: int = 0,
     checkpoint: str | None = None,
     observe: Callable[[int, Any, Any], None] | None = None,
     title: str = "training",
@@ -70,11 +70,11 @@ def fit(
         patience: so many epochs without a better loss end the training, and the best parameters are returned. None:
             all epochs run, and the last parameters are returned.
         validation: arrays like `data`, for the loss that patience compares; None: the mean loss of an epoch's steps.
-        seed: a sequence of k seeds trains k members at once, and the parameters have a leading axis k. Each member has
-            its own shuffles and its own end, and is the same as if it were trained alone, up to rounding.
+        seed: of the shuffles.
         checkpoint: a local file for the state, written every 30 seconds and at the end. The same call resumes from it.
         observe: called after each epoch with its number, the parameters and the best parameters so far (meaningful with
-            patience), as JAX arrays that the next epoch overwrites. Not called for the epochs before a checkpoint.
+            patience), as JAX arrays with a leading axis of 1 that the next epoch overwrites. Not called for the epochs
+            before a checkpoint.
         title: of the progress bar, which only a terminal shows.
 
     Returns:
@@ -90,9 +90,9 @@ def fit(
         from tqdm import tqdm
     except ImportError as error:
         raise RequestError(f'network: needs JAX and optax: pip install "sfumato[neural]" ({error.name})') from None
-    alone = isinstance(seed, int)
-    seeds = np.array([seed] if alone else seed, dtype=np.uint32)
-    first = jax.tree.map(lambda leaf: np.asarray(leaf)[None] if alone else np.asarray(leaf), parameters)
+    # All leaves have a leading axis of 1: without it the results and the checkpoints would differ from earlier ones.
+    seeds = np.array([seed], dtype=np.uint32)
+    first = jax.tree.map(lambda leaf: np.asarray(leaf)[None], parameters)
     examples = len(data[0])
     size = examples if batch is None else min(batch, examples)
     settings = (title, epochs, size, batch is None, learning_rate, cosine, patience)
@@ -133,13 +133,13 @@ def fit(
     finite_loss = patience is None or bool(np.isfinite(state.loss).all())
     if not (finite_loss and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result))):
         raise DivergedError(f"network: the {title} diverged; lower the learning rate of {learning_rate:g}")
-    return jax.tree.map(lambda leaf: leaf[0], result) if alone else result
+    return jax.tree.map(lambda leaf: leaf[0], result)
 
 
 def _epoch(
     loss: Callable[..., Any], optimiser: Any, size: int, examples: int, full_batch: bool, patience: int | None
 ) -> Callable[..., tuple[_State, Any]]:
-    """A function that runs one epoch of one member and returns its state and the loss that patience compares."""
+    """A function that runs one epoch and returns its state and the loss that patience compares."""
     import jax
     import jax.numpy as jnp
     import optax

@@ -4,12 +4,19 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.range_methods.ag import AdaptiveGrid
+from benchmarks.baselines.range_methods.partitions import Partition
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.noisy_counts import Partition, strip_edges
-from tests.transforms.ranges.methods.common import assert_a_partition_by_key, assert_same, collected
-from tests.transforms.ranges.oracle import assert_covers_once, exact_users, people_at, run_key, spec_of, town
+from sfumato.transforms.ranges.noisy_counts import strip_edges
+from tests.benchmarks.baselines.range_methods.partition_checks import (
+    assert_a_partition_by_key,
+    assert_covers_once,
+    assert_same,
+    collected,
+    exact_users,
+)
+from tests.transforms.ranges.oracle import people_at, run_key, spec_of, town
 
 PEOPLE = town(6, 4000)
 LARGEST = 60.0  # half of it is the largest that noise can keep

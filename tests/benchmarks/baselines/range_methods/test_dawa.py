@@ -17,21 +17,17 @@ from benchmarks.baselines.range_methods.dawa import (
 )
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from tests.statistics import FLAKE_RATE
-from tests.transforms.ranges.methods.common import (
+from tests.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
-    assert_discrete_laplace,
-    collected,
-    noise,
-)
-from tests.transforms.ranges.oracle import (
     assert_covers_once,
+    collected,
     exact_users,
-    people_at,
+    noise,
     rectangles,
-    run_key,
-    town,
 )
+from tests.statistics import FLAKE_RATE
+from tests.transforms.ranges.methods.common import assert_discrete_laplace
+from tests.transforms.ranges.oracle import people_at, run_key, town
 
 PEOPLE = town(6, 4000)
 LARGEST = 40.0  # three quarters of it are the largest that noise can keep

@@ -10,14 +10,16 @@ from scipy import stats
 from benchmarks.baselines.range_methods.privtree import PrivTree, SplitRule
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from tests.statistics import FLAKE_RATE
-from tests.transforms.ranges.methods.common import (
+from tests.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
-    assert_discrete_laplace,
     collected,
+    exact_users,
     noise,
+    rectangles,
 )
-from tests.transforms.ranges.oracle import exact_users, image, people_at, rectangles, town
+from tests.statistics import FLAKE_RATE
+from tests.transforms.ranges.methods.common import assert_discrete_laplace
+from tests.transforms.ranges.oracle import image, people_at, town
 
 PEOPLE = town(6, 4000)
 LARGEST = 60.0

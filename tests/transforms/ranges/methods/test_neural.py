@@ -12,7 +12,7 @@ from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.networks.features import INPUTS
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTrained, PaperTraining
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from tests.transforms.ranges.oracle import run_key, spec_of, town
 
 PEOPLE = town(6, 3000)
@@ -128,14 +128,3 @@ def test_models_are_of_the_networks_form() -> None:
     paper = SpatialNeural(CELL, network="paper", models=2).model(grid(), WANTED, learned)
     assert isinstance(paper, PaperNetworks)
     assert [one.size for one in paper.networks] == [1.25, 1.75]
-
-
-def test_only_grids_are_learned_from() -> None:
-    none, whole = np.array([0]), np.array([64])
-    partition = Partition(64, none, none, whole, whole, np.array([5.0]), np.array([1.0]))
-    for call in (
-        lambda: SpatialNeural(CELL).trainings(partition, WANTED),
-        lambda: SpatialNeural(CELL).model(partition, WANTED, [weights()]),
-    ):
-        with pytest.raises(RequestError, match="grid"):
-            call()

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.ranges.networks import cascade
-from sfumato.transforms.ranges.networks.cascade import CONCENTRATIONS, SUBDIVISION, sample_world
+from sfumato.transforms.ranges.networks.cascade import CONCENTRATIONS, sample_world
 from tests.transforms.ranges.networks.common import clumped, coarse, counted
 
+SUBDIVISION = 2  # cells of a world along each side of a grid's cell
 SMALL = np.random.default_rng(5).poisson(6, (13, 22)).astype(float)
 
 

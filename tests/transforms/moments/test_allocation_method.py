@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfumato.transforms.moments.method_choice import chosen_method
+from sfumato.transforms.moments.allocation import chosen_method
 
 
 @pytest.mark.parametrize(
