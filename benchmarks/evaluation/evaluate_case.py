@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from benchmarks.evaluation.cases import Case
 from benchmarks.evaluation.comparison_table import Row, summarise
 from benchmarks.evaluation.density_metrics import coarsen, evaluate
+from benchmarks.evaluation.gaussian_blur import gaussian_heatmap
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK, Outcome, Setting
 from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.region import by_row
-from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 

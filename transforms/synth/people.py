@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -47,15 +47,6 @@ def record_schema(user_id: UserIdKind = "int") -> pa.Schema:
             pa.field("km_from_home", pa.float32(), nullable=False),
         ]
     )
-
-
-def make_people(first: int, last: int, *, records_per_user: int = 1, **options: Any) -> pa.Table:
-    """All records of users first .. last - 1: record 0 of every user, then record 1, and so on.
-
-    options: of `make_records`.
-    """
-    parts = [make_records(first, last, record, **options) for record in range(records_per_user)]
-    return pa.concat_tables(parts).combine_chunks()
 
 
 def make_records(
