@@ -281,15 +281,11 @@ def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: R
     if parameters.is_central:
         return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
     noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE
-    collusion = [] if parameters.rho is not None else [_collusion(state)]  # no shares add up to Gaussian noise
-    return [*ASSUMPTIONS, *collusion, noise, *earlier]
-
-
-def _collusion(state: HeatmapState) -> str:
-    """The assumption on clients who give their shares of the noise to the server of a real protocol."""
+    if parameters.rho is not None:  # no shares add up to Gaussian noise
+        return [*ASSUMPTIONS, noise, *earlier]
     cohort = state.cohort
     most = f"at most {cohort.colluders:,}" if cohort.colluders else "none"
-    return _COLLUDERS.format(most, cohort.required_survivors)
+    return [*ASSUMPTIONS, _COLLUDERS.format(most, cohort.required_survivors), noise, *earlier]
 
 
 def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:

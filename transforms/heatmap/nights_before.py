@@ -44,27 +44,21 @@ NO_STATE = "The release before it does not hold a state of nights."
 
 
 @dataclass(frozen=True)
-class NightsBefore:
-    """The nights that a heatmap continues.
+class Night:
+    """A night whose map is made, and the nights that it continues.
 
     Attributes:
-        state: after the last of them; None where the nights begin anew.
+        night: its date.
+        state: after the last of the nights before; None where the nights begin anew.
         anew: why they begin anew, as a sentence; None where they go on.
     """
 
+    night: date
     state: NightsState | None
     anew: str | None
 
 
-@dataclass(frozen=True)
-class Night:
-    """A night whose map is made, and the nights that it continues."""
-
-    night: date
-    before: NightsBefore
-
-
-def nights_before(folders: Sequence[str], night: date) -> NightsBefore:
+def nights_before(folders: Sequence[str], night: date) -> Night:
     """Reads the state of the first release, and adds the answers of the others, night by night.
 
     Args:
@@ -75,16 +69,16 @@ def nights_before(folders: Sequence[str], night: date) -> NightsBefore:
         RequestError: a release cannot be read, or is not of an earlier night.
     """
     if not folders:
-        return NightsBefore(None, NO_EARLIER)
+        return Night(night, None, NO_EARLIER)
     first, *others = (open_release(folder) for folder in folders)
     if first.grid is None or NIGHTS_FILE not in (first.listed or ()):
-        return NightsBefore(None, NO_STATE)
+        return Night(night, None, NO_STATE)
     state = NightsState.from_table(first.arrow_table(NIGHTS_FILE, 2 * MAX_NODES), first.grid.depth)
     if state.night >= night:
         raise RequestError(f"warm_start: {first.path} is of night {state.night}, which is not before {night}")
     for release in others:
         state = _with_release(state, release)
-    return NightsBefore(state, None)
+    return Night(night, state, None)
 
 
 def _with_release(state: NightsState, release: Release) -> NightsState:
@@ -137,7 +131,7 @@ def nights_content(after: NightsState, tonight: NightMap, night: Night) -> dict[
     return {
         "night": str(night.night),
         "rests_on": [str(period) for period in after.rests_on],
-        "started_anew": night.before.anew,
+        "started_anew": night.anew,
         "changes": [_change(one) for one in tonight.changes],
         "parameters": tonight.parameters,
         "description": _DESCRIPTION,
@@ -173,4 +167,4 @@ def night_map(state: HeatmapState, night: Night) -> tuple[NightsState, NightMap]
         )
         for one in measured
     ]
-    return update(night.before.state, night.night, all_users, *state.all_users_estimate())
+    return update(night.state, night.night, all_users, *state.all_users_estimate())

@@ -8,7 +8,7 @@ and position also depend on the day. People, homes and work places stay the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from typing import Literal
 
@@ -108,14 +108,7 @@ class Columns:
 
     def part(self, first: int, last: int) -> Columns:
         """A view of records first .. last - 1."""
-        return Columns(
-            self.user_id[first:last],
-            self.latitude[first:last],
-            self.longitude[first:last],
-            self.timestamp[first:last],
-            self.infected[first:last],
-            self.km_from_home[first:last],
-        )
+        return Columns(*(getattr(self, column.name)[first:last] for column in fields(self)))
 
     def table(self, user_id: UserIdKind) -> pa.Table:
         """The columns as an Arrow table of `record_schema(user_id)`."""

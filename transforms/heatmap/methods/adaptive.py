@@ -28,7 +28,6 @@ _PAPER_OPTIONS = {
 _FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "cohorts"}
 # See `FewQueries`. A blur weight of 1 is derived. These were chosen on synthetic maps of seven kinds
 # (docs/results/accuracy.md).
-_SPLIT_PENALTY, _MIN_CELL_SNR = 2.0, 2.0
 _ERROR_GROWTH, _LEAN_ERROR_GROWTH = 0.005, 0.1
 
 
@@ -143,11 +142,6 @@ class Adaptive(Method):
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         return decode(state, self.estimator)
 
-    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
-        """See Method.candidates: with equal shares of epsilon, each sub-query's own map (paper 000, Table 3)."""
-        chooses = self.sub_query_share is not None and self.estimator == "last"
-        return [result.to_estimate() for result in state.results] if chooses else []
-
     @property
     def _algorithm(self) -> FewQueries | PaperSchedule:
         interval_width = self.interval_width if self.refine == "interval" else None
@@ -166,8 +160,6 @@ class Adaptive(Method):
         growth, central_growth = (_LEAN_ERROR_GROWTH,) * 2 if self.schedule == "lean" else (_ERROR_GROWTH, 0.0)
         return FewQueries(
             self.blur_weight,
-            _SPLIT_PENALTY,
-            _MIN_CELL_SNR,
             self.max_entries,
             2 if self.schedule == "two_query" else None,
             self.cohorts,

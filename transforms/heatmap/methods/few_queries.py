@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import scipy
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.estimator import move_to_tree, posterior_of, prior_posterior, sampling_of
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of
 from sfumato.transforms.heatmap.posterior.next_tree import next_tree
-from sfumato.transforms.heatmap.posterior.slot_tree import slot_tree
 from sfumato.transforms.heatmap.rates import split_by_interval
 from sfumato.transforms.heatmap.state import ALL_REMAINING, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -26,9 +27,13 @@ _FIRST_SHARE = 0.2  # of the remaining epsilon, for every sub-query but the last
 _FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where cohorts are disjoint
 _FIRST_SLOT_SHARE = 0.1  # of the remaining epsilon, for every sub-query without slots but the last of them
 _SLOTLESS_SHARE = 0.3  # for the last of them; the sub-query by slot spends the rest
+_SLOT_SPLIT_SNR = 32.0  # users of a node that is split, in deviations of one slot's noise times the root of the slots
 _MIN_SHARDS = 2
 _MAX_LOSS_PROBABILITY = 1e-6  # that all shards of the first cohort are lost
 _MAX_PENALTY_SCALE = 1e40  # the tree is then the smallest that `next_tree` gives
+# The minimum gain of a split beyond its blur, in noise variances (`next_tree`), and the average users in a cell of the
+# first grid, in standard deviations of its noise. Chosen on synthetic maps of seven kinds (docs/results/accuracy.md).
+_SPLIT_PENALTY, _MIN_CELL_SNR = 2.0, 2.0
 _WARM_START_PENALTY = 0.25  # times the split penalty: the earlier map shows which splits are worth it
 
 
@@ -38,8 +43,6 @@ class FewQueries:
 
     Attributes:
         blur_weight: cost of blur against detail, see `next_tree`.
-        split_penalty: minimum gain of a split beyond its blur, in noise variances, see `next_tree`.
-        min_cell_snr: users in a cell of the first grid, on average, in standard deviations of its noise.
         max_entries: of a vector, at least MIN_ENTRIES for each category.
         max_queries: None chooses the number by the depth.
         cohorts: `auto`, `shared` or `disjoint`, see `uses_disjoint_cohorts`.
@@ -50,8 +53,6 @@ class FewQueries:
     """
 
     blur_weight: float
-    split_penalty: float
-    min_cell_snr: float
     max_entries: int
     max_queries: int | None
     cohorts: str
@@ -87,7 +88,7 @@ class FewQueries:
         return Query(encoding, ALL_REMAINING if is_last else _FIRST_SHARE * state.budget.remaining)
 
     def _next_by_slot(self, state: HeatmapState, depth: int) -> Query | None:
-        """The next sub-query of a map with slots. All but the last count all slots together, see `slot_tree`."""
+        """The next sub-query of a map with slots. All but the last count all slots together, see `_slot_tree`."""
         results = state.results
         if state.slot_result is not None:
             return None
@@ -98,7 +99,7 @@ class FewQueries:
             tree = self._next_tree(state, 1.0) if done < queries else results[-1].tree
             if done == queries or tree == results[-1].tree:
                 slot_noise = math.sqrt(noise_variance(state, remaining))
-                return Query(TreeEncoding(slot_tree(state, slot_noise, self.max_entries), state.slots), ALL_REMAINING)
+                return Query(TreeEncoding(_slot_tree(state, slot_noise, self.max_entries), state.slots), ALL_REMAINING)
         else:
             tree = Tree.uniform(depth, self._first_level(begun, depth, False))
         share = _FIRST_SLOT_SHARE if done + 1 < queries else _SLOTLESS_SHARE
@@ -151,7 +152,7 @@ class FewQueries:
             variance = noise_variance(state, total, _first_fraction(state.cohort.shards))
         else:
             variance = noise_variance(state, _FIRST_SHARE * total)
-        level = first_grid_level(state.cohort.users, math.sqrt(variance), self.min_cell_snr, depth)
+        level = first_grid_level(state.cohort.users, math.sqrt(variance), _MIN_CELL_SNR, depth)
         return min(level, int(math.log(self.max_entries / state.categories, 4)))
 
     def _next_tree(self, state: HeatmapState, fraction: float) -> Tree:
@@ -167,7 +168,7 @@ class FewQueries:
         prior = None if state.results else state.prior
         posterior = posterior_of(state) if prior is None else prior_posterior(prior, state.cohort.users)
         variance /= 1.0 if prior is None else prior.memory
-        split_penalty = self.split_penalty * (1 if prior is None else _WARM_START_PENALTY)
+        split_penalty = _SPLIT_PENALTY * (1 if prior is None else _WARM_START_PENALTY)
         growth = self.central_error_growth if state.is_central else self.error_growth
         scale = 1.0
         while True:
@@ -235,3 +236,29 @@ def _all_lost_probability(state: HeatmapState, shards: int) -> float:
 
 def _encoding(tree: Tree, state: HeatmapState) -> TreeEncoding:
     return TreeEncoding(tree, state.categories)
+
+
+def _slot_tree(state: HeatmapState, stddev: float, max_entries: int) -> Tree:
+    """The full tree by slot, as fine as profiles over the slots can be seen by the posterior of all slots.
+
+    It has nodes of the earlier sub-queries' trees alone, so a cell of the map is never coarser than its node here.
+
+    Args:
+        state: with the results without slots.
+        stddev: of the noise of one slot's count, in users.
+        max_entries: of the vector, over all slots.
+    """
+    posterior = posterior_of(state)
+    full, threshold = posterior.full, _SLOT_SPLIT_SNR * stddev * state.slots**0.5
+    while True:
+        codes = [full.codes[0]]
+        for level in range(len(full.codes) - 1):
+            place = np.searchsorted(full.codes[level], codes[level])
+            split = ~full.leaves[level][place] & (posterior.users[level][place] > threshold)
+            if not split.any():
+                break
+            codes.append(children_of(codes[level][split]))
+        tree = FullTree(full.depth, tuple(codes)).tree
+        if len(tree.entries) * state.slots <= max_entries:
+            return tree
+        threshold *= 1.25
