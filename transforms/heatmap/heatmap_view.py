@@ -75,23 +75,19 @@ def heatmap_view(files: Files) -> PageView:
     ground = f"{length(wide)} × {length(tall)}"
     cells = 2 ** max(body.layers[-1].level, default=0)  # along a side
     finest = length(wide / cells)
+    rotation = stated_rotation(manifest)
+    asked = None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
     made = [how_it_was_made(manifest), _round_table(manifest)]
     return release.page(
         body,
         [how_to_read_it(manifest, body, size), *_nights(manifest), *made],
-        facts(("Area", ground), ("Finest cell", finest), ("Asked", _asked(manifest))),
+        facts(("Area", ground), ("Finest cell", finest), ("Asked", asked)),
         _FILES,
         [PICTURE_FILE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
         title="Private heatmap",
         headline=headline,
         description=f"Where about {some} users are, on {ground}, without exposing anyone.",
     )
-
-
-def _asked(manifest: Manifest) -> str | None:
-    """The cohort that was asked; None where all users were."""
-    rotation = stated_rotation(manifest)
-    return None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
 
 
 def _rests_on_several(manifest: Manifest) -> bool:

@@ -141,6 +141,7 @@ def counts_content(
     population, cohort = state.population, state.cohort
     central = parameters.is_central
     model = parameters.participation
+    asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
     spent = [result.spent for result in state.results]
     total = combined_sub_query(state)
     composition = "parallel" if state.has_disjoint_cohorts else "sequential"
@@ -162,7 +163,7 @@ def counts_content(
             "noise": state.noise.NAME,
             "mechanism": _MECHANISMS[state.noise.NAME, central],
             "randomness": metadata.source,
-            **rotation_entry(parameters, metadata),
+            **({} if asked is None else {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}),
             "population": population_entry(population, state.noise),
             "cohort": known(
                 {
@@ -216,14 +217,6 @@ def _epsilon_spent(state: HeatmapState, parameters: HeatmapParameters) -> float:
     if parameters.rho is None:
         return spent
     return parameters.epsilon if spent == parameters.rho else epsilon_for_delta(spent, parameters.delta)
-
-
-def rotation_entry(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
-    """The manifest's entry on the rotating cohort that was asked; empty where all users were."""
-    if parameters.rotation == 1:
-        return {}
-    asked = Rotation.parse(metadata.parameters["rotation"])
-    return {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}
 
 
 def _sub_query(spent: SubQuery, rotation: int) -> dict[str, Any]:

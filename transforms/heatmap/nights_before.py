@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import parse_day
 from sfumato.schemas.release import ANSWERS_FILE, NIGHTS_FILE
-from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.heatmap.nights.nights_state import MAX_NODES, NightsState
 from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
@@ -105,7 +105,8 @@ def _published_measurements(release: Release) -> list[TreeMeasurement]:
     if release.grid is None:
         raise ValueError("the manifest has no grid")
     privacy, depth = release.manifest["privacy"], release.grid.depth
-    cohorts = _cohorts(release.manifest)
+    asked = stated_rotation(release.manifest)
+    cohorts = 1 if asked is None else asked.cohorts
     shards, queries = privacy["cohort"]["shards"], privacy["sub_queries"]
     if not (isinstance(queries, list) and 1 <= len(queries) <= _MAX_QUERIES):
         raise ValueError("sub_queries: none, or too many")
@@ -142,11 +143,6 @@ def _change(change: Change) -> dict[str, Any]:
     fields = asdict(change)
     del fields["nodes"]
     return {"cell_ids": change.cell_ids, **fields}
-
-
-def _cohorts(manifest: Any) -> int:
-    asked = manifest["privacy"].get("rotation")
-    return 1 if asked is None else Rotation(asked["cohort"], asked["cohorts"]).cohorts
 
 
 def night_map(state: HeatmapState, night: Night) -> tuple[NightsState, NightMap]:

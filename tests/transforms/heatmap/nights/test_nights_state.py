@@ -24,7 +24,7 @@ STATE, _ = run_nights([6], STATE, CROWD, 1500)
 def _through_file(state: NightsState) -> NightsState:
     sink = pa.BufferOutputStream()
     pq.write_table(state.to_table(), sink)
-    return NightsState.from_table(pq.read_table(pa.BufferReader(sink.getvalue())), state.depth)
+    return NightsState.from_table(pq.read_table(pa.BufferReader(sink.getvalue())), state.full.depth)
 
 
 def test_a_state_that_was_stored_goes_on_as_the_one_that_was_not() -> None:
