@@ -30,7 +30,7 @@ def _through_file(state: NightsState) -> NightsState:
 def test_a_state_that_was_stored_goes_on_as_the_one_that_was_not() -> None:
     stored = _through_file(STATE)
     assert stored.events
-    assert (stored.night, stored.rests_on, stored.events, stored.scales, stored.depth) == (
+    assert (stored.night, stored.rests_on, stored.events, stored.scales, stored.full.depth) == (
         STATE.night,
         STATE.rests_on,
         STATE.events,
