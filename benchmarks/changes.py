@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.few_users import markdown
 from sfumato.schemas.places import Places
@@ -35,7 +36,7 @@ from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
+from sfumato.transforms.synth.people import DEFAULT_REGION
 
 DEPTH, POOL, RATE = 10, 3_000_000, 0.05
 KEY = RunKey.derive(FixedSecret(b"changes of maps"), {"benchmark": "changes"})

@@ -15,6 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from benchmarks.city_people import density_on
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
@@ -25,7 +26,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.synth.city import SIZE_KM
-from sfumato.transforms.synth.day_plan import build_city_on, density_on
+from sfumato.transforms.synth.day_plan import build_city_on
 from sfumato.transforms.synth.generate import density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
 from sfumato.transforms.synth.random_streams import random_bits, stream_key

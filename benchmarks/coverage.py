@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, deinterleave, interleave
@@ -42,7 +43,7 @@ from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
+from sfumato.transforms.synth.people import DEFAULT_REGION
 from sfumato.transforms.text_tables import markdown_table
 
 GRIDS = {

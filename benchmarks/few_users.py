@@ -36,9 +36,11 @@ import pyarrow.parquet as pq
 from benchmarks.baselines.emd_trusted_server import analysed_aggregate, emd_aggregate
 from benchmarks.baselines.k_median import k_median, median_cost
 from benchmarks.baselines.privhp import privhp_density
+from benchmarks.city_people import make_people
 from benchmarks.evaluation.cases import Case, case_parameters
 from benchmarks.evaluation.density_metrics import HIGHER_IS_BETTER, coarsen, evaluate
 from benchmarks.evaluation.evaluate_case import Evaluation, evaluate_case, truth_of
+from benchmarks.evaluation.gaussian_blur import gaussian_heatmap
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.evaluation.outcomes import Outcome, Setting
 from benchmarks.public_data import dataset
@@ -46,12 +48,11 @@ from benchmarks.speed import REGION, command, watch
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.transforms.heatmap.methods import Emd, Flat, Method
-from sfumato.transforms.heatmap.raster import density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.synth.city import SIZE_KM, build_city
-from sfumato.transforms.synth.people import make_people
 
 CELLS, USERS, DEPTH = 30, 200, 8
 US = Region(-135, 0, -60, 50)

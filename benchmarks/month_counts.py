@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.city_nights import DEPTH, SIDE, Crowd
+from benchmarks.city_people import density_on
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from benchmarks.month_ways import WINDOW, Array, Way
@@ -24,7 +25,6 @@ from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
-from sfumato.transforms.synth.day_plan import density_on
 from sfumato.transforms.synth.generate import density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION
 

@@ -197,7 +197,8 @@ class Publisher:
         if way.memory == "posterior":
             measured, users, stddev = scaled_measurements(state, way.cohorts)
             self.nights, made = update(self.nights, night.day, measured, users, stddev)
-            estimate, low, high, changes = made.estimate, made.low, made.high, tuple(made.changes)
+            estimate, changes = made.estimate, tuple(made.changes)
+            low, high = user_intervals(estimate.counts, estimate.stddev)
         else:
             estimate = parameters.method.decode(state, parameters.depth)
             low, high = intervals(estimate, state, way.cohorts)

@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.few_users import markdown
 from benchmarks.speed import command
@@ -43,7 +44,7 @@ from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city, risk_raster
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
+from sfumato.transforms.synth.people import DEFAULT_REGION
 
 DEPTH = 10
 SIDE = 1 << DEPTH

@@ -39,6 +39,7 @@ import shapely
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, area_km2
@@ -53,7 +54,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
+from sfumato.transforms.synth.people import DEFAULT_REGION
 from sfumato.transforms.text_tables import markdown_table
 from sfumato.transforms.zones.area_estimates import estimate_areas
 

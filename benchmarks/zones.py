@@ -20,6 +20,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.speed import MODES, REGION, data_set, watch
 from sfumato.schemas.places import Places
@@ -27,7 +28,6 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.people import make_people
 from sfumato.transforms.text_tables import markdown_table
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares

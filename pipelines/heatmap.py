@@ -17,7 +17,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
-from sfumato.transforms.heatmap.nights_before import Night, nights_before
+from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release_files import release_files
@@ -128,7 +128,7 @@ class HeatmapJob(ReleaseJob):
         night, folders = request.night, request.warm_start or ()
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            nights = None if night is None else Night(night, nights_before(folders, night))
+            nights = None if night is None else nights_before(folders, night)
             return release_files(state, parameters, with_charge(metadata), grid, nights)
 
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 from benchmarks.evaluation.cases import Case
 from benchmarks.evaluation.comparison_table import Row, summarise
 from benchmarks.evaluation.density_metrics import coarsen, evaluate
+from benchmarks.evaluation.gaussian_blur import gaussian_heatmap
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK, Outcome, Setting
 from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.region import by_row
-from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
+from sfumato.transforms.heatmap.methods import Adaptive, Method
+from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -118,9 +121,29 @@ def evaluate_case(
         yield Outcome(case.setting, number, dict.fromkeys(evaluation.metrics, math.nan), 0, 0, 1.0)
         return
     yield _outcome(case.setting, state, [method.decode(state, depth)], number, evaluation, exact)
-    if levels := method.candidates(state, depth):
+    if levels := candidates_of(method, state, depth):
         by_truth = replace(case.setting, method=case.setting.method + BY_TRUTH)
         yield _outcome(by_truth, state, levels, number, evaluation, exact)
+
+
+@runtime_checkable
+class HasCandidates(Protocol):
+    """A method that measures several levels, of which its map shows one."""
+
+    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
+        """The map of each level."""
+
+
+def candidates_of(method: Method, state: HeatmapState, depth: int) -> list[Estimate]:
+    """The maps of single levels, of which a paper publishes the one of least error by the exact data.
+
+    Only an evaluation can do that. With equal shares of epsilon the adaptive method has each sub-query's own map (paper
+    000, Table 3). There are none for a method whose map does not depend on such a choice.
+    """
+    if isinstance(method, Adaptive):
+        chooses = method.sub_query_share is not None and method.estimator == "last"
+        return [result.to_estimate() for result in state.results] if chooses else []
+    return method.candidates(state, depth) if isinstance(method, HasCandidates) else []
 
 
 def evaluate_yardstick(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
@@ -20,7 +21,7 @@ from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city, risk_raster
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
+from sfumato.transforms.synth.people import DEFAULT_REGION
 
 DEPTH, USERS, RUNS = 8, 20_000, 30
 # 5% of lists may be wrong: more of the 30 than this, with a probability below 1e-6, says that the list does not hold.

@@ -12,6 +12,7 @@ import pytest
 from apache_beam.io.filesystem import FileMetadata, MatchResult
 from apache_beam.io.localfilesystem import LocalFileSystem
 
+from benchmarks.city_people import make_people
 from sfumato.pipelines.cli import main, run_command
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, deinterleave
@@ -20,7 +21,7 @@ from sfumato.transforms.synth.city import City, build_city
 from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.commutes import trip_schema
 from sfumato.transforms.synth.day_plan import build_city_on
-from sfumato.transforms.synth.people import make_people, make_records
+from sfumato.transforms.synth.people import make_records
 
 
 def read_sorted(folder: Path) -> pa.Table:

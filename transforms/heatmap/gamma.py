@@ -30,17 +30,20 @@ planned, as with an explicit gamma.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.locations.distributions import MAX_GAMMA
-from sfumato.transforms.locations.shards import Cohort, Participation
+from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, POPULATION_TOLERANCE
 from sfumato.transforms.privacy.mechanism import noise_quantile
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
-from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity
+from sfumato.transforms.secagg.rounding import l1_sensitivity
 from sfumato.transforms.statistics.bisection import bisect_integers
+
+if TYPE_CHECKING:
+    from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 COST = 0.01  # of the noise's variance, and of the budget
 MIN_QUERY_SHARE = 0.01  # of the budget, for one sub-query
@@ -50,88 +53,59 @@ SHARD_TOLERANCE = 1.05  # largest expected users of a shard, in shard sizes (`Co
 COUNT_SHARE = 0.1  # of the overflow probability, for more users than the noisy user count suggests
 
 
-@dataclass(frozen=True)
-class GammaInputs:
-    """The public figures that gamma follows from.
-
-    Attributes:
-        epsilon: of the whole release; with Gaussian noise that of as much Laplace noise, as for counting_epsilon.
-        counting_epsilon: of the noisy user counts.
-        max_rounds: the most sub-queries.
-        max_cells: the most entries of a tree: cells of the finest grid, times the categories.
-        users: at most so many take part; UNKNOWN_USERS where nothing says how many.
-        shard_size: expected users of a shard.
-        dropout: share of a shard's clients that may fail.
-        participation: whether shards can be lost.
-        is_central: whether a trusted curator adds the noise once.
-        rounding: of the distributions.
-        modulus: a given one; None chooses it.
-        overflow_probability: that any sum wraps around, in the whole run.
-        colluding: share of a shard's required survivors who may collude.
-    """
-
-    epsilon: float
-    counting_epsilon: float
-    max_rounds: int
-    max_cells: int
-    users: int
-    shard_size: int
-    dropout: float
-    participation: Participation
-    is_central: bool
-    rounding: Rounding
-    modulus: int | None
-    overflow_probability: float
-    colluding: float = 0.0
-
-    def automatic_gamma(self) -> int:
-        """The gamma of `auto`. Raises RequestError if no gamma fits the modulus, or epsilon is too small for noise."""
-        users = self.users
-        cohort = Cohort.plan(users, None, self.shard_size, self.dropout, colluding=self.colluding)
-        in_sum = min(users, LARGEST_SHARD if self.is_central else SHARD_TOLERANCE * self.shard_size)
-        length = vector_length(self.epsilon, self.max_cells, users, 1 if self.is_central else cohort.shards)
-        needed = self.epsilon / (2 * math.asinh(math.sqrt(2 * COST / in_sum)))
-        if self.rounding == "independent":
-            needed = max(needed, length / (math.sqrt(1 + COST) - 1))
-        gamma = min(
-            math.ceil(needed),
-            MAX_GAMMA,
-            int(COST * self.epsilon / (MIN_NOISE_EPSILON * self.max_rounds)),
-            math.ceil(MAX_MODULUS / users) - 1,
+def automatic_gamma(parameters: HeatmapParameters) -> int:
+    """The gamma of `auto`. Raises RequestError if no gamma fits the modulus, or epsilon is too small for noise."""
+    # With Gaussian noise, the epsilon of as much Laplace noise.
+    epsilon, max_rounds = parameters.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
+    users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
+    shard_size, is_central = parameters.shard_size, parameters.is_central
+    cohort = Cohort.plan(users, None, shard_size, parameters.dropout, colluding=parameters.colluding or 0.0)
+    in_sum = min(users, LARGEST_SHARD if is_central else SHARD_TOLERANCE * shard_size)
+    max_cells = parameters.categories << (2 * parameters.depth)
+    length = vector_length(epsilon, max_cells, users, 1 if is_central else cohort.shards)
+    needed = epsilon / (2 * math.asinh(math.sqrt(2 * COST / in_sum)))
+    if parameters.rounding == "independent":
+        needed = max(needed, length / (math.sqrt(1 + COST) - 1))
+    gamma = min(
+        math.ceil(needed),
+        MAX_GAMMA,
+        int(COST * epsilon / (MIN_NOISE_EPSILON * max_rounds)),
+        math.ceil(MAX_MODULUS / users) - 1,
+    )
+    if gamma < 1:
+        raise RequestError(
+            f"epsilon: {epsilon} is too small for distributions in {max_rounds} sub-queries; give a larger one"
         )
-        if gamma < 1:
-            raise RequestError(
-                f"epsilon: {self.epsilon} is too small for distributions in {self.max_rounds} sub-queries; give a "
-                "larger one"
-            )
-        if self.is_central or self.modulus is None:
-            return gamma
-        return self._largest_within(self.modulus, gamma, cohort, length)
+    if is_central or parameters.modulus is None:
+        return gamma
+    return _largest_within(parameters.modulus, gamma, parameters, cohort, length)
 
-    def _largest_within(self, modulus: int, max_gamma: int, cohort: Cohort, length: int) -> int:
-        """The largest gamma in 1..max_gamma whose sums fit the modulus."""
-        probability = self.overflow_probability / self.max_rounds
-        counted = max_counted(min(cohort.users, SHARD_TOLERANCE * self.shard_size), self.counting_epsilon, probability)
 
-        def min_modulus(gamma: int) -> int:
-            return min_window(
-                expected_size=counted + noise_quantile(self.counting_epsilon, COUNT_SHARE * probability),
-                honest_survivors=cohort.honest_survivors if self.participation == "paper" else None,
-                noise_shape=cohort.noise_shape,
-                epsilon=MIN_QUERY_SHARE * self.epsilon,
-                sensitivity=l1_sensitivity(gamma, self.rounding, math.ceil(MIN_QUERY_SHARE * length)),
-                gamma=gamma,
-                entries=length,
-                shards=cohort.shards,
-                probability=(1 - COUNT_SHARE) * probability,
-            ).modulus
+def _largest_within(modulus: int, max_gamma: int, parameters: HeatmapParameters, cohort: Cohort, length: int) -> int:
+    """The largest gamma in 1..max_gamma whose sums fit the modulus."""
+    counting_epsilon = parameters.laplace_epsilon(parameters.admission().epsilon)
+    probability = parameters.overflow_probability / parameters.max_rounds()
+    counted = max_counted(min(cohort.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
-        if (smallest := min_modulus(1)) > modulus:
-            raise RequestError(
-                f"modulus: {modulus} holds the sums of no gamma, the least that would do for gamma 1 is {smallest}; "
-                "give a larger modulus, auto, or a gamma of your own"
-            )
-        return bisect_integers(lambda gamma: min_modulus(gamma) <= modulus, 1, max_gamma + 1)
+    def min_modulus(gamma: int) -> int:
+        return min_window(
+            expected_size=counted + noise_quantile(counting_epsilon, COUNT_SHARE * probability),
+            honest_survivors=cohort.honest_survivors if parameters.participation == "paper" else None,
+            noise_shape=cohort.noise_shape,
+            epsilon=MIN_QUERY_SHARE * parameters.laplace_epsilon(parameters.budget.total),
+            sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * length)),
+            gamma=gamma,
+            entries=length,
+            shards=cohort.shards,
+            probability=(1 - COUNT_SHARE) * probability,
+        ).modulus
+
+    if (smallest := min_modulus(1)) > modulus:
+        raise RequestError(
+            f"modulus: {modulus} holds the sums of no gamma, the least that would do for gamma 1 is {smallest}; "
+            "give a larger modulus, auto, or a gamma of your own"
+        )
+    return bisect_integers(lambda gamma: min_modulus(gamma) <= modulus, 1, max_gamma + 1)
 
 
 def max_counted(population: float, epsilon: float, probability: float) -> float:

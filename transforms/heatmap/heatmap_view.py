@@ -12,7 +12,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import about
-from sfumato.schemas.ledger import Period
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid, area_km2, ground_metres
 from sfumato.schemas.release import (
@@ -32,7 +31,7 @@ from sfumato.schemas.tree import Tree, node_levels, node_positions, nodes_from_n
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section, Table, TimeSlots
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
-from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
+from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it, rests_on_several
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.night_words import CHANGES, changes_table, night_sentences
 from sfumato.transforms.report.numbers import length, plural
@@ -75,28 +74,19 @@ def heatmap_view(files: Files) -> PageView:
     ground = f"{length(wide)} × {length(tall)}"
     cells = 2 ** max(body.layers[-1].level, default=0)  # along a side
     finest = length(wide / cells)
+    rotation = stated_rotation(manifest)
+    asked = None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
     made = [how_it_was_made(manifest), _round_table(manifest)]
     return release.page(
         body,
         [how_to_read_it(manifest, body, size), *_nights(manifest), *made],
-        facts(("Area", ground), ("Finest cell", finest), ("Asked", _asked(manifest))),
+        facts(("Area", ground), ("Finest cell", finest), ("Asked", asked)),
         _FILES,
         [PICTURE_FILE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
         title="Private heatmap",
         headline=headline,
         description=f"Where about {some} users are, on {ground}, without exposing anyone.",
     )
-
-
-def _asked(manifest: Manifest) -> str | None:
-    """The cohort that was asked; None where all users were."""
-    rotation = stated_rotation(manifest)
-    return None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
-
-
-def _rests_on_several(manifest: Manifest) -> bool:
-    """Whether the estimate rests on more nights than one."""
-    return sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1
 
 
 def _nights(manifest: Manifest) -> list[Section]:
@@ -109,7 +99,7 @@ def _nights(manifest: Manifest) -> list[Section]:
     if changes:
         number = "One place differs" if len(changes) == 1 else f"{len(changes):,} places differ"
         texts.append(f"{number} from what the nights before lead to expect. {CHANGES}")
-    elif _rests_on_several(manifest):
+    elif rests_on_several(manifest):
         texts.append("No place surely differs from what the nights before lead to expect.")
     table = changes_table(changes) if changes else None
     return [Section(title="This night among others", paragraphs=texts, table=table)]
@@ -168,7 +158,7 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for {_cost(query)}."
         layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None, noun)]))
     note = "All answers together make this map." if rounds else "The map as it was published."
-    if _rests_on_several(manifest):
+    if rests_on_several(manifest):
         note = "The answers of all nights on which it rests make this map."
     if len(shown.nodes) < len(published.nodes):
         note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."

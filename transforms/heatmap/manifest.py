@@ -141,6 +141,7 @@ def counts_content(
     population, cohort = state.population, state.cohort
     central = parameters.is_central
     model = parameters.participation
+    asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
     spent = [result.spent for result in state.results]
     total = combined_sub_query(state)
     composition = "parallel" if state.has_disjoint_cohorts else "sequential"
@@ -162,7 +163,7 @@ def counts_content(
             "noise": state.noise.NAME,
             "mechanism": _MECHANISMS[state.noise.NAME, central],
             "randomness": metadata.source,
-            **rotation_entry(parameters, metadata),
+            **({} if asked is None else {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}),
             "population": population_entry(population, state.noise),
             "cohort": known(
                 {
@@ -216,14 +217,6 @@ def _epsilon_spent(state: HeatmapState, parameters: HeatmapParameters) -> float:
     if parameters.rho is None:
         return spent
     return parameters.epsilon if spent == parameters.rho else epsilon_for_delta(spent, parameters.delta)
-
-
-def rotation_entry(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
-    """The manifest's entry on the rotating cohort that was asked; empty where all users were."""
-    if parameters.rotation == 1:
-        return {}
-    asked = Rotation.parse(metadata.parameters["rotation"])
-    return {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}
 
 
 def _sub_query(spent: SubQuery, rotation: int) -> dict[str, Any]:
@@ -281,15 +274,11 @@ def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: R
     if parameters.is_central:
         return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
     noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE
-    collusion = [] if parameters.rho is not None else [_collusion(state)]  # no shares add up to Gaussian noise
-    return [*ASSUMPTIONS, *collusion, noise, *earlier]
-
-
-def _collusion(state: HeatmapState) -> str:
-    """The assumption on clients who give their shares of the noise to the server of a real protocol."""
+    if parameters.rho is not None:  # no shares add up to Gaussian noise
+        return [*ASSUMPTIONS, noise, *earlier]
     cohort = state.cohort
     most = f"at most {cohort.colluders:,}" if cohort.colluders else "none"
-    return _COLLUDERS.format(most, cohort.required_survivors)
+    return [*ASSUMPTIONS, _COLLUDERS.format(most, cohort.required_survivors), noise, *earlier]
 
 
 def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:

@@ -52,6 +52,11 @@ _USER_SLOTS = (
 )
 
 
+def rests_on_several(manifest: Manifest) -> bool:
+    """Whether the estimate rests on more nights than one."""
+    return sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1
+
+
 def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
     """What a count, its interval and the hatching mean. cells: of the release, which may be more than the map's."""
     layer = body.layers[-1]
@@ -89,7 +94,7 @@ def how_it_was_made(manifest: Manifest) -> Section:
     is_central = get(manifest, "privacy.trust") == Trust.CENTRAL
     noise = Trust.CENTRAL if is_central else get(manifest, "parameters.noise_source", "shard")
     told = "the share of their records in each cell" if get(manifest, "parameters.contribution") == "all" else "a cell"
-    rotation, rests_on = stated_rotation(manifest), get(manifest, "nights.rests_on", [])
+    rotation = stated_rotation(manifest)
     who = "Every user" if rotation is None else f"Every user of cohort {rotation.cohort} of {rotation.cohorts}"
     others = "" if rotation is None else " The other users report nothing."
     texts = [
@@ -106,7 +111,7 @@ def how_it_was_made(manifest: Manifest) -> Section:
     if (earlier := get(manifest, "parameters.warm_start")) is not None:
         name = earlier.get("release_id", "") if isinstance(earlier, Mapping) else ""
         carried = ""
-        if sum(Period.parse(text).length for text in rests_on) > 1:
+        if rests_on_several(manifest):
             carried = " The map is estimated from the noisy answers of that night and of those before it as well."
         in_both = "whose records are in both" if rotation is None else "who was asked for both"
         texts.append(

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import parse_day
 from sfumato.schemas.release import ANSWERS_FILE, NIGHTS_FILE
-from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.heatmap.nights.nights_state import MAX_NODES, NightsState
 from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
@@ -44,27 +44,21 @@ NO_STATE = "The release before it does not hold a state of nights."
 
 
 @dataclass(frozen=True)
-class NightsBefore:
-    """The nights that a heatmap continues.
+class Night:
+    """A night whose map is made, and the nights that it continues.
 
     Attributes:
-        state: after the last of them; None where the nights begin anew.
+        night: its date.
+        state: after the last of the nights before; None where the nights begin anew.
         anew: why they begin anew, as a sentence; None where they go on.
     """
 
+    night: date
     state: NightsState | None
     anew: str | None
 
 
-@dataclass(frozen=True)
-class Night:
-    """A night whose map is made, and the nights that it continues."""
-
-    night: date
-    before: NightsBefore
-
-
-def nights_before(folders: Sequence[str], night: date) -> NightsBefore:
+def nights_before(folders: Sequence[str], night: date) -> Night:
     """Reads the state of the first release, and adds the answers of the others, night by night.
 
     Args:
@@ -75,16 +69,16 @@ def nights_before(folders: Sequence[str], night: date) -> NightsBefore:
         RequestError: a release cannot be read, or is not of an earlier night.
     """
     if not folders:
-        return NightsBefore(None, NO_EARLIER)
+        return Night(night, None, NO_EARLIER)
     first, *others = (open_release(folder) for folder in folders)
     if first.grid is None or NIGHTS_FILE not in (first.listed or ()):
-        return NightsBefore(None, NO_STATE)
+        return Night(night, None, NO_STATE)
     state = NightsState.from_table(first.arrow_table(NIGHTS_FILE, 2 * MAX_NODES), first.grid.depth)
     if state.night >= night:
         raise RequestError(f"warm_start: {first.path} is of night {state.night}, which is not before {night}")
     for release in others:
         state = _with_release(state, release)
-    return NightsBefore(state, None)
+    return Night(night, state, None)
 
 
 def _with_release(state: NightsState, release: Release) -> NightsState:
@@ -111,7 +105,8 @@ def _published_measurements(release: Release) -> list[TreeMeasurement]:
     if release.grid is None:
         raise ValueError("the manifest has no grid")
     privacy, depth = release.manifest["privacy"], release.grid.depth
-    cohorts = _cohorts(release.manifest)
+    asked = stated_rotation(release.manifest)
+    cohorts = 1 if asked is None else asked.cohorts
     shards, queries = privacy["cohort"]["shards"], privacy["sub_queries"]
     if not (isinstance(queries, list) and 1 <= len(queries) <= _MAX_QUERIES):
         raise ValueError("sub_queries: none, or too many")
@@ -137,7 +132,7 @@ def nights_content(after: NightsState, tonight: NightMap, night: Night) -> dict[
     return {
         "night": str(night.night),
         "rests_on": [str(period) for period in after.rests_on],
-        "started_anew": night.before.anew,
+        "started_anew": night.anew,
         "changes": [_change(one) for one in tonight.changes],
         "parameters": tonight.parameters,
         "description": _DESCRIPTION,
@@ -148,11 +143,6 @@ def _change(change: Change) -> dict[str, Any]:
     fields = asdict(change)
     del fields["nodes"]
     return {"cell_ids": change.cell_ids, **fields}
-
-
-def _cohorts(manifest: Any) -> int:
-    asked = manifest["privacy"].get("rotation")
-    return 1 if asked is None else Rotation(asked["cohort"], asked["cohorts"]).cohorts
 
 
 def night_map(state: HeatmapState, night: Night) -> tuple[NightsState, NightMap]:
@@ -173,4 +163,4 @@ def night_map(state: HeatmapState, night: Night) -> tuple[NightsState, NightMap]
         )
         for one in measured
     ]
-    return update(night.before.state, night.night, all_users, *state.all_users_estimate())
+    return update(night.state, night.night, all_users, *state.all_users_estimate())

@@ -24,7 +24,7 @@ from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.checks import check_declared, check_integer
-from sfumato.transforms.heatmap.gamma import UNKNOWN_USERS, GammaInputs
+from sfumato.transforms.heatmap.gamma import automatic_gamma
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
@@ -58,7 +58,7 @@ class HeatmapParameters:
         population_share: share of epsilon that the noisy user counts cost, with and without a usable record.
         contribution: what a user adds: one random location, the most frequent one (top), or a distribution over all;
             None for the method's default.
-        gamma: sum of a user's distribution in whole numbers; None chooses it by noise and modulus, see `GammaInputs`.
+        gamma: sum of a user's distribution in whole numbers; None chooses it by noise and modulus, see `gamma`.
         rounding: how a distribution becomes whole numbers: systematic, of sensitivity gamma, or independent, entry by
             entry, of sensitivity gamma + the length of the vector.
         overflow_probability: that the sum of any shard wraps around the modulus, in the whole run.
@@ -251,21 +251,7 @@ class HeatmapParameters:
             return None
         if self.gamma is not None:
             return self.gamma
-        return GammaInputs(
-            epsilon=self.laplace_epsilon(self.budget.total),
-            counting_epsilon=self.laplace_epsilon(self.admission().epsilon),
-            max_rounds=self.max_rounds(),
-            max_cells=self.categories << (2 * self.depth),
-            users=min(self.users or UNKNOWN_USERS, self.population or UNKNOWN_USERS),
-            shard_size=self.shard_size,
-            dropout=self.dropout,
-            participation=self.participation,
-            is_central=self.is_central,
-            rounding=self.rounding,
-            modulus=self.modulus,
-            overflow_probability=self.overflow_probability,
-            colluding=self.colluding or 0.0,
-        ).automatic_gamma()
+        return automatic_gamma(self)
 
     @property
     def distribution_total(self) -> int | None:

@@ -47,16 +47,6 @@ class Plan:
         return plan_details(self)
 
     @property
-    def is_central(self) -> bool:
-        """Whether a trusted curator adds the noise. Then there are no shards to lose and no modulus."""
-        return self.parameters.is_central
-
-    @property
-    def is_paper(self) -> bool:
-        """Whether the paper's participation model holds, in which shards with too few clients are lost."""
-        return self.parameters.participation == "paper"
-
-    @property
     def spent(self) -> float:
         """The cost of the sub-queries, for one user, in the unit of the noise."""
         return self.state.budget.spent - self.state.population.epsilon
@@ -101,7 +91,7 @@ class Plan:
         Args:
             dropout: share of the devices that fail, in 0..1.
         """
-        if self.is_central:
+        if self.parameters.is_central:
             return 0.0
         cohort = self.state.cohort
         expected = cohort.users / cohort.shards * (1 - dropout)
@@ -149,14 +139,14 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
 
 def plan_details(plan: Plan) -> str:
     """The text of one plan, with a table of its sub-queries."""
-    own, state, is_central = plan.parameters, plan.state, plan.is_central
+    own, state, is_central = plan.parameters, plan.state, plan.parameters.is_central
     cohort, counting_cost = state.cohort, state.budget.total - plan.spent
     if is_central:
         shards = ", whose exact sums a trusted curator sees"
     else:
         noun = "shard" if cohort.shards == 1 else "shards"
         shards = f" in {cohort.shards:,} {noun} of about {cohort.users / cohort.shards:,.0f}"
-        if plan.is_paper:
+        if own.participation == "paper":
             shards += f"; a shard needs {cohort.required_survivors:,} survivors, and who takes part is not protected"
         else:
             shards += "; all shards report, whatever their size"
@@ -192,7 +182,7 @@ def plan_details(plan: Plan) -> str:
     ]
     lines += ["", markdown_table([header, *rows])]
     if not is_central:
-        if not plan.is_paper:
+        if own.participation != "paper":
             lines.append(
                 "This job loses no shard. In a real protocol a shard is lost when fewer than "
                 f"{cohort.required_survivors:,} devices report:\n"
@@ -306,7 +296,7 @@ def trust_table(parameters: HeatmapParameters) -> str:
             rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])
             continue
         seen = plan.min_visible_users
-        kilobytes = "-" if plan.is_central else significant(plan.bits / 8000)
+        kilobytes = "-" if plan.parameters.is_central else significant(plan.bits / 8000)
         figures = [significant(plan.noise_stddev), "-" if seen is None else significant(seen), kilobytes]
         rows.append([trust, *figures, SEES[trust]])
     return markdown_table(rows, left=(0, 4))

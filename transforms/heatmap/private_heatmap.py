@@ -97,12 +97,7 @@ class PrivateHeatmap(CountLocations):
         key: of the run. It is bound to the region, the parameters, the columns and the prior, but not to the input.
             Use it for one input, once: two inputs under one key would get the same noise, which their difference
             cancels.
-        columns: names of the log's columns.
-        spill: where bulky intermediate data are kept, see `Spill`. Only for workers that share a disk or a process;
-            None leaves the data to the runner.
-        prior: the map of an earlier release of the same region and depth to start from.
-        admit: charges the run and counts its users; None counts them by the parameters' rule, without a ledger.
-        asked: the rotating cohort whose rows are read; None reads all rows.
+        columns, spill, prior, admit, asked: see `CountLocations`. The prior has the same region and depth.
 
     Raises:
         RequestError: categories, slots or rotation differ from the parameters', or the prior does not fit.

@@ -1,4 +1,4 @@
-"""Rasters of a map: from noisy counts to densities, with slopes inside cells or blurred. Pure.
+"""Rasters of a map: from noisy counts to densities, with slopes inside cells. Pure.
 
 Densities follow paper 000, Section 6.1: small counts stay, negative ones count as 0, and a node's users are spread over
 its area without its children. All of it is post-processing and costs no budget.
@@ -7,21 +7,16 @@ its area without its children. All of it is post-processing and costs no budget.
 from __future__ import annotations
 
 import functools
-import math
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import by_row
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.heatmap.state import Estimate
 
 MAX_PAINTED_DEPTH = 11  # of a picture
 _SLOPING_LEVELS = 2  # below an entry; deeper levels are split evenly, because nothing says how to slope them
-# A blur's weights beyond so many deviations are below 1e-31 of the largest. They count as 0, which is faster.
-BLUR_REACH = 12.0
 MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed into such cells
 
 
@@ -95,34 +90,6 @@ def _slope(values: NDArray[np.float64], limit: NDArray[np.float64]) -> NDArray[n
 def _quarters(cells: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     """The four cells of each block of 2 x 2, float64[n, n] each of float64[2 n, 2 n]; row 0 is in the north."""
     return [cells[row::2, column::2] for column in (0, 1) for row in (0, 1)]
-
-
-def gaussian_heatmap(shares: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
-    """H(x, y) = sum over cells (x', y') of exp(-((x - x')^2 + (y - y')^2) / (2 sigma^2)) / Z(x', y') p(x', y').
-
-    Z makes each source's weights add up to 1 over the grid, so mass is kept at the borders too. Weights and Z are
-    products of one factor for each axis, so the filter is two matrix products.
-
-    Args:
-        shares: p, a density float64[side, side].
-        sigma: the filter's standard deviation, in sides of the region; 0 returns the density.
-
-    Raises:
-        RequestError: sigma is negative or not finite.
-
-    Source: paper 001, Section 2.3.
-    """
-    if not (math.isfinite(sigma) and sigma >= 0):
-        raise RequestError(f"sigma: must be a finite number >= 0 (in units of the region's side), got {sigma}")
-    side = len(shares)
-    if BLUR_REACH * sigma * side < 1:
-        return shares.copy()
-    steps = np.arange(side) / (sigma * side)
-    away = np.where(steps <= BLUR_REACH, np.exp(-(np.minimum(steps, BLUR_REACH) ** 2) / 2), 0)
-    weights = scipy.linalg.toeplitz(away)
-    weights /= weights.sum(axis=0)
-    heatmap: NDArray[np.float64] = weights @ shares @ weights.T
-    return heatmap
 
 
 def painted(tree: Tree, values: NDArray[np.float64], depth: int | None = None) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -74,7 +74,10 @@ def published_estimate(
     users, _ = state.users_estimate()
     estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
     unbiased = unbiased_counts(estimate, state) if parameters.method.errors == "posterior" else None
-    rates = _rates(estimate, categories, state, state.results[-1])
+    spent = state.results[-1].spent  # whose users by category the estimate has
+    answered = spent.shards - spent.shards_lost
+    noisy_sums = state.noise.tail_sums(1 if state.is_central else answered)
+    rates = estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)
     if state.rotation == 1:
         return estimate, unbiased, rates
     if unbiased is None:  # the posterior's deviations hold the sampling of users, those of the noise do not
@@ -118,13 +121,6 @@ def release_files(
         parts[SLOTS_FILE] = slots.table(grid, tuple(manifest["slots"]["names"]))
         parts[SLOT_MAPS_FILE] = _array_bytes(slots.raster(estimate))
     return build_release(parts, manifest, heatmap_view)
-
-
-def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, result: NoisyCounts) -> Rates | None:
-    """The rates of an estimate whose users by category are of this result; None without auxiliary data."""
-    answered = result.spent.shards - result.spent.shards_lost
-    noisy_sums = state.noise.tail_sums(1 if state.is_central else answered)
-    return estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)
 
 
 def _array_bytes(array: NDArray[Any]) -> bytes:

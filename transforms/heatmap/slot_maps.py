@@ -15,7 +15,7 @@ from sfumato.schemas.tree import Tree, node_names, node_positions
 from sfumato.transforms.heatmap.posterior.estimator import sampling_of
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.slot_profiles import estimated_users, infer_slots
-from sfumato.transforms.heatmap.posterior.unbiased import Z_95
+from sfumato.transforms.heatmap.posterior.unbiased import CONTINUITY, Z_95, user_intervals
 from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 
@@ -23,7 +23,6 @@ _MAX_VALUES = 1 << 21  # of the array: 8 MB
 # Discrete Laplace noise has heavier tails than a normal variable: 2.12 deviations for 95% of one of them (Cornish and
 # Fisher, by the kurtosis 3 / sums).
 _KURTOSIS_95 = 0.206
-_CONTINUITY = 0.3  # users, as for the intervals of cells
 
 Array = NDArray[np.float64]
 
@@ -74,7 +73,7 @@ class SlotMaps:
         answered = (spent.shards - spent.shards_lost) / state.cohort.shards
         sampling = 1 / answered - 1 + sampling_of(state)
         deviations = Z_95 + _KURTOSIS_95 / state.tail_sums
-        margin = deviations * np.sqrt(noise + sampling * np.maximum(counts, expected)) + _CONTINUITY
+        margin = deviations * np.sqrt(noise + sampling * np.maximum(counts, expected)) + CONTINUITY
         region, region_stddev = _region(state, counts, noise, sampling)
         return cls(
             tree,
@@ -133,8 +132,7 @@ class SlotMaps:
 
     def profile(self) -> list[dict[str, Any]]:
         """The users of the whole region in each slot with 95% intervals, for the manifest."""
-        margin = Z_95 * self.region_stddev + _CONTINUITY
-        low, high = np.maximum(self.region - margin, 0), np.maximum(self.region + margin, 0)
+        low, high = user_intervals(self.region, self.region_stddev)
         rows = zip(self.region.tolist(), self.region_stddev.tolist(), low.tolist(), high.tolist(), strict=True)
         return [dict(zip(("users", "stddev", "low", "high"), row, strict=True)) for row in rows]
 

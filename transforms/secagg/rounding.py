@@ -28,7 +28,6 @@ from sfumato.transforms.privacy.keys import random_bits
 from sfumato.transforms.secagg.encodings import Encoding
 
 Rounding = Literal["systematic", "independent"]
-ROUNDINGS: tuple[Rounding, ...] = ("systematic", "independent")
 _MAX_FRACTION_BITS = 16  # a share is then exact to 1 / 65536 of a unit
 
 

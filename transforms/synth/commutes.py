@@ -3,7 +3,7 @@
 A user has a home, a work place and a place elsewhere. Each trip joins two of them. A work place is the nearest to the
 home of CANDIDATES places that are drawn by the density of work, and likewise the place elsewhere. Distances are between
 the centres of DISTRICTS x DISTRICTS squares, and the first of equally near ones is taken. So the probability of each
-pair of cells is known exactly (`expected_flows`). Every choice is a hash of (seed, choice, user[, trip]), see `people`.
+pair of cells is known exactly. Every choice is a hash of (seed, choice, user[, trip]), see `people`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import Region, deinterleave
+from sfumato.schemas.region import Region
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, WORK, City
 from sfumato.transforms.synth.people import DEFAULT_REGION, UserIdKind, hex_ids, person_ids
-from sfumato.transforms.synth.random_streams import alias_probabilities, draw, random_bits, stream_key
+from sfumato.transforms.synth.random_streams import draw, random_bits, stream_key
 from sfumato.transforms.synth.rhythm import HOUR_US, WEEK_START_US, clock_offset_us
 
 CANDIDATES = 4
@@ -84,54 +84,6 @@ def make_trips(
     schema = trip_schema(user_id)
     arrays = [pa.array(ids) if user_id == "int" else hex_ids(ids), *map(pa.array, columns)]
     return pa.Table.from_arrays([*arrays, pa.array(start).cast(schema.field("start").type)], schema=schema)
-
-
-def expected_flows(city: City, level: int) -> NDArray[np.float64]:
-    """The probability that a trip leads from one cell of a quadtree's level to another.
-
-    Args:
-        city: without a day.
-        level: 1..5, so that its cells hold whole squares of equal distances.
-
-    Returns:
-        float64[4^level, 4^level], by codes of the origin and the destination, sum 1.
-    """
-    squares = DISTRICTS**2
-    shares = [
-        alias_probabilities(city.tables[kind * city.side**2 : (kind + 1) * city.side**2])
-        .reshape(DISTRICTS, city.side // DISTRICTS, DISTRICTS, city.side // DISTRICTS)
-        .sum(axis=(1, 3))
-        .ravel()
-        for kind in (HOME, WORK, ELSEWHERE)
-    ]
-    at = np.stack(np.divmod(np.arange(squares), DISTRICTS), axis=1)
-    distance = ((at[:, None] - at[None]) ** 2).sum(axis=2)
-    matrix = np.zeros((squares, squares))
-    for start, end, share in SHARES:
-        towards = shares[HOME][:, None] * _nearest(distance, shares[max(start, end)])
-        matrix += share * (towards if start == HOME else towards.T)
-    codes = np.arange(4**level, dtype=np.uint64)
-    x, y = deinterleave(codes)
-    side = 1 << level
-    wide = DISTRICTS // side
-    blocks = matrix.reshape(side, wide, side, wide, side, wide, side, wide).sum(axis=(1, 3, 5, 7))
-    return np.asarray(blocks[y[:, None], x[:, None], y[None], x[None]])
-
-
-def _nearest(distance: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The probability that each square holds the first of the nearest of CANDIDATES places: float64[n, n], by rows.
-
-    The nearest is at a distance d with probability T(d)^m - T(d+)^m, T the share at d or farther. All candidates at
-    that distance are alike, so it is in each square there by the square's share.
-    """
-    found = np.empty(distance.shape)
-    for origin, row in enumerate(distance):
-        values, places = np.unique(row, return_inverse=True)
-        mass = np.bincount(places, shares, len(values))
-        beyond = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
-        nearest = beyond[:-1] ** CANDIDATES - beyond[1:] ** CANDIDATES
-        found[origin] = shares * (nearest / np.maximum(mass, 1e-300))[places]
-    return found
 
 
 def _cells(city: City, kind: int, seed: int, users: NDArray[np.uint64], number: int) -> NDArray[np.int64]:

@@ -99,16 +99,6 @@ def build_city_on(day: date, side: int = SIDE) -> City:
     return _build_city_with(event_of(day), side)
 
 
-def density_on(day: date, seed: int, longitude: float, side: int = SIDE) -> NDArray[np.float64]:
-    """The density from which a day's records are drawn: float64[side, side], row 0 in the north, sum 1."""
-    city, plan = build_city_on(day, side), plan_day(day, seed, longitude)
-    home, work, elsewhere = np.bincount(plan.rhythm & 3, minlength=3) / len(plan.rhythm)
-    shares = [home * (1 - plan.away), work, elsewhere * (1 - plan.crowd), home * plan.away, elsewhere * plan.crowd]
-    tables = city.tables.reshape(-1, side**2)
-    density = sum(share * alias_probabilities(table) for share, table in zip(shares, tables, strict=False))
-    return np.asarray(density).reshape(side, side)
-
-
 @lru_cache(maxsize=2)
 def _build_city_with(event: Point | None, side: int) -> City:
     city = build_city(side)

@@ -8,9 +8,9 @@ and position also depend on the day. People, homes and work places stay the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -47,15 +47,6 @@ def record_schema(user_id: UserIdKind = "int") -> pa.Schema:
             pa.field("km_from_home", pa.float32(), nullable=False),
         ]
     )
-
-
-def make_people(first: int, last: int, *, records_per_user: int = 1, **options: Any) -> pa.Table:
-    """All records of users first .. last - 1: record 0 of every user, then record 1, and so on.
-
-    options: of `make_records`.
-    """
-    parts = [make_records(first, last, record, **options) for record in range(records_per_user)]
-    return pa.concat_tables(parts).combine_chunks()
 
 
 def make_records(
@@ -117,14 +108,7 @@ class Columns:
 
     def part(self, first: int, last: int) -> Columns:
         """A view of records first .. last - 1."""
-        return Columns(
-            self.user_id[first:last],
-            self.latitude[first:last],
-            self.longitude[first:last],
-            self.timestamp[first:last],
-            self.infected[first:last],
-            self.km_from_home[first:last],
-        )
+        return Columns(*(getattr(self, column.name)[first:last] for column in fields(self)))
 
     def table(self, user_id: UserIdKind) -> pa.Table:
         """The columns as an Arrow table of `record_schema(user_id)`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, ClassVar, Self
 
+from annotated_types import Interval
 from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
@@ -15,13 +16,11 @@ from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, MAP, OUTPUT, option
-from sfumato.transforms.checks import check_integer
+from sfumato.transforms.checks import check_declared
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS, UserIdKind
 
 ROW_GROUP_ROWS = 500_000
 MAX_DENSITY_DEPTH = 12  # a raster of 128 MiB for each worker
-MAX_USERS = 1 << 40
-MAX_USERS_PER_FILE = 100_000_000
 MAX_DAYS = 3_660
 FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
 
@@ -41,24 +40,18 @@ class SynthSpec:
         RequestError: a value is out of range.
     """
 
-    users: int
-    records_per_user: int = 1
+    users: Annotated[int, Interval(ge=1, le=1 << 40)]
+    records_per_user: Annotated[int, Interval(ge=1, le=100_000)] = 1
     region: Region = DEFAULT_REGION
-    seed: int = 0
-    users_per_file: int = 1_000_000
+    seed: Annotated[int, Interval(ge=0, le=(1 << 64) - 1)] = 0
+    users_per_file: Annotated[int, Interval(ge=1, le=100_000_000)] = 1_000_000
     user_id: UserIdKind = "int"
-    density_depth: int = 10
+    density_depth: Annotated[int, Interval(ge=1, le=MAX_DENSITY_DEPTH)] = 10
     day: date | None = None
     trips: bool = False
 
     def __post_init__(self) -> None:
-        check_integer("users", self.users, 1, MAX_USERS)
-        check_integer("records_per_user", self.records_per_user, 1, 100_000)
-        check_integer("seed", self.seed, 0, (1 << 64) - 1)
-        check_integer("users_per_file", self.users_per_file, 1, MAX_USERS_PER_FILE)
-        check_integer("density_depth", self.density_depth, 1, MAX_DENSITY_DEPTH)
-        if self.user_id not in USER_ID_KINDS:
-            raise RequestError(f"user_id: must be one of {', '.join(USER_ID_KINDS)}, got {self.user_id!r}")
+        check_declared(self)
         if self.files > 99_999:
             least = -(-self.users // 99_999)
             raise RequestError(

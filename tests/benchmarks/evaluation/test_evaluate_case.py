@@ -11,12 +11,13 @@ import pytest
 from benchmarks.evaluation.cases import make_cases
 from benchmarks.evaluation.density_metrics import mean_squared_error
 from benchmarks.evaluation.evaluate_case import Evaluation, evaluate_case, evaluate_yardstick, truth_of
+from benchmarks.evaluation.gaussian_blur import gaussian_heatmap
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK
 from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import by_row
-from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})

@@ -19,7 +19,6 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.rounding import (
-    ROUNDINGS,
     Rounding,
     fraction_bits,
     l1_sensitivity,
@@ -34,6 +33,7 @@ from sfumato.transforms.secagg.shard_sums import (
 )
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
+ROUNDINGS = ("systematic", "independent")
 KEY = RunKey.derive(FixedSecret(b"rounding" * 4), {})
 WIDE = Window(1 << 60, 1 << 59)
 DEPTH = 3

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
-from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.synth.city import City, build_city
-from sfumato.transforms.synth.commutes import SHARES, _nearest, expected_flows, make_trips, trip_schema
+from sfumato.schemas.region import Grid, Region, deinterleave
+from sfumato.transforms.synth.city import ELSEWHERE, HOME, WORK, City, build_city
+from sfumato.transforms.synth.commutes import CANDIDATES, DISTRICTS, SHARES, make_trips, trip_schema
 from sfumato.transforms.synth.people import DEFAULT_REGION
+from sfumato.transforms.synth.random_streams import alias_probabilities
 
 TRIPS = 60_000
 
@@ -28,6 +30,54 @@ def matrix(table: pa.Table, level: int, region: Region = DEFAULT_REGION) -> np.n
         for name in ("origin", "destination")
     )
     return np.bincount(begin * 4**level + end, minlength=16**level).reshape(4**level, 4**level)
+
+
+def expected_flows(city: City, level: int) -> NDArray[np.float64]:
+    """The probability that a trip leads from one cell of a quadtree's level to another.
+
+    Args:
+        city: without a day.
+        level: 1..5, so that its cells hold whole squares of equal distances.
+
+    Returns:
+        float64[4^level, 4^level], by codes of the origin and the destination, sum 1.
+    """
+    squares = DISTRICTS**2
+    shares = [
+        alias_probabilities(city.tables[kind * city.side**2 : (kind + 1) * city.side**2])
+        .reshape(DISTRICTS, city.side // DISTRICTS, DISTRICTS, city.side // DISTRICTS)
+        .sum(axis=(1, 3))
+        .ravel()
+        for kind in (HOME, WORK, ELSEWHERE)
+    ]
+    at = np.stack(np.divmod(np.arange(squares), DISTRICTS), axis=1)
+    distance = ((at[:, None] - at[None]) ** 2).sum(axis=2)
+    matrix = np.zeros((squares, squares))
+    for start, end, share in SHARES:
+        towards = shares[HOME][:, None] * nearest_place(distance, shares[max(start, end)])
+        matrix += share * (towards if start == HOME else towards.T)
+    codes = np.arange(4**level, dtype=np.uint64)
+    x, y = deinterleave(codes)
+    side = 1 << level
+    wide = DISTRICTS // side
+    blocks = matrix.reshape(side, wide, side, wide, side, wide, side, wide).sum(axis=(1, 3, 5, 7))
+    return np.asarray(blocks[y[:, None], x[:, None], y[None], x[None]])
+
+
+def nearest_place(distance: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The probability that each square holds the first of the nearest of CANDIDATES places: float64[n, n], by rows.
+
+    The nearest is at a distance d with probability T(d)^m - T(d+)^m, T the share at d or farther. All candidates at
+    that distance are alike, so it is in each square there by the square's share.
+    """
+    found = np.empty(distance.shape)
+    for origin, row in enumerate(distance):
+        values, places = np.unique(row, return_inverse=True)
+        mass = np.bincount(places, shares, len(values))
+        beyond = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+        nearest = beyond[:-1] ** CANDIDATES - beyond[1:] ** CANDIDATES
+        found[origin] = shares * (nearest / np.maximum(mass, 1e-300))[places]
+    return found
 
 
 @pytest.mark.parametrize("level", [2, 4, 5])
@@ -53,7 +103,7 @@ def test_the_nearest_of_four_places_by_a_loop_over_all_draws() -> None:
         for origin in range(3):
             place = min(drawn, key=lambda one: distance[origin, one])  # min keeps the first
             expected[origin, place] += np.prod(shares[list(drawn)])
-    assert np.allclose(_nearest(distance, shares), expected)
+    assert np.allclose(nearest_place(distance, shares), expected)
 
 
 def test_a_user_has_the_same_places_in_every_trip_and_block(city: City) -> None:

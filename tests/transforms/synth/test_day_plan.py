@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from benchmarks.city_people import density_on, make_people
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth.city import ELSEWHERE, SIZE_KM, City, build_city
 from sfumato.transforms.synth.day_plan import (
@@ -18,12 +19,11 @@ from sfumato.transforms.synth.day_plan import (
     SEASON_SHARE,
     away_share,
     build_city_on,
-    density_on,
     event_of,
     plan_day,
     weather_of,
 )
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_people, make_records
+from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
 from sfumato.transforms.synth.random_streams import alias_probabilities
 from sfumato.transforms.synth.rhythm import HOUR_US, HOURS, day_rhythm, rhythm_table
 from tests.statistics import FLAKE_RATE

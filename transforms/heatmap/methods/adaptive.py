@@ -26,10 +26,6 @@ _PAPER_OPTIONS = {
     "max_sub_queries",
 }  # fmt: skip
 _FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "cohorts"}
-# See `FewQueries`. A blur weight of 1 is derived. These were chosen on synthetic maps of seven kinds
-# (docs/results/accuracy.md).
-_SPLIT_PENALTY, _MIN_CELL_SNR = 2.0, 2.0
-_ERROR_GROWTH, _LEAN_ERROR_GROWTH = 0.005, 0.1
 
 
 @dataclass(frozen=True)
@@ -40,10 +36,20 @@ class Adaptive(Method):
         schedule: the algorithm: auto takes two sub-queries, or more on grids that are deep for so few users; two_query
             takes two; lean makes smaller trees; paper is Algorithm 2 of paper 000.
         estimator: bayes takes all results, with a prior learned from them; last takes the last result only.
-        cohorts, max_entries, blur_weight: see `FewQueries`.
+        cohorts: see `FewQueries.uses_disjoint_cohorts`.
+        max_entries: of a vector, at least MIN_ENTRIES for each category.
+        blur_weight: cost of blur against detail, see `next_tree`.
         refine: with auxiliary data, splits nodes by their count, or while the intervals of their rates stay sharp.
-        interval_width: widest 95% interval of a rate that a split may leave.
-        calibration and the others: see `PaperSchedule`.
+        interval_width: widest 95% interval (high - low) of a rate that a split may leave.
+        calibration: of the paper's schedule, as are all others. c of Eq. 7: the target of the noise, as a share of the
+            average users of an entry.
+        expansion: b of Eq. 9: a sub-query leaves at least (b - 1) times its own epsilon, or spends all.
+        split_threshold: k of Eq. 6: a node is split above k standard deviations of the noise to come.
+        target: how Eq. 7 is read, see `target_epsilon`.
+        split_count: splits a node above so many users; None by Eq. 6.
+        sub_query_share: of epsilon, for every sub-query; None by Eqs. 7 to 9.
+        start_level: of the first, uniform tree.
+        max_sub_queries: the last one spends the rest of the budget.
     """
 
     NAME: ClassVar[str] = "adaptive"
@@ -143,35 +149,11 @@ class Adaptive(Method):
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         return decode(state, self.estimator)
 
-    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
-        """See Method.candidates: with equal shares of epsilon, each sub-query's own map (paper 000, Table 3)."""
-        chooses = self.sub_query_share is not None and self.estimator == "last"
-        return [result.to_estimate() for result in state.results] if chooses else []
+    @property
+    def rate_width(self) -> float | None:
+        """The widest interval of a rate that a split may leave; None splits nodes by their counts."""
+        return self.interval_width if self.refine == "interval" else None
 
     @property
     def _algorithm(self) -> FewQueries | PaperSchedule:
-        interval_width = self.interval_width if self.refine == "interval" else None
-        if self.schedule == "paper":
-            return PaperSchedule(
-                self.calibration,
-                self.expansion,
-                self.split_threshold,
-                self.target,
-                self.split_count,
-                self.sub_query_share,
-                self.start_level,
-                self.max_sub_queries,
-                interval_width,
-            )
-        growth, central_growth = (_LEAN_ERROR_GROWTH,) * 2 if self.schedule == "lean" else (_ERROR_GROWTH, 0.0)
-        return FewQueries(
-            self.blur_weight,
-            _SPLIT_PENALTY,
-            _MIN_CELL_SNR,
-            self.max_entries,
-            2 if self.schedule == "two_query" else None,
-            self.cohorts,
-            interval_width,
-            growth,
-            central_growth,
-        )
+        return PaperSchedule(self) if self.schedule == "paper" else FewQueries(self)

@@ -88,13 +88,6 @@ class Method(ABC):
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         """Makes the map of all results."""
 
-    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
-        """Maps of single levels, of which a paper publishes the one of least error by the exact data.
-
-        Only an evaluation can do that. A method whose map does not depend on such a choice has none.
-        """
-        return []
-
 
 def check_uniform(method: str, name: str, level: int) -> None:
     """Raises RequestError for the option `name` if a method queries every cell of a level that is too fine."""

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import scipy
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.estimator import move_to_tree, posterior_of, prior_posterior, sampling_of
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of
 from sfumato.transforms.heatmap.posterior.next_tree import next_tree
-from sfumato.transforms.heatmap.posterior.slot_tree import slot_tree
 from sfumato.transforms.heatmap.rates import split_by_interval
 from sfumato.transforms.heatmap.state import ALL_REMAINING, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
+
+if TYPE_CHECKING:
+    from sfumato.transforms.heatmap.methods.adaptive import Adaptive
 
 MIN_ENTRIES = 16  # of any tree: two levels are always split
 LEVELS = 6  # by which one sub-query refines the tree of the one before
@@ -26,38 +31,29 @@ _FIRST_SHARE = 0.2  # of the remaining epsilon, for every sub-query but the last
 _FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where cohorts are disjoint
 _FIRST_SLOT_SHARE = 0.1  # of the remaining epsilon, for every sub-query without slots but the last of them
 _SLOTLESS_SHARE = 0.3  # for the last of them; the sub-query by slot spends the rest
+_SLOT_SPLIT_SNR = 32.0  # users of a node that is split, in deviations of one slot's noise times the root of the slots
 _MIN_SHARDS = 2
 _MAX_LOSS_PROBABILITY = 1e-6  # that all shards of the first cohort are lost
 _MAX_PENALTY_SCALE = 1e40  # the tree is then the smallest that `next_tree` gives
+# Chosen on synthetic maps of seven kinds (docs/results/accuracy.md). A blur weight of 1 is derived.
+_SPLIT_PENALTY = 2.0  # minimum gain of a split beyond its blur, in noise variances, see `next_tree`
+_MIN_CELL_SNR = 2.0  # users in a cell of the first grid, on average, in standard deviations of its noise
+# The share by which the expected squared error may grow for fewer entries, but not for a warm start, whose trees are
+# small.
+_ERROR_GROWTH, _LEAN_ERROR_GROWTH = 0.005, 0.1
 _WARM_START_PENALTY = 0.25  # times the split penalty: the earlier map shows which splits are worth it
 
 
 @dataclass(frozen=True)
 class FewQueries:
-    """Plans a few sub-queries from public figures and earlier results.
+    """Plans a few sub-queries from public figures and earlier results, by the options of the method adaptive."""
 
-    Attributes:
-        blur_weight: cost of blur against detail, see `next_tree`.
-        split_penalty: minimum gain of a split beyond its blur, in noise variances, see `next_tree`.
-        min_cell_snr: users in a cell of the first grid, on average, in standard deviations of its noise.
-        max_entries: of a vector, at least MIN_ENTRIES for each category.
-        max_queries: None chooses the number by the depth.
-        cohorts: `auto`, `shared` or `disjoint`, see `uses_disjoint_cohorts`.
-        interval_width: nodes are split while rates stay this sharp; None splits them by their counts.
-        error_growth: share by which the expected squared error may grow for fewer entries, see `next_tree`; not for a
-            warm start, whose trees are small.
-        central_error_growth: the same where a trusted curator counts several shards, and no client sends entries.
-    """
+    options: Adaptive
 
-    blur_weight: float
-    split_penalty: float
-    min_cell_snr: float
-    max_entries: int
-    max_queries: int | None
-    cohorts: str
-    interval_width: float | None = None
-    error_growth: float = 0.0
-    central_error_growth: float = 0.0
+    @property
+    def max_queries(self) -> int | None:
+        """The number of sub-queries; None chooses it by the depth."""
+        return 2 if self.options.schedule == "two_query" else None
 
     def max_rounds(self, depth: int) -> int:
         """The most sub-queries on a grid of this depth: those after a first grid of level 2."""
@@ -87,7 +83,7 @@ class FewQueries:
         return Query(encoding, ALL_REMAINING if is_last else _FIRST_SHARE * state.budget.remaining)
 
     def _next_by_slot(self, state: HeatmapState, depth: int) -> Query | None:
-        """The next sub-query of a map with slots. All but the last count all slots together, see `slot_tree`."""
+        """The next sub-query of a map with slots. All but the last count all slots together, see `_slot_tree`."""
         results = state.results
         if state.slot_result is not None:
             return None
@@ -98,7 +94,9 @@ class FewQueries:
             tree = self._next_tree(state, 1.0) if done < queries else results[-1].tree
             if done == queries or tree == results[-1].tree:
                 slot_noise = math.sqrt(noise_variance(state, remaining))
-                return Query(TreeEncoding(slot_tree(state, slot_noise, self.max_entries), state.slots), ALL_REMAINING)
+                return Query(
+                    TreeEncoding(_slot_tree(state, slot_noise, self.options.max_entries), state.slots), ALL_REMAINING
+                )
         else:
             tree = Tree.uniform(depth, self._first_level(begun, depth, False))
         share = _FIRST_SLOT_SHARE if done + 1 < queries else _SLOTLESS_SHARE
@@ -117,14 +115,14 @@ class FewQueries:
             RequestError: disjoint cohorts are required, and a public population makes a single shard.
         """
         shards = state.cohort.shards
-        if self.cohorts == "disjoint" and shards < _MIN_SHARDS and state.population.source == "public":
+        if self.options.cohorts == "disjoint" and shards < _MIN_SHARDS and state.population.source == "public":
             raise RequestError(
                 "cohorts: there is one shard, which cannot be divided; use shared, or a smaller shard_size"
             )
         if shards < _MIN_SHARDS or state.is_central:
             return False
-        if self.cohorts != "auto":
-            return self.cohorts == "disjoint"
+        if self.options.cohorts != "auto":
+            return self.options.cohorts == "disjoint"
         first = _first_fraction(shards)
         if _all_lost_probability(state, round(first * shards)) > _MAX_LOSS_PROBABILITY:
             return False
@@ -151,8 +149,8 @@ class FewQueries:
             variance = noise_variance(state, total, _first_fraction(state.cohort.shards))
         else:
             variance = noise_variance(state, _FIRST_SHARE * total)
-        level = first_grid_level(state.cohort.users, math.sqrt(variance), self.min_cell_snr, depth)
-        return min(level, int(math.log(self.max_entries / state.categories, 4)))
+        level = first_grid_level(state.cohort.users, math.sqrt(variance), _MIN_CELL_SNR, depth)
+        return min(level, int(math.log(self.options.max_entries / state.categories, 4)))
 
     def _next_tree(self, state: HeatmapState, fraction: float) -> Tree:
         """The next tree. Penalties grow until it has at most `max_entries` entries.
@@ -162,27 +160,30 @@ class FewQueries:
             fraction: of the shards, those that are still to be queried.
         """
         variance = noise_variance(state, state.next_query_budget.remaining, fraction)
-        if self.interval_width is not None and state.results:
-            return self._next_tree_by_interval(self.interval_width, state, variance)
+        if (width := self.options.rate_width) is not None and state.results:
+            return self._next_tree_by_interval(width, state, variance)
         prior = None if state.results else state.prior
         posterior = posterior_of(state) if prior is None else prior_posterior(prior, state.cohort.users)
         variance /= 1.0 if prior is None else prior.memory
-        split_penalty = self.split_penalty * (1 if prior is None else _WARM_START_PENALTY)
-        growth = self.central_error_growth if state.is_central else self.error_growth
+        split_penalty = _SPLIT_PENALTY * (1 if prior is None else _WARM_START_PENALTY)
+        # With central noise a curator counts several shards, and no client sends entries.
+        growth = 0.0 if state.is_central else _ERROR_GROWTH
+        if self.options.schedule == "lean":
+            growth = _LEAN_ERROR_GROWTH
         scale = 1.0
         while True:
             tree = next_tree(
                 posterior,
                 noise=variance,
                 sampling=sampling_of(state),
-                blur_weight=scale * self.blur_weight,
+                blur_weight=scale * self.options.blur_weight,
                 split_penalty=scale * split_penalty,
                 levels=LEVELS,
                 remeasure=prior is not None,
-                max_nodes=2 * self.max_entries,
+                max_nodes=2 * self.options.max_entries,
                 tolerance=growth if prior is None else 0.0,
             )
-            excess = len(tree.entries) * state.categories / self.max_entries
+            excess = len(tree.entries) * state.categories / self.options.max_entries
             if excess <= 1 or scale > _MAX_PENALTY_SCALE:
                 return tree
             scale *= min(max(excess**2, 1.25), 16.0)  # entries fall with about the root of the penalties
@@ -203,7 +204,7 @@ class FewQueries:
         for _ in range(LEVELS):
             split, _ = split_by_interval(known, stddev, width, sums, math.inf)
             tree = known.tree.refine(split, split[:0])
-            if tree == known.tree or len(tree.entries) * state.categories > self.max_entries:
+            if tree == known.tree or len(tree.entries) * state.categories > self.options.max_entries:
                 break
             known = move_to_tree(known, tree)
         return known.tree
@@ -235,3 +236,29 @@ def _all_lost_probability(state: HeatmapState, shards: int) -> float:
 
 def _encoding(tree: Tree, state: HeatmapState) -> TreeEncoding:
     return TreeEncoding(tree, state.categories)
+
+
+def _slot_tree(state: HeatmapState, stddev: float, max_entries: int) -> Tree:
+    """The full tree by slot, as fine as profiles over the slots can be seen by the posterior of all slots.
+
+    It has nodes of the earlier sub-queries' trees alone, so a cell of the map is never coarser than its node here.
+
+    Args:
+        state: with the results without slots.
+        stddev: of the noise of one slot's count, in users.
+        max_entries: of the vector, over all slots.
+    """
+    posterior = posterior_of(state)
+    full, threshold = posterior.full, _SLOT_SPLIT_SNR * stddev * state.slots**0.5
+    while True:
+        codes = [full.codes[0]]
+        for level in range(len(full.codes) - 1):
+            place = np.searchsorted(full.codes[level], codes[level])
+            split = ~full.leaves[level][place] & (posterior.users[level][place] > threshold)
+            if not split.any():
+                break
+            codes.append(children_of(codes[level][split]))
+        tree = FullTree(full.depth, tuple(codes)).tree
+        if len(tree.entries) * state.slots <= max_entries:
+            return tree
+        threshold *= 1.25

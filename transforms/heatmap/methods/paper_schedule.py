@@ -2,14 +2,14 @@
 
 Source: Bagdasaryan et al. (2022), Towards sparse federated analytics: location heatmaps under distributed differential
 privacy with secure aggregation. Its symbols: U users of the cohort, S clients of a shard, T entries of the tree; for k,
-c and b of Eqs. 6, 7 and 9 see `PaperSchedule`.
+c and b of Eqs. 6, 7 and 9 see `Adaptive`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.rates import split_by_interval
 from sfumato.transforms.heatmap.state import ALL_REMAINING, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
+
+if TYPE_CHECKING:
+    from sfumato.transforms.heatmap.methods.adaptive import Adaptive
 
 _COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
 
@@ -44,49 +47,28 @@ _TARGETS: dict[Target, _Reading] = {
 
 @dataclass(frozen=True)
 class PaperSchedule:
-    """The paper's sub-queries, and the ablations of its Table 3.
+    """The paper's sub-queries, and the ablations of its Table 3, by the options of the method adaptive."""
 
-    Attributes:
-        calibration: c of Eq. 7: the target of the noise, as a share of the average users of an entry.
-        expansion: b of Eq. 9: a sub-query leaves at least (b - 1) times its own epsilon, or spends all.
-        split_threshold: k of Eq. 6: a node is split above k standard deviations of the noise to come.
-        target: how Eq. 7 is read, see `target_epsilon`.
-        split_count: splits a node above so many users; None by Eq. 6.
-        sub_query_share: of epsilon, for every sub-query; None by Eqs. 7 to 9.
-        start_level: of the first, uniform tree.
-        max_sub_queries: the last one spends the rest of the budget.
-        interval_width: splits nodes while the 95% intervals of their rates stay at most this wide (high - low, in
-            0..1); None splits them by their counts.
-    """
-
-    calibration: float
-    expansion: float
-    split_threshold: float
-    target: Target
-    split_count: float | None
-    sub_query_share: float | None
-    start_level: int
-    max_sub_queries: int
-    interval_width: float | None = None
+    options: Adaptive
 
     def max_rounds(self, depth: int) -> int:
         """The most sub-queries."""
-        return self.max_sub_queries
+        return self.options.max_sub_queries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
         """The next sub-query; None when the run is complete."""
         if not state.results:
-            first = state.prior.tree if state.prior is not None else Tree.uniform(depth, self.start_level)
+            first = state.prior.tree if state.prior is not None else Tree.uniform(depth, self.options.start_level)
             return self._query(state, first, is_last=False)
         if state.budget.remaining <= 0:
             return None
         stddev, last = state.noise_stddev(state.budget.remaining), state.results[-1].to_estimate()
         # Eq. 6 by the least noise that the next sub-query can have. Its own epsilon follows from its tree, and so is
         # not known yet. Algorithm 2, line 17, passes the last sub-query's target instead, which contradicts Eq. 6.
-        by_noise = self.split_threshold * math.sqrt(state.categories) * stddev
-        threshold = by_noise if self.split_count is None else self.split_count
-        if self.interval_width is not None:
-            tree = last.tree.refine(*split_by_interval(last, stddev, self.interval_width, state.tail_sums, threshold))
+        by_noise = self.options.split_threshold * math.sqrt(state.categories) * stddev
+        threshold = by_noise if self.options.split_count is None else self.options.split_count
+        if (width := self.options.rate_width) is not None:
+            tree = last.tree.refine(*split_by_interval(last, stddev, width, state.tail_sums, threshold))
         else:
             tree = update_tree(last.tree, last.counts, threshold)
         # A tree that was queried before does not get finer. The rest of the budget improves its counts.
@@ -94,13 +76,13 @@ class PaperSchedule:
 
     def _query(self, state: HeatmapState, tree: Tree, *, is_last: bool) -> Query:
         encoding, budget = TreeEncoding(tree, state.categories), state.budget
-        if self.sub_query_share is None:
-            epsilon = target_epsilon(state, encoding.length, self.calibration, self.target)
-            leaves_enough = self.expansion * epsilon <= budget.remaining  # Eq. 9
+        if self.options.sub_query_share is None:
+            epsilon = target_epsilon(state, encoding.length, self.options.calibration, self.options.target)
+            leaves_enough = self.options.expansion * epsilon <= budget.remaining  # Eq. 9
         else:
-            epsilon = self.sub_query_share * budget.total
+            epsilon = self.options.sub_query_share * budget.total
             leaves_enough = epsilon < budget.remaining  # the schedule adds a residual budget to the last sub-query
-        is_last = is_last or not leaves_enough or len(state.results) + 1 == self.max_sub_queries
+        is_last = is_last or not leaves_enough or len(state.results) + 1 == self.options.max_sub_queries
         return Query(encoding, ALL_REMAINING if is_last else epsilon)
 
 

@@ -59,11 +59,6 @@ class NightsState:
     events: tuple[Event, ...] = ()
     scales: VarianceScales = field(default_factory=VarianceScales)
 
-    @property
-    def depth(self) -> int:
-        """Of the finest grid."""
-        return self.full.depth
-
     def predict(self, night: date, users: float) -> Estimate:
         """Returns what to expect of a later night.
 
@@ -108,8 +103,7 @@ class NightsState:
 
     def to_table(self) -> pa.Table:
         """Returns the state as a table of one row a node, level by level."""
-        node = np.concatenate([codes | np.uint64(1 << (2 * at)) for at, codes in enumerate(self.full.codes)])
-        columns: dict[str, Any] = {"node": node}
+        columns: dict[str, Any] = {"node": self.full.tree.nodes}
         for name in ("mean", "precision"):
             rows = np.concatenate(getattr(self.known, name)).astype(np.float32)
             columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WEEK)

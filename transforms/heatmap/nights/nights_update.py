@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
 from sfumato.transforms.heatmap.nights.changes_tonight import add_changes, changed_nodes, sums_without
 from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
-from sfumato.transforms.heatmap.nights.night_posterior import (
-    Accumulated,
-    NightPosterior,
-    infer_night,
-)
+from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
 from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned, rounded
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
 from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales, learn_scales
@@ -71,16 +67,6 @@ class NightMap:
     variance: Sequence[Floats]
     changes: list[Change] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def low(self) -> Floats:
-        """The lower ends of 95% intervals of the users of the leaves, float64[leaves]."""
-        return user_intervals(self.estimate.counts, self.estimate.stddev)[0]
-
-    @property
-    def high(self) -> Floats:
-        """The upper ends."""
-        return user_intervals(self.estimate.counts, self.estimate.stddev)[1]
 
     def on(self, tree: Tree) -> tuple[Estimate, Floats, Floats]:
         """The map on a coarser tree, whose entries are nodes of `full`: that of tonight's queries, say.

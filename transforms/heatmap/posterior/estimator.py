@@ -62,7 +62,7 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
     """
     full, sampling = FullTree.from_trees(estimate.tree), sampling_of(state)
     owner = full.owners(estimate.tree)
-    share = 4.0 ** (full.depth - _leaf_levels(full)) / np.maximum(estimate.tree.areas, 1)[owner]
+    share = 4.0 ** (full.depth - full.leaf_levels) / np.maximum(estimate.tree.areas, 1)[owner]
     expected = full.sums(full.by_level(np.maximum(estimate.counts[owner] * share, 0.5)))
     own = NodeMeasurements.empty(full)
     last = state.map_results[-1]
@@ -116,11 +116,6 @@ def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
         stddev=np.sqrt(_summed(owner, variance, entries)),
         slope=posterior.slope,
     )
-
-
-def _leaf_levels(full: FullTree) -> NDArray[np.int64]:
-    """The level of each leaf, in the order of the full tree's entries."""
-    return np.repeat(np.arange(len(full.leaves)), [int(leaf.sum()) for leaf in full.leaves])
 
 
 def _summed(entry: NDArray[np.int64], values: NDArray[np.float64], entries: int) -> NDArray[np.float64]:

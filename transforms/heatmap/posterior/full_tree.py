@@ -73,10 +73,14 @@ class FullTree:
         """Values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
         return np.concatenate([value[leaf] for value, leaf in zip(values, self.leaves, strict=True)])
 
+    @property
+    def leaf_levels(self) -> NDArray[np.int64]:
+        """The level of each leaf: int64[leaves], in the order of `tree`'s entries."""
+        return np.repeat(np.arange(len(self.leaves)), [int(leaf.sum()) for leaf in self.leaves])
+
     def leaf_nodes(self, leaf: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Levels of leaves, and their indices on these: int64 like `leaf` (in the order of `tree`)."""
-        level = np.repeat(np.arange(len(self.leaves)), [int(one.sum()) for one in self.leaves])[leaf]
-        return level, np.concatenate([np.flatnonzero(one) for one in self.leaves])[leaf]
+        return self.leaf_levels[leaf], np.concatenate([np.flatnonzero(one) for one in self.leaves])[leaf]
 
     def owners(self, tree: Tree) -> NDArray[np.int64]:
         """The entry of a tree that covers each leaf: int64[leaves]. All nodes of the tree must be nodes of this one."""

@@ -38,7 +38,7 @@ from sfumato.transforms.heatmap.posterior.measurements import NodeMeasurements, 
 Z_95 = 1.959964  # standard deviations on each side that hold 95% of a normal distribution
 # Users. True counts and noise are integers. With noise of a third of a user, coverage is 83% without this margin and
 # 98% with it (benchmarks/coverage.py).
-_CONTINUITY = 0.3
+CONTINUITY = 0.3
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,9 @@ class UnbiasedCounts:
         Args:
             weights: float64[leaves], in the order of the full tree's entries: 1 for a leaf that counts, 0 for others.
         """
-        full, found = self.full, 0.0
-        below = full.by_level(weights)
-        for level in range(len(full.codes) - 1, 0, -1):
-            variance, weight = by_family(self.measured_variance[level]), by_family(below[level])
-            summed, weighted = variance.sum(axis=1), (variance * weight).sum(axis=1)
-            found += float(((variance * weight**2).sum(axis=1) - weighted**2 / summed).sum())
-            below[level - 1][full.parents[level]] = weighted / summed
-        found += float(below[0][0]) ** 2 * self.total_variance
-        return float(self.leaf_users @ weights), math.sqrt(max(found, 0.0))
+        leaf = np.flatnonzero(weights)
+        users, variance = self.totals(np.zeros_like(leaf), leaf, weights[leaf], 1)
+        return float(users[0]), math.sqrt(max(float(variance[0]), 0.0))
 
     def totals(
         self, group: NDArray[np.int64], leaf: NDArray[np.int64], weights: NDArray[np.float64], groups: int
@@ -204,5 +198,5 @@ def user_intervals(
     users: NDArray[np.float64], stddev: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""
-    margin = Z_95 * stddev + _CONTINUITY
+    margin = Z_95 * stddev + CONTINUITY
     return np.maximum(users - margin, 0.0), np.maximum(users + margin, 0.0)

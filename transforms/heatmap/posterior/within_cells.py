@@ -78,9 +78,8 @@ def learn_within_cells(unbiased: UnbiasedCounts, expected: Floats, variance: Flo
         laws.append(law)
         many = users[level - 1][parents]
         energy.append(_rho(law, many) * np.maximum(many**2 - many, 0.0) + 0.75 * many)
-    below = 1 + np.repeat(np.arange(len(full.leaves)), [int(leaf.sum()) for leaf in full.leaves])
     squared = positive**2 + np.maximum(variance, 0.0)
-    return WithinCells(positive, squared, _roughness(below, positive, np.array(laws)), users, energy)
+    return WithinCells(positive, squared, _roughness(1 + full.leaf_levels, positive, np.array(laws)), users, energy)
 
 
 def _fit(before: Floats, users: Floats, energy: Floats, noise: Floats) -> Floats:

@@ -24,13 +24,13 @@ STATE, _ = run_nights([6], STATE, CROWD, 1500)
 def _through_file(state: NightsState) -> NightsState:
     sink = pa.BufferOutputStream()
     pq.write_table(state.to_table(), sink)
-    return NightsState.from_table(pq.read_table(pa.BufferReader(sink.getvalue())), state.depth)
+    return NightsState.from_table(pq.read_table(pa.BufferReader(sink.getvalue())), state.full.depth)
 
 
 def test_a_state_that_was_stored_goes_on_as_the_one_that_was_not() -> None:
     stored = _through_file(STATE)
     assert stored.events
-    assert (stored.night, stored.rests_on, stored.events, stored.scales, stored.depth) == (
+    assert (stored.night, stored.rests_on, stored.events, stored.scales, stored.full.depth) == (
         STATE.night,
         STATE.rests_on,
         STATE.events,

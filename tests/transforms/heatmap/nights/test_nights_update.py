@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.tree import Tree, node_names
-from sfumato.transforms.heatmap.nights.nights_update import Change, update
+from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
+from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from tests.transforms.heatmap.nights.nights import (
     CELLS,
     STDDEV,
@@ -33,6 +34,11 @@ def _is_crowd(change: Change) -> bool:
     return any(name.startswith(place) or (place.startswith(name) and len(name) > 3) for name in names)
 
 
+def interval(one: NightMap) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the 95% intervals of the leaves' users."""
+    return user_intervals(one.estimate.counts, one.estimate.stddev)
+
+
 def test_many_nights_know_more_than_one() -> None:
     friday, saturday = density_of(25), density_of(26)
     _, (alone,) = run_nights([25])
@@ -46,8 +52,8 @@ def test_a_map_adds_up_to_the_users_and_has_no_negative_cell() -> None:
     for number, one in enumerate(MAPS):
         assert one.estimate.counts.min() >= 0
         assert one.estimate.counts.sum() == pytest.approx(counts_of(number).sum())
-        assert (one.low <= one.estimate.counts).all()
-        assert (one.estimate.counts <= one.high).all()
+        assert (interval(one)[0] <= one.estimate.counts).all()
+        assert (one.estimate.counts <= interval(one)[1]).all()
 
 
 def test_the_same_nights_give_the_same_bytes() -> None:
@@ -61,7 +67,7 @@ def test_intervals_hold_the_exact_users_of_a_night() -> None:
 
     Errors of neighbours are dependent through their parents, which makes it 0.6% at most. 93% and 97% are 3.3 of these.
     """
-    held = [(one.low <= counts_of(n)) & (counts_of(n) <= one.high) for n, one in enumerate(MAPS)][-6:]
+    held = [(interval(one)[0] <= counts_of(n)) & (counts_of(n) <= interval(one)[1]) for n, one in enumerate(MAPS)][-6:]
     assert 0.93 < np.mean(held) < 0.97
     crowded = [one[density_of(22 + n) > 200] for n, one in enumerate(held)]
     assert 0.92 < np.mean(np.concatenate(crowded)) < 0.985
@@ -82,7 +88,7 @@ def test_a_crowd_is_seen_tonight_and_gone_tomorrow() -> None:
     assert len(found[0].cell_ids) == len(nodes)
     shown = (tonight.estimate.counts - quiet.estimate.counts)[CROWD].sum()
     assert 0.6 * 4 * EXTRA < shown < 1.4 * 4 * EXTRA
-    held = (tonight.low <= counts_of(28, CROWD, EXTRA)) & (counts_of(28, CROWD, EXTRA) <= tonight.high)
+    held = (interval(tonight)[0] <= counts_of(28, CROWD, EXTRA)) & (counts_of(28, CROWD, EXTRA) <= interval(tonight)[1])
     assert held[CROWD].sum() >= 3
 
     _, (after,) = run_nights([29], state)
