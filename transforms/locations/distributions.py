@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.records import UserRecords, join_records, sorted_records
+from sfumato.transforms.locations.records import UserRecords, join_records, keyed_below, sorted_records
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
 from sfumato.transforms.locations.spill import Spill, take
 
@@ -105,7 +105,7 @@ def _distributions_of(records: UserRecords, gamma: int, places: Places) -> Distr
     # Let A_j of the user's n be in their first j locations, and U be uniform in [0, 1). These locations together get
     # floor(gamma A_j / n + U). As floor((a + x) / n) = floor((a + floor(x)) / n) for integers a and n, the offset
     # floor(n U) / n gives the same. U is 32 bits of the user's hash, so that u is uniform up to n / 2^32.
-    u = records.uniform(amounts.totals)
+    u = keyed_below(records.users, amounts.totals)
     upto = (gamma * (amounts.upto - amounts.before[user]) + u[user]) // amounts.totals[user]
     before = np.zeros_like(upto)
     before[1:] = np.where(user[1:] == user[:-1], upto[:-1], 0)  # each user starts at floor(u / n) = 0

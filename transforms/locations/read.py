@@ -80,7 +80,7 @@ class RowCounts:
         for part in parts:
             if part.is_last:
                 READ_FILES.add()
-                READ_FILE.emit(file=part.path)
+                READ_FILE.emit(file=part.file.path)
 
     @property
     def nobody(self) -> int:

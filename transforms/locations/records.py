@@ -131,10 +131,6 @@ class UserRecords:
         """The codes of some records: uint64[rows]."""
         return self.by_code[rows] & self.places.mask
 
-    def uniform(self, below: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `keyed_below`."""
-        return keyed_below(self.users, below)
-
     def amounts(self) -> Amounts:
         """The amount of each user in each of their locations. Raises DataError for too many records."""
         if len(self.by_code) > _MAX_RECORDS:

@@ -237,9 +237,9 @@ def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) ->
 def _drawn(records: UserRecords) -> NDArray[np.int64]:
     """For each user the record at a keyed position among their records, in order of locations: int64[users]."""
     if records.weights is None:
-        return records.starts + records.uniform(records.counts)
+        return records.starts + keyed_below(records.users, records.counts)
     amounts = records.amounts()
-    position = amounts.before + records.uniform(amounts.totals)
+    position = amounts.before + keyed_below(records.users, amounts.totals)
     return amounts.rows[np.searchsorted(amounts.upto, position, side="right")]
 
 
@@ -250,4 +250,4 @@ def _most_frequent(records: UserRecords) -> NDArray[np.int64]:
     most = np.maximum.reduceat(held, np.searchsorted(amounts.user, np.arange(len(records.users))))
     alike = np.flatnonzero(held == most[amounts.user])
     ties = np.bincount(amounts.user[alike])
-    return np.asarray(amounts.rows[alike[np.cumsum(ties) - ties + records.uniform(ties)]])
+    return np.asarray(amounts.rows[alike[np.cumsum(ties) - ties + keyed_below(records.users, ties)]])
