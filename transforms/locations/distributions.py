@@ -68,7 +68,7 @@ def check_gamma(gamma: int) -> None:
 
 
 def bound_distributions(
-    chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None, last: bool = False
+    chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None
 ) -> Distributions:
     """The distribution of every user of one group.
 
@@ -81,7 +81,6 @@ def bound_distributions(
         places: how a location and a category are coded.
         gamma: the sum of a user's weights.
         max_dwell: see `sorted_records`.
-        last: whether nothing else needs the chunks, see `spill.take`.
 
     Raises:
         RequestError: gamma is out of range.
@@ -90,7 +89,7 @@ def bound_distributions(
     check_gamma(gamma)
     blocks = [
         _distributions_of(records, gamma, places)
-        for records in sorted_records(*join_records(chunks, places, last), places, max_dwell)
+        for records in sorted_records(*join_records(chunks, places), places, max_dwell)
     ]
     if len(blocks) == 1:
         return blocks[0]

@@ -145,7 +145,7 @@ def any_repeated(users: NDArray[np.uint64]) -> bool:
 
 
 def bound_users(
-    chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False, last: bool = False
+    chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False
 ) -> NDArray[np.uint64]:
     """One location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the code.
 
@@ -157,9 +157,8 @@ def bound_users(
         places: how a location and a category are coded.
         max_dwell: see `sorted_records`.
         top: chooses the location that holds most of the user's records or weight; among equal ones, by their hash.
-        last: whether nothing else needs the chunks, see `spill.take`.
     """
-    users, codes, values = join_records(chunks, places, last)
+    users, codes, values = join_records(chunks, places)
     if not len(users):
         return users
     bounded = users & ~places.mask
@@ -187,9 +186,7 @@ def _may_repeat(users: NDArray[np.uint64], bounded: NDArray[np.uint64], places: 
     return any_repeated(users[np.isin(users >> np.uint64(places.bits), equal)])
 
 
-def bound_slots(
-    chunks: Iterable[bytes], places: Places, records_per_user: int, last: bool = False
-) -> NDArray[np.uint64]:
+def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) -> NDArray[np.uint64]:
     """One record of each user in each of so many slots at most: uint64[rows], like the results of `bound_users`.
 
     In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
@@ -199,9 +196,8 @@ def bound_slots(
         chunks: of one group's records, from `split_by_user_group`, without weights.
         places: how a location and a slot are coded.
         records_per_user: at least 1.
-        last: whether nothing else needs the chunks, see `spill.take`.
     """
-    users, codes, _ = join_records(chunks, places, last)
+    users, codes, _ = join_records(chunks, places)
     blocks = [
         _slots_of_users(records, places, records_per_user)
         for records in sorted_records(users, codes, None, places, None)
