@@ -14,28 +14,22 @@ from sfumato.pipelines.requested_counts import RequestedCount
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.requests.sampled_counts import SampledRequest
-from sfumato.transforms.histogram.central_counts_release import CentralCountMetadata, bound_text, noise_text
+from sfumato.transforms.histogram.central_counts_release import bound_text, noise_text
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
-from sfumato.transforms.histogram.sampled_release import SampleMetadata
-from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
+from sfumato.transforms.histogram.sampled_release import CountMetadata
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
-from sfumato.transforms.quantiles.quantiles_release import MECHANISMS, QuantilesMetadata
+from sfumato.transforms.quantiles.quantiles_release import MECHANISMS
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import significant
 
-_METADATA = {
-    SamplePlan: SampleMetadata,
-    PaperSamplePlan: SampleMetadata,
-    CentralCountPlan: CentralCountMetadata,
-    QuantilesPlan: QuantilesMetadata,
-}
-# (published result, its metadata: one of these) -> {file name: content}
+# (published result, its CountMetadata) -> {file name: content}
 Assemble = Callable[[Any, Any], dict[str, bytes]]
 
 
@@ -110,12 +104,11 @@ class SampledJob(ReleaseJob):
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
         assemble = self.assembler()
-        kind: Any = _METADATA[type(self.plan)]
         return (
             root
             | "Files" >> beam.Create(inputs.files)
             | "Publish" >> self.count(inputs, key)  # published from here on
-            | "Assemble" >> beam.Map(lambda result: assemble(result, kind(with_charge(metadata), *described)))
+            | "Assemble" >> beam.Map(lambda result: assemble(result, CountMetadata(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 

@@ -85,7 +85,7 @@ READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamp
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not report metrics: {error}", raw=True)
 STAGE_EVENTS = frozenset(
-    {"read_file", "read_logs", "sub_query", "round", "trained", "no_checkpoint", "compared", "late_rows", "few_users"}
+    {"read_file", "read_logs", "sub_query", "round", "trained", "no_checkpoint", "late_rows", "few_users"}
 )
 
 

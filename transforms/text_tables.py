@@ -33,11 +33,11 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{float(text):,.0f}" if large and abs(value) < 1e15 else text
 
 
-def counted(users: float, stddev: float, noun: str = "users") -> str:
+def counted(users: float, stddev: float) -> str:
     """Returns a noisy number of users with its margin, as in `320,000 users (± 1,600, 95%)`.
 
     A negative number is `0 users (at most 390, 95%)`.
     """
     margin = significant(Z * stddev, 2)
     reach = f"at most {margin}" if users < 0 else f"± {margin}"
-    return f"{about(users, stddev)} {noun}" + (f" ({reach}, 95%)" if stddev > 0 else "")
+    return f"{about(users, stddev)} users" + (f" ({reach}, 95%)" if stddev > 0 else "")

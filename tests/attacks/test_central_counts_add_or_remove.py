@@ -16,12 +16,13 @@ from scipy import stats
 
 from sfumato.schemas.items import ItemColumns
 from sfumato.transforms.histogram.bounded_items import ItemBound, count_items
-from sfumato.transforms.histogram.central_counts_release import CentralCountMetadata, central_files
+from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import choose_noise
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, add_noise, noisy_levels
 from sfumato.transforms.histogram.sample_and_threshold import CountItems, Rounds
+from sfumato.transforms.histogram.sampled_release import CountMetadata
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -89,7 +90,7 @@ def test_a_user_more_changes_the_published_counts_of_their_items_alone(bound: It
 
 def test_no_file_tells_how_many_items_the_threshold_hid() -> None:
     plan = CentralCountPlan(epsilon=1.0, delta=1e-6)
-    metadata = CentralCountMetadata(
+    metadata = CountMetadata(
         ReleaseMetadata("histogram", "attack", "2026-11-22T00:00:00", "test", True, _parameters(plan)),
         plan,
         ColumnItems(ItemColumns("kind")),

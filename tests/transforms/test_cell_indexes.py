@@ -110,17 +110,3 @@ def test_a_resolution_that_an_index_lacks_is_refused(kind, level, text):
 def test_too_many_cells_are_refused_before_they_are_made():
     with pytest.raises(RequestError, match=r"h3: the region has about .* cells of resolution 15"):
         index_cells("h3", 15, REGIONS[0])
-
-
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("h3", ["89283082803ffff", "nonsense"]),
-        ("h3", [""]),
-        ("quadkey", ["0124"]),
-        ("quadkey", [""]),
-    ],
-)
-def test_a_name_of_no_cell_is_refused(kind, names):
-    with pytest.raises(RequestError, match=repr(names[-1])):
-        index_polygons(kind, names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -78,8 +77,3 @@ def measure_flows(
 
 def _noise(key: RunKey, label: str, nodes: Codes, epsilon: float, plan: FlowPlan) -> NDArray[np.int64]:
     return discrete_laplace(key, label, nodes, 1, epsilon, plan.max_trips)[:, 0]
-
-
-def measured_pairs(levels: Sequence[MeasuredLevel]) -> int:
-    """How many pairs have a noisy count."""
-    return int(sum((~one.is_split).sum() for one in levels))

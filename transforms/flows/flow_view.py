@@ -100,9 +100,9 @@ class FlowPage(ABC):
     def flows(self) -> FlowTable:
         """The largest listed flows."""
 
-    @abstractmethod
     def matrix(self) -> FlowMatrix | None:
         """The noisy counts between large cells; None for zones."""
+        return None
 
     @abstractmethod
     def size(self) -> Fact:
@@ -205,7 +205,7 @@ class CellFlows(FlowPage):
         return np.asarray((y << level) + x)
 
     def map(self) -> MapBody:
-        """See FlowPage. By the cells of the level at which the tree starts."""
+        """By the cells of the level at which the tree starts."""
         level = int(self.rounds[0]["level"])
         sums = [self._sums(self._coarse(end, level), 4**level) for _, end in _ENDS]
         kept = np.flatnonzero((sums[0][0] > 0) | (sums[1][0] > 0))
@@ -222,7 +222,6 @@ class CellFlows(FlowPage):
         return self._map(layer, self.grid.depth, "No listed flow begins or ends here", finest)
 
     def flows(self) -> FlowTable:
-        """See FlowPage."""
         at = self.listed[:_FLOWS]
         cells: dict[str, Any] = {
             f"{end}_{axis}": xy[i][at].tolist() for end, xy in self._ends.items() for i, axis in enumerate("xy")
@@ -230,7 +229,7 @@ class CellFlows(FlowPage):
         return FlowTable(level=self.level[at].tolist(), **cells, **self._columns())
 
     def matrix(self) -> FlowMatrix:
-        """See FlowPage. What all rows within each pair add up to, with the noise's own error."""
+        """What all rows within each pair add up to, with the noise's own error."""
         level = int(self.level[self.is_rest][0])
         size = 4**level
         codes = self._coarse("origin", level) * size + self._coarse("destination", level)
@@ -248,11 +247,9 @@ class CellFlows(FlowPage):
         )
 
     def size(self) -> Fact:
-        """See FlowPage."""
         return Fact(term="Finest cell", text=length(ground_metres(self.region)[0] / self.grid.side))
 
     def places(self, row: int) -> list[str]:
-        """See FlowPage."""
         found = []
         for end in ("origin", "destination"):
             x, y, level = (one[row : row + 1] for one in (*self._ends[end], self.level))
@@ -261,7 +258,6 @@ class CellFlows(FlowPage):
         return found
 
     def made(self) -> list[Section]:
-        """See FlowPage."""
         first = self.rounds[0]["level"]
         paragraphs = [
             "The operator of the job was trusted: it saw the logs and the exact counts, and added noise to them once.",
@@ -301,7 +297,6 @@ class ZoneFlows(FlowPage):
         )
 
     def map(self) -> MapBody:
-        """See FlowPage. Zone by zone."""
         areas = np.asarray(self.zones["area"], dtype=np.float64)
         shapes = shapely.from_wkb(self.zones["geometry"].to_numpy(zero_copy_only=False))
         measures = [
@@ -312,7 +307,6 @@ class ZoneFlows(FlowPage):
         return self._map(layer, 0, "No zone here.", finest_metres(areas, self.region))
 
     def flows(self) -> FlowTable:
-        """See FlowPage."""
         at = self.listed[:_FLOWS]
         zeros = [0] * len(at)
         points = zip(self.zones["longitude"].to_pylist(), self.zones["latitude"].to_pylist(), strict=True)
@@ -326,19 +320,13 @@ class ZoneFlows(FlowPage):
             **self._columns(),
         )
 
-    def matrix(self) -> None:
-        """See FlowPage."""
-
     def size(self) -> Fact:
-        """See FlowPage."""
         return Fact(term="Zones", text=f"{len(self.names):,}")
 
     def places(self, row: int) -> list[str]:
-        """See FlowPage."""
         return [self.names[self.origin[row]], self.names[self.destination[row]]]
 
     def made(self) -> list[Section]:
-        """See FlowPage."""
         paragraphs = [
             "The operator of the job was trusted: it saw the logs and the exact counts, and added noise to them once.",
             f"All {self.rounds[0]['pairs']:,} pairs of {plural(len(self.names), 'zone')} were counted with noise, also "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, NoiseRound
@@ -11,31 +11,23 @@ from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import CountNoise
-from sfumato.transforms.histogram.item_encoding import CellItems, Items
+from sfumato.transforms.histogram.item_encoding import CellItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, NoisyLevels
 from sfumato.transforms.histogram.sampled_release import (
+    CountMetadata,
     count_tables,
     delta_warnings,
     grid_entries,
     round_level,
 )
 from sfumato.transforms.release.builder import build_release
-from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.release.metadata import release_manifest
 
 _NOISE = {
     "laplace": "discrete Laplace noise",
     "truncated": "discrete Laplace noise within limits",
     "gaussian": "discrete Gaussian noise",
 }
-
-
-@dataclass(frozen=True)
-class CentralCountMetadata:
-    """What is known before the run: the release's identity, its plan, and the counted items."""
-
-    release: ReleaseMetadata
-    plan: CentralCountPlan
-    counted: Items
 
 
 def bound_text(bound: ItemBound) -> str:
@@ -55,7 +47,7 @@ def noise_text(noise: CountNoise) -> str:
     return f"{drawn} on every count above 0; noisy counts from {noise.threshold:,} on are published"
 
 
-def noise_round(number: int, histogram: NoisyHistogram, metadata: CentralCountMetadata) -> NoiseRound:
+def noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata[CentralCountPlan]) -> NoiseRound:
     """A round as the manifest states it."""
     noise, cut = histogram.noise, histogram.cut
     domain = metadata.plan.domains[number]
@@ -75,7 +67,7 @@ def noise_round(number: int, histogram: NoisyHistogram, metadata: CentralCountMe
     )
 
 
-def central_files(counts: NoisyLevels, metadata: CentralCountMetadata) -> dict[str, bytes]:
+def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]) -> dict[str, bytes]:
     """The files of a histogram or of hot spots, by name; the manifest is the last."""
     rounds = [noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
     manifest = _manifest(counts, metadata, rounds)
@@ -83,7 +75,9 @@ def central_files(counts: NoisyLevels, metadata: CentralCountMetadata) -> dict[s
     return build_release(parts, manifest, counts_view)
 
 
-def _manifest(counts: NoisyLevels, metadata: CentralCountMetadata, rounds: list[NoiseRound]) -> dict[str, Any]:
+def _manifest(
+    counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan], rounds: list[NoiseRound]
+) -> dict[str, Any]:
     plan, last = metadata.plan, counts.levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
     content = grid_entries(metadata.counted)

@@ -49,6 +49,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta
 from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian,
@@ -136,17 +137,14 @@ class CountNoise:
             end *= 2
         return 1 + bisect_integers(lambda k: bool(self.survival(np.array(k)) > probability), -end, end)
 
-    def hidden_count(self, confidence: float = 0.99, threshold: int | None = None) -> int:
-        """The largest count that an unpublished item may have at this confidence; 0 where the items are public.
+    def hidden_count(self, threshold: int | None = None) -> int:
+        """The largest count that an unpublished item may have at 99% confidence; 0 where the items are public.
 
-        That is the largest c with P[c + Z >= T] <= confidence.
-
-        Args:
-            confidence: in 0..1.
-            threshold: in place of the round's own, where the option --top removed more items.
+        That is the largest c with P[c + Z >= T] <= 99%. threshold: in place of the round's own, where the option --top
+        removed more items.
         """
         threshold = self.threshold if threshold is None else threshold
-        return 0 if threshold is None else max(0, threshold - self.quantile(confidence))
+        return 0 if threshold is None else max(0, threshold - self.quantile(HIDDEN_CONFIDENCE))
 
     def intervals(self, values: Counts, cut: int | None = None) -> tuple[Counts, Counts]:
         """95% intervals of the counts behind published noisy counts: lower and upper ends, int64[n] each.

@@ -32,22 +32,14 @@ def _measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
     return {**columns, "low": low, "high": high}
 
 
-def cell_positions(
-    histogram: Histogram | NoisyHistogram, depth: int
-) -> tuple[int, NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """Level, columns x and rows y (int64[m] each), and names of the published cells."""
-    level = histogram.level or depth
-    x, y = deinterleave(histogram.items)
-    return level, x, y, node_names(histogram.items | np.uint64(1 << (2 * level)))
-
-
 def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
     """Published cells of one level by hot_cells_schema."""
-    level, x, y, names = cell_positions(histogram, grid.depth)
+    level = histogram.level or grid.depth
+    x, y = deinterleave(histogram.items)
     levels = np.full(len(x), level)
     west, south, east, north = grid.bounds(x, y, levels)
     table = {
-        "cell_id": names,
+        "cell_id": node_names(histogram.items | np.uint64(1 << (2 * level))),
         "depth": levels.astype(np.int8),
         "west": west,
         "south": south,

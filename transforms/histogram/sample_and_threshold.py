@@ -299,8 +299,6 @@ class CountSamples(CountRounds):
         sampling: rate and threshold of every round.
         min_users: the fewest sampled users of a counted item; 1 keeps all items.
         options: see CountOptions.
-
-    Raises: see CountRounds.
     """
 
     def __init__(self, rounds: Rounds, sampling: Sampling, min_users: int = 1, **options: Unpack[CountOptions]):
@@ -318,8 +316,6 @@ class CountItems(CountRounds):
         rounds: of the job.
         bound: of each user's contributions to every round.
         options: see CountOptions.
-
-    Raises: see CountRounds.
     """
 
     def __init__(self, rounds: Rounds, bound: ItemBound, **options: Unpack[CountOptions]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -46,17 +46,20 @@ _MECHANISM = (
 _EMPTY = "No item has enough sampled users to be published: this release is empty."
 
 
+_Plan = TypeVar("_Plan")
+
+
 @dataclass(frozen=True)
-class SampleMetadata:
+class CountMetadata(Generic[_Plan]):
     """What is known before the run: the release's identity, its plan, and the counted items."""
 
     release: ReleaseMetadata
-    plan: SamplePlan
+    plan: _Plan
     counted: Items
 
 
 def sample_manifest(
-    metadata: SampleMetadata,
+    metadata: CountMetadata[SamplePlan],
     rounds: Sequence[tuple[int, int]],
     users: float,
     admission: NoisyUserCounts | None,
@@ -142,7 +145,7 @@ def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
     ]
 
 
-def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
+def trie_files(trie: Trie, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
     manifest = sample_manifest(
         metadata,
@@ -165,7 +168,7 @@ def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -
     return {ITEMS_FILE: pa.concat_tables([items_table(one) for one in levels])}
 
 
-def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
+def search_files(search: Search, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
     """The files of interactive quantiles, by name; the manifest is the last."""
     rounds = [(WHOLE, published) for published in search.published]
     assert isinstance(metadata.counted, NumberItems)
@@ -199,7 +202,7 @@ def border_warnings(curve: Curve, items: NumberItems) -> list[str]:
 
 
 def hierarchy_files(
-    trie: Trie, metadata: SampleMetadata, shares: Sequence[float], ranges: Sequence[tuple[float, float]]
+    trie: Trie, metadata: CountMetadata[SamplePlan], shares: Sequence[float], ranges: Sequence[tuple[float, float]]
 ) -> dict[str, bytes]:
     """The files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
     items = metadata.counted

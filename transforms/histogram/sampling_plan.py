@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta, delta
@@ -68,20 +68,6 @@ class ContactPlan:
         return self.contacted_users / self.population
 
 
-def refuse_fixed_size(population: int | None = None, rate: float | None = None) -> NoReturn:
-    """Raises RequestError: a sample of a fixed size is never private, whatever the threshold.
-
-    A user who alone holds an item is sampled with probability m / n, and is then missing from the published total.
-    """
-    rate_text = "" if rate is None else f" (here {rate:g})"
-    users = "" if population is None else f" of {population} users"
-    raise RequestError(
-        f"contact: a sample{users} of fixed size is not private. Its known size minus the sum of the published counts "
-        "reveals how many samples the threshold dropped. So the sampling of a user who alone holds an item shows, and "
-        f"delta is at least the sampling rate{rate_text}. Let every user draw on their own, or contact a limited number"
-    )
-
-
 @dataclass(frozen=True)
 class SamplePlan:
     """A budget for `rounds` rounds, with the sampling of least expected error within it.
@@ -120,7 +106,13 @@ class SamplePlan:
         if self.contact not in CONTACTS:
             raise RequestError(f"contact: must be one of {', '.join(CONTACTS)}, got {self.contact!r}")
         if self.contact == "fixed":
-            refuse_fixed_size(self.population)
+            users = "" if self.population is None else f" of {self.population} users"
+            raise RequestError(
+                f"contact: a sample{users} of fixed size is not private. Its known size minus the sum of the published "
+                "counts reveals how many samples the threshold dropped. So the sampling of a user who alone holds an "
+                "item shows, and delta is at least the sampling rate. Let every user draw on their own, or contact a "
+                "limited number"
+            )
         if self.contact == "limited" and self.population is None:
             raise RequestError("contact: limited contact needs a number of users; give --population")
 

@@ -18,6 +18,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.statistics.bisection import bisect_integers
 
 RATE_GRID = 2**32  # sampling rates are multiples of 1 / RATE_GRID
+HIDDEN_CONFIDENCE = 0.99  # of the largest count that an absent item may have
 
 
 def check_count(name: str, value: int) -> int:
@@ -126,19 +127,16 @@ def estimates(sampling: Sampling, sampled: NDArray[np.int64]) -> tuple[NDArray[n
     return counts / sampling.rate, np.sqrt(counts * (1 - sampling.rate)) / sampling.rate
 
 
-def hidden_count(sampling: Sampling, confidence: float = 0.99, rounds: int = 1) -> int:
-    """The largest true count, in users, that an absent item may have at this confidence.
+def hidden_count(sampling: Sampling, rounds: int = 1) -> int:
+    """The largest true count, in users, that an absent item may have at 99% confidence.
 
-    This is the largest c such that an item of c users is absent with probability >= 1 - confidence. An item is absent
-    if its sampled count is below the threshold in at least one of `rounds` independent samples.
+    This is the largest c such that an item of c users is absent with a probability of at least 1%. An item is absent if
+    its sampled count is below the threshold in at least one of `rounds` independent samples.
 
-    Raises:
-        RequestError: unless 0 < confidence < 1 and rounds >= 1.
+    Raises RequestError unless rounds >= 1.
     """
-    if isinstance(confidence, bool) or not 0 < confidence < 1:
-        raise RequestError(f"confidence: must be a number between 0 and 1, got {confidence}")
     check_count("rounds", rounds)
-    present_probability = confidence ** (1 / rounds)  # in each round, at most
+    present_probability = HIDDEN_CONFIDENCE ** (1 / rounds)  # in each round, at most
 
     def is_often_absent(count: int) -> bool:
         # P[Bin(c, p) >= tau] = I_p(tau, c - tau + 1)

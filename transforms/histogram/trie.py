@@ -127,11 +127,6 @@ class Trie:
         """The finest level that is not empty."""
         return next((histogram for histogram in reversed(self.levels) if len(histogram)), None)
 
-    @property
-    def published(self) -> int:
-        """The number of prefixes on all levels."""
-        return sum(map(len, self.levels))
-
 
 def grow_trie(histograms: Sequence[Histogram], prefixes: Prefixes | None, top: int | None = None) -> Trie:
     """Drops every prefix without a published parent, as a trie that grows from its root would never query it.

@@ -202,27 +202,19 @@ class ItemCounts:
         items: uint64[m] ascending, item codes.
         counts: int64[m], sampled users, or the sum of contributions.
         texts: object[m], the texts of the codes; None if codes are numbers.
-        dropped_users: counts of items that are no longer in the list.
     """
 
     items: NDArray[np.uint64]
     counts: NDArray[np.int64]
     texts: NDArray[np.object_] | None = None
-    dropped_users: int = 0
-
-    @property
-    def users(self) -> int:
-        """All sampled users."""
-        return int(self.counts.sum()) + self.dropped_users
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64] | slice) -> ItemCounts:
         """The counts of some items."""
         return ItemCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
 
     def at_least(self, min_users: int) -> ItemCounts:
-        """The items with at least this many sampled users. The users of the others move to `dropped_users`."""
-        kept = self.only(self.counts >= min_users)
-        return replace(kept, dropped_users=self.users - kept.users)
+        """The items with at least this many sampled users."""
+        return self.only(self.counts >= min_users)
 
 
 def count_rounds(
@@ -253,19 +245,16 @@ def count_rounds(
 
 def add_counts(counts: Iterable[ItemCounts]) -> ItemCounts:
     """The sum, item by item."""
-    counts = list(counts)
-    dropped_users = sum(part.dropped_users for part in counts)
     parts = [part for part in counts if len(part.items)]
     if not parts:
-        return ItemCounts(np.empty(0, np.uint64), np.empty(0, np.int64), None, dropped_users)
+        return ItemCounts(np.empty(0, np.uint64), np.empty(0, np.int64))
     items, numbers = (
         np.concatenate(arrays) for arrays in zip(*((part.items, part.counts) for part in parts), strict=True)
     )
     texts = None
     if any(part.texts is not None for part in parts):
         texts = np.concatenate([texts_of(part.items, {}) if part.texts is None else part.texts for part in parts])
-    total = sum_by_item(items, numbers, texts)
-    return replace(total, dropped_users=dropped_users)
+    return sum_by_item(items, numbers, texts)
 
 
 def texts_of(items: NDArray[np.uint64], texts: Mapping[int, str]) -> NDArray[np.object_]:

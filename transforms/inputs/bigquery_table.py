@@ -44,7 +44,7 @@ class BigQueryLog:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        return _schema_of(self._session(1, ()))
+        return pa.ipc.read_schema(pa.py_buffer(self._session(1, ()).arrow_schema.serialized_schema))
 
     @cached_property
     def rows(self) -> int:
@@ -91,10 +91,6 @@ class BigQueryLog:
         return client.create_read_session(
             parent=f"projects/{project}", read_session=asked, max_stream_count=streams, retry=google_retry()
         )
-
-
-def _schema_of(session: Any) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(session.arrow_schema.serialized_schema))
 
 
 def _parts(path: str) -> list[str]:

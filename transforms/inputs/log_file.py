@@ -69,11 +69,6 @@ class FileSlice:
     is_last: bool
     stream: str = ""
 
-    @property
-    def path(self) -> str:
-        """The file's path."""
-        return self.file.path
-
 
 class OpenLog(Protocol):
     """An open file of any format. Errors are DataErrors that name the file and no value."""

@@ -162,7 +162,7 @@ def _batches_of_files(
     parts: Sequence[FileSlice], columns: Columns, left_out: LeftOut | None
 ) -> Iterator[pa.RecordBatch]:
     """The batches of small files in their order. Remote ones are read ahead by threads, because each takes a while."""
-    if not is_remote(parts[0].path):
+    if not is_remote(parts[0].file.path):
         for part in parts:
             yield from _batches_of(part, columns, left_out)
         return

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.records import UserRecords, join_records, sorted_records
+from sfumato.transforms.locations.records import UserRecords, join_records, keyed_below, sorted_records
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
 from sfumato.transforms.locations.spill import Spill, take
 
@@ -68,7 +68,7 @@ def check_gamma(gamma: int) -> None:
 
 
 def bound_distributions(
-    chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None, last: bool = False
+    chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None
 ) -> Distributions:
     """The distribution of every user of one group.
 
@@ -81,7 +81,6 @@ def bound_distributions(
         places: how a location and a category are coded.
         gamma: the sum of a user's weights.
         max_dwell: see `sorted_records`.
-        last: whether nothing else needs the chunks, see `spill.take`.
 
     Raises:
         RequestError: gamma is out of range.
@@ -90,7 +89,7 @@ def bound_distributions(
     check_gamma(gamma)
     blocks = [
         _distributions_of(records, gamma, places)
-        for records in sorted_records(*join_records(chunks, places, last), places, max_dwell)
+        for records in sorted_records(*join_records(chunks, places), places, max_dwell)
     ]
     if len(blocks) == 1:
         return blocks[0]
@@ -105,7 +104,7 @@ def _distributions_of(records: UserRecords, gamma: int, places: Places) -> Distr
     # Let A_j of the user's n be in their first j locations, and U be uniform in [0, 1). These locations together get
     # floor(gamma A_j / n + U). As floor((a + x) / n) = floor((a + floor(x)) / n) for integers a and n, the offset
     # floor(n U) / n gives the same. U is 32 bits of the user's hash, so that u is uniform up to n / 2^32.
-    u = records.uniform(amounts.totals)
+    u = keyed_below(records.users, amounts.totals)
     upto = (gamma * (amounts.upto - amounts.before[user]) + u[user]) // amounts.totals[user]
     before = np.zeros_like(upto)
     before[1:] = np.where(user[1:] == user[:-1], upto[:-1], 0)  # each user starts at floor(u / n) = 0

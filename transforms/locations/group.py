@@ -55,14 +55,14 @@ class _LocationBound:
 
     def __call__(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
         if self.gamma is not None:
-            rows = bound_distributions(records, self.places, self.gamma, self.max_dwell, last=True)
+            rows = bound_distributions(records, self.places, self.gamma, self.max_dwell)
             users, stored = rows.population(), rows.store(self.spill)
         else:
             if self.records_per_user > 1:
                 users = count_distinct(records)  # a row's bits of the hash are too few to tell users apart
-                bounded = bound_slots(records, self.places, self.records_per_user, last=True)
+                bounded = bound_slots(records, self.places, self.records_per_user)
             else:
-                bounded = bound_users(records, self.places, self.max_dwell, self.contribution == "top", last=True)
+                bounded = bound_users(records, self.places, self.max_dwell, self.contribution == "top")
                 users = len(bounded)
             parts = np.array_split(bounded, 1 + len(bounded) // _USERS_PER_ELEMENT)
             stored = (self.spill.store(part.data) for part in parts)

@@ -65,12 +65,7 @@ class RowCounts:
         return RowCounts(self.rows + other.rows, dropped, clamped)
 
     def report(self, parts: Sequence[FileSlice], stopwatch: Stopwatch) -> None:
-        """Adds the counts of a bundle of slices to the job's metrics, and logs each file after its last slice.
-
-        Args:
-            parts: the slices.
-            stopwatch: the time of reading and encoding them.
-        """
+        """Adds the counts of a bundle of slices to the job's metrics, and logs each file after its last slice."""
         READ_ROWS.add(self.rows)
         SLICE_ROWS.record(self.rows)
         SLICE_READ.record(stopwatch.milliseconds)
@@ -80,7 +75,7 @@ class RowCounts:
         for part in parts:
             if part.is_last:
                 READ_FILES.add()
-                READ_FILE.emit(file=part.path)
+                READ_FILE.emit(file=part.file.path)
 
     @property
     def nobody(self) -> int:

@@ -24,14 +24,13 @@ _AMOUNT = 1 << 31  # about the sum of the amounts of a user whose records have w
 
 
 def join_records(
-    chunks: Iterable[bytes], places: Places, last: bool = False
+    chunks: Iterable[bytes], places: Places
 ) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.float64] | None]:
-    """All records of one user group, in any order.
+    """All records of one user group, in any order. The chunks are taken, see `spill.take`.
 
     Args:
         chunks: of the group, from `split_by_user_group`.
         places: how a location and a category are coded.
-        last: whether nothing else needs the chunks, see `spill.take`.
 
     Returns:
         Hashes, uint64[n], codes, places.dtype[n], and values, float64[n], or None where the chunks hold none.
@@ -39,9 +38,9 @@ def join_records(
     chunks = list(chunks)
     hashes, value = np.dtype(np.uint64), np.dtype(np.float64)
     if len(lengths_of(chunks[0])) == 3:
-        users, values, codes = join(chunks, (hashes, value, places.dtype), last)
+        users, values, codes = join(chunks, (hashes, value, places.dtype), last=True)
         return users, codes, values
-    users, codes = join(chunks, (hashes, places.dtype), last)
+    users, codes = join(chunks, (hashes, places.dtype), last=True)
     return users, codes, None
 
 
@@ -130,10 +129,6 @@ class UserRecords:
     def codes_of(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The codes of some records: uint64[rows]."""
         return self.by_code[rows] & self.places.mask
-
-    def uniform(self, below: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `keyed_below`."""
-        return keyed_below(self.users, below)
 
     def amounts(self) -> Amounts:
         """The amount of each user in each of their locations. Raises DataError for too many records."""

@@ -145,7 +145,7 @@ def any_repeated(users: NDArray[np.uint64]) -> bool:
 
 
 def bound_users(
-    chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False, last: bool = False
+    chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False
 ) -> NDArray[np.uint64]:
     """One location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the code.
 
@@ -157,9 +157,8 @@ def bound_users(
         places: how a location and a category are coded.
         max_dwell: see `sorted_records`.
         top: chooses the location that holds most of the user's records or weight; among equal ones, by their hash.
-        last: whether nothing else needs the chunks, see `spill.take`.
     """
-    users, codes, values = join_records(chunks, places, last)
+    users, codes, values = join_records(chunks, places)
     if not len(users):
         return users
     bounded = users & ~places.mask
@@ -187,9 +186,7 @@ def _may_repeat(users: NDArray[np.uint64], bounded: NDArray[np.uint64], places: 
     return any_repeated(users[np.isin(users >> np.uint64(places.bits), equal)])
 
 
-def bound_slots(
-    chunks: Iterable[bytes], places: Places, records_per_user: int, last: bool = False
-) -> NDArray[np.uint64]:
+def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) -> NDArray[np.uint64]:
     """One record of each user in each of so many slots at most: uint64[rows], like the results of `bound_users`.
 
     In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
@@ -199,9 +196,8 @@ def bound_slots(
         chunks: of one group's records, from `split_by_user_group`, without weights.
         places: how a location and a slot are coded.
         records_per_user: at least 1.
-        last: whether nothing else needs the chunks, see `spill.take`.
     """
-    users, codes, _ = join_records(chunks, places, last)
+    users, codes, _ = join_records(chunks, places)
     blocks = [
         _slots_of_users(records, places, records_per_user)
         for records in sorted_records(users, codes, None, places, None)
@@ -237,9 +233,9 @@ def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) ->
 def _drawn(records: UserRecords) -> NDArray[np.int64]:
     """For each user the record at a keyed position among their records, in order of locations: int64[users]."""
     if records.weights is None:
-        return records.starts + records.uniform(records.counts)
+        return records.starts + keyed_below(records.users, records.counts)
     amounts = records.amounts()
-    position = amounts.before + records.uniform(amounts.totals)
+    position = amounts.before + keyed_below(records.users, amounts.totals)
     return amounts.rows[np.searchsorted(amounts.upto, position, side="right")]
 
 
@@ -250,4 +246,4 @@ def _most_frequent(records: UserRecords) -> NDArray[np.int64]:
     most = np.maximum.reduceat(held, np.searchsorted(amounts.user, np.arange(len(records.users))))
     alike = np.flatnonzero(held == most[amounts.user])
     ties = np.bincount(amounts.user[alike])
-    return np.asarray(amounts.rows[alike[np.cumsum(ties) - ties + records.uniform(ties)]])
+    return np.asarray(amounts.rows[alike[np.cumsum(ties) - ties + keyed_below(records.users, ties)]])

@@ -51,7 +51,7 @@ class ValueEncoding:
         for part in parts:
             rows = 0
             for batch in read_batches(part, columns, count_other_days):
-                yield f"{part.file.name or part.path}:{part.stream}{part.first}:{rows}", batch
+                yield f"{part.file.name or part.file.path}:{part.stream}{part.first}:{rows}", batch
                 rows += batch.num_rows
 
     def _elements(self, name: str, encoded: EncodedValues) -> Iterator[tuple[int, bytes]]:

@@ -22,7 +22,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
-from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_levels, upward_variances
+from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_counts, upward_variances
 
 _PLACES = 1009  # a prime: they are at all distances from the borders of coarse bins
 MAX_BITS = 20  # the tree holds every bin
@@ -160,7 +160,7 @@ def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, sca
     levels = [NoisyLevel(counts[None].astype(np.float64), noise.own_variance) for counts in reversed(noisy)]
     pairs = itertools.pairwise(reversed(noise.levels))
     parents = [np.arange(1 << finer) >> (finer - coarser) for finer, coarser in pairs]
-    (nodes,) = fit_levels(levels, parents)[0].counts
+    (nodes,) = fit_counts(levels, parents)[0]
     cumulative = np.append(0.0, np.cumsum(nodes))
     ascending = scipy.optimize.isotonic_regression(cumulative).x
     total = max(float(cumulative[-1]), 0.0)

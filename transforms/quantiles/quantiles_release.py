@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.sampled_release import BOUND, border_warnings, quantile_tables
+from sfumato.transforms.histogram.sampled_release import BOUND, CountMetadata, border_warnings, quantile_tables
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution, QuantilesPlan
 from sfumato.transforms.quantiles.quantiles_view import quantiles_view
 from sfumato.transforms.release.builder import build_release
-from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.release.metadata import release_manifest
 
 MECHANISMS = {
     "exponential": "exponential mechanism, by recursive splitting: each level draws the middle quantile of every part",
@@ -23,15 +23,6 @@ MECHANISMS = {
 _ADMISSION = "discrete Laplace noise on two counts of users, which admit the run"
 _COMPOSITION = "the users of one level's parts or bins are disjoint; the epsilons of levels and of the admission add up"
 _EMPTY = "There seem to be no users: no quantile is published."
-
-
-@dataclass(frozen=True)
-class QuantilesMetadata:
-    """What is known before the run: the release's identity, its plan, and the counted numbers."""
-
-    release: ReleaseMetadata
-    plan: QuantilesPlan
-    counted: NumberItems
 
 
 def mechanism_rounds(plan: QuantilesPlan, users: float) -> list[dict[str, Any]]:
@@ -51,9 +42,10 @@ def mechanism_rounds(plan: QuantilesPlan, users: float) -> list[dict[str, Any]]:
     ]
 
 
-def quantiles_files(result: PrivateDistribution, metadata: QuantilesMetadata) -> dict[str, bytes]:
+def quantiles_files(result: PrivateDistribution, metadata: CountMetadata[QuantilesPlan]) -> dict[str, bytes]:
     """The files of quantiles and ranges, by name; the manifest is the last. Tables of nobody have no rows."""
     plan, admission = metadata.plan, result.admission
+    assert isinstance(metadata.counted, NumberItems)
     rounds = mechanism_rounds(plan, result.users) if result.users > 1 else []
     content = {
         "privacy": {

@@ -67,6 +67,12 @@ class LevelEstimate:
     kurtosis: Array
 
 
+def fit_counts(levels: Sequence[NoisyLevel], parents: Sequence[NDArray[np.int64]]) -> list[Array]:
+    """Returns the counts of `fit_levels`, without their errors, which take most of its time."""
+    z, cumulants, _ = _upward(levels, parents)
+    return _downward(z, [variance for variance, _ in cumulants], parents)
+
+
 def fit_levels(levels: Sequence[NoisyLevel], parents: Sequence[NDArray[np.int64]]) -> list[LevelEstimate]:
     """Returns the best linear unbiased estimates of all levels, in time linear in the nodes.
 
@@ -74,6 +80,34 @@ def fit_levels(levels: Sequence[NoisyLevel], parents: Sequence[NDArray[np.int64]
         levels: from the finest to the coarsest. The finest has counts.
         parents: for each level but the coarsest, the index of each node's parent: int64[m].
     """
+    z, cumulants, own = _upward(levels, parents)
+    counts = _downward(z, [variance for variance, _ in cumulants], parents)
+    top = cumulants[-1]
+    found = [LevelEstimate(counts[-1], top[0], top[1] / top[0] ** 2)]
+    gain, outside = np.ones(top.shape[1]), np.zeros_like(top)  # g, and the cumulants of what is independent of z
+    for place in range(len(levels) - 2, -1, -1):
+        parent, above, noisy = parents[place], own[place + 1], levels[place + 1]
+        sums = _sums(cumulants[place], parent, len(gain))
+        r = cumulants[place][0] / sums[0][parent]
+        b = (gain * (1 - above))[parent]
+        siblings = np.maximum(sums[:, parent] - cumulants[place], 0)
+        noise = np.zeros(2) if noisy.counts is None else np.array([1, noisy.kurtosis * noisy.variance]) * noisy.variance
+        powers = np.array([[2], [4]])
+        new_outside = (
+            (r * (1 - b)) ** powers * siblings
+            + (r * (gain * above)[parent]) ** powers * noise[:, None]
+            + r**powers * outside[:, parent]
+        )
+        gain, outside = 1 - r + r * b, new_outside
+        total = gain**powers * cumulants[place] + outside
+        found.append(LevelEstimate(counts[place], total[0], total[1] / total[0] ** 2))
+    return found[::-1]
+
+
+def _upward(
+    levels: Sequence[NoisyLevel], parents: Sequence[NDArray[np.int64]]
+) -> tuple[list[Array], list[Array], list[Array]]:
+    """Returns each level's z, the second and fourth cumulants of its error, float64[2, m], and a."""
     finest = levels[0]
     assert finest.counts is not None
     size = finest.counts.shape[1]
@@ -94,26 +128,16 @@ def fit_levels(levels: Sequence[NoisyLevel], parents: Sequence[NDArray[np.int64]
         z.append(value)
         own.append(weight)
         cumulants.append(np.stack([second, fourth]))
-    top = cumulants[-1]
-    found = [LevelEstimate(z[-1], top[0], top[1] / top[0] ** 2)]
-    gain, outside = np.ones(top.shape[1]), np.zeros_like(top)  # g, and the cumulants of what is independent of z
-    for place in range(len(levels) - 2, -1, -1):
-        parent, above, noisy = parents[place], own[place + 1], levels[place + 1]
-        sums = _sums(cumulants[place], parent, len(gain))
-        r = cumulants[place][0] / sums[0][parent]
-        values = z[place] + r * (found[-1].counts - _sums(z[place], parent, len(gain)))[:, parent]
-        b = (gain * (1 - above))[parent]
-        siblings = np.maximum(sums[:, parent] - cumulants[place], 0)
-        noise = np.zeros(2) if noisy.counts is None else np.array([1, noisy.kurtosis * noisy.variance]) * noisy.variance
-        powers = np.array([[2], [4]])
-        new_outside = (
-            (r * (1 - b)) ** powers * siblings
-            + (r * (gain * above)[parent]) ** powers * noise[:, None]
-            + r**powers * outside[:, parent]
-        )
-        gain, outside = 1 - r + r * b, new_outside
-        total = gain**powers * cumulants[place] + outside
-        found.append(LevelEstimate(values, total[0], total[1] / total[0] ** 2))
+    return z, cumulants, own
+
+
+def _downward(z: Sequence[Array], variances: Sequence[Array], parents: Sequence[NDArray[np.int64]]) -> list[Array]:
+    """Returns each level's x from its z and U."""
+    found = [z[-1]]
+    for values, variance, parent in zip(z[-2::-1], variances[-2::-1], parents[::-1], strict=True):
+        number = found[-1].shape[1]
+        r = variance / np.bincount(parent, variance, number)[parent]
+        found.append(values + r * (found[-1] - _sums(values, parent, number))[:, parent])
     return found[::-1]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import scipy
 import shapely
 from numpy.typing import NDArray
 
@@ -27,15 +28,14 @@ from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 from sfumato.transforms.statistics.tree_least_squares import LevelEstimate, NoisyLevel, fit_levels
-from sfumato.transforms.zones.zone_estimates import (
-    laplace_kurtosis,
-    lattice_margins,
-    margins,
-)
 from sfumato.transforms.zones.zone_file import Zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels
 from sfumato.transforms.zones.zones_view import zones_view
 
+Array = NDArray[np.float64]
+_Z = float(scipy.special.ndtri(0.975))  # of a 95% interval
+_LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
+_LATTICE = 8  # sums of so many discrete Laplace variables have intervals of their own, which are exact
 _STDDEV = "standard deviation of the noise, after all levels were made to agree by least squares"
 _INTERVALS = "95%, for each zone by itself: of the noise alone, as the zone's users are what is estimated"
 _SUMS = (
@@ -56,19 +56,14 @@ class ZoneCounts:
     """
 
     levels: list[LevelEstimate]
-    low: list[NDArray[np.float64]]
-    high: list[NDArray[np.float64]]
+    low: list[Array]
+    high: list[Array]
     noisy_sums: int
     sampling_weight: float
 
 
 def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
-    """The estimates of all levels by constrained inference, see `tree_least_squares`.
-
-    Args:
-        state: after the last sub-query.
-        method: with the zones and the levels that were asked.
-    """
+    """The estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
     zones, last = method.zones, state.results[-1].spent
     live = last.shards - last.shards_lost
     sums = state.noise.tail_sums(1 if state.is_central else live)
@@ -96,17 +91,54 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
     return ZoneCounts(levels, low, high, sums, state.cohort.shards / live)
 
 
+def margins(variance: Array, kurtosis: Array) -> Array:
+    """Half the width of a 95% interval around an estimate: float64 of the input's shape.
+
+    Cornish and Fisher's quantile with the fourth cumulant; errors are symmetric.
+    """
+    return np.asarray((_Z + (_Z**3 - 3 * _Z) / 24 * kurtosis) * np.sqrt(variance))
+
+
+def laplace_kurtosis(epsilon: float) -> float:
+    """Excess kurtosis of a discrete Laplace variable: 3 for a small epsilon, more for a large one."""
+    decay = math.exp(-epsilon)
+    return (1 + 4 * decay + decay**2) / (2 * decay)
+
+
+def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Array]:
+    """How far 95% intervals of integer counts reach below and above them, where few Laplace variables were added up.
+
+    A symmetric interval of integers holds one discrete Laplace variable with 92.7% or 97.3% at epsilon 1. One that is
+    longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that
+    reaches further below.
+
+    Args:
+        epsilon: of each variable.
+        sums: int64[n], number of variables in the noise of each count.
+
+    Returns:
+        float64[n] each; NaN for more than 8 variables, where `margins` are as good.
+    """
+    below, above = np.full(len(sums), np.nan), np.full(len(sums), np.nan)
+    decay = math.exp(-epsilon)
+    reach = math.ceil(8 + 40 / epsilon)  # beyond it lies e^-40 of the mass
+    one = decay ** np.abs(np.arange(-reach, reach + 1)) * (1 - decay) / (1 + decay)
+    mass = one
+    for number in range(1, _LATTICE + 1):
+        chosen = sums == number
+        if chosen.any():
+            tail = np.cumsum(mass[::-1])[::-1][len(mass) // 2 :]  # P(Z >= 0), P(Z >= 1), ...
+            least = int(np.argmax(2 * tail[1:] <= 1 - _LEAST_LEVEL))  # of a symmetric interval
+            is_enough = least > 0 and tail[least] + tail[least + 1] <= 1 - _LEAST_LEVEL
+            below[chosen], above[chosen] = least, least - is_enough
+        mass = np.convolve(mass, one)
+    return below, above
+
+
 def zones_files(
     state: HeatmapState, parameters: HeatmapParameters, method: ZoneLevels, metadata: ReleaseMetadata
 ) -> dict[str, bytes]:
-    """The release's files by name, the manifest last.
-
-    Args:
-        state: after the last sub-query.
-        parameters: of the run.
-        method: of the parameters.
-        metadata: of the release.
-    """
+    """The release's files by name, the manifest last. state: after the last sub-query."""
     found = zone_counts(state, method)
     table = _table(found, method.zones, category_names(parameters, metadata))
     manifest = _manifest(state, parameters, method, metadata, found)

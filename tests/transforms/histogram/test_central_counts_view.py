@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.items import ItemColumns
-from sfumato.transforms.histogram.central_counts_release import CentralCountMetadata, central_files
+from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.noisy_histogram import noisy_levels
+from sfumato.transforms.histogram.sampled_release import CountMetadata
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -27,7 +28,7 @@ def test_headline_states_all_users_where_more_are_known(users: float, stddev: fl
     """A noisy count of all users that is below the counts of the items said `about 5,001 of 2,370 users`."""
     plan = CentralCountPlan(epsilon=1.0, delta=1e-6)
     parameters = {"column": "kind", "bound": {"max_items": 1, "max_records": 1}}
-    metadata = CentralCountMetadata(
+    metadata = CountMetadata(
         ReleaseMetadata("histogram", "monday", "2026-11-22T00:00:00", "test", True, parameters),
         plan,
         ColumnItems(ItemColumns("kind")),

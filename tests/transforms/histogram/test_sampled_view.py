@@ -21,7 +21,7 @@ from sfumato.transforms.histogram.histogram_tables import item_names
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
 from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.quantile_search import search_quantiles
-from sfumato.transforms.histogram.sampled_release import SampleMetadata, hierarchy_files, search_files, trie_files
+from sfumato.transforms.histogram.sampled_release import CountMetadata, hierarchy_files, search_files, trie_files
 from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
@@ -41,14 +41,16 @@ NUMBERS = NumberItems(ItemColumns("km"), -4.0, 28.0, 8)
 ADMITTED = NoisyUserCounts(users=20_000.0, unusable=3.0, epsilon=0.01, noise_stddev=50.0)
 
 
-def metadata(counted: Items, job: str = "histogram", rounds: int = 1, **parameters: Any) -> SampleMetadata:
+def metadata(counted: Items, job: str = "histogram", rounds: int = 1, **parameters: Any) -> CountMetadata[SamplePlan]:
     plan = SamplePlan(epsilon=1.0, delta=1e-6, rounds=rounds)
     bounds = {"counted": {"low": -4.0, "high": 28.0}} if isinstance(counted, NumberItems) else {}
     column = {} if isinstance(counted, CellItems) else {"column": counted.columns.column}
-    return SampleMetadata(replace(SAFE, job=job, parameters={**column, **bounds, **parameters}), plan, counted)
+    return CountMetadata(replace(SAFE, job=job, parameters={**column, **bounds, **parameters}), plan, counted)
 
 
-def drawn(codes: NDArray[np.uint64], level: int, made: SampleMetadata, texts: Sequence[str] | None = None) -> Histogram:
+def drawn(
+    codes: NDArray[np.uint64], level: int, made: CountMetadata[SamplePlan], texts: Sequence[str] | None = None
+) -> Histogram:
     """A round over users with these codes: a Poisson sample, and what passes the threshold."""
     sampling = made.plan.sampling
     taken = codes[np.random.default_rng(100 + level).random(len(codes)) < sampling.rate]
@@ -61,7 +63,9 @@ def drawn(codes: NDArray[np.uint64], level: int, made: SampleMetadata, texts: Se
     return Histogram(level, sampling, items[shown], sampled[shown].astype(np.int64), names)
 
 
-def trie_of(codes: NDArray[np.uint64], prefixes: Prefixes, levels: Sequence[int], made: SampleMetadata) -> Trie:
+def trie_of(
+    codes: NDArray[np.uint64], prefixes: Prefixes, levels: Sequence[int], made: CountMetadata[SamplePlan]
+) -> Trie:
     histograms = [drawn(prefixes.cut(codes, None, level, b"")[0], level, made) for level in levels]
     return replace(grow_trie(histograms, prefixes), admission=ADMITTED)
 

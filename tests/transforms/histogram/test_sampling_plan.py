@@ -11,7 +11,7 @@ from scipy import stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import delta
-from sfumato.transforms.histogram.sampling_plan import ContactPlan, refuse_fixed_size
+from sfumato.transforms.histogram.sampling_plan import ContactPlan, SamplePlan
 from tests.transforms.histogram.oracle import hockey_stick
 
 
@@ -68,12 +68,10 @@ def test_asking_each_user_independently_is_the_poisson_sample(population: int) -
 
 
 def test_a_fixed_size_is_refused() -> None:
-    with pytest.raises(
-        RequestError, match=r"contact: a sample of 500 users of fixed size is not private.*sampling rate \(here 0\.2\)"
-    ):
-        refuse_fixed_size(500, 0.2)
+    with pytest.raises(RequestError, match="contact: a sample of 500 users of fixed size is not private"):
+        SamplePlan(population=500, contact="fixed")
     with pytest.raises(RequestError, match="the threshold dropped"):
-        refuse_fixed_size()
+        SamplePlan(contact="fixed")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,6 @@ def test_a_prefix_without_its_parent_is_dropped_and_all_below_it() -> None:
     trie = grow_trie([top, middle, bottom], NumberPrefixes(4, 3))
     assert [one.items.tolist() for one in trie.levels] == [[0, 2], [1, 8, 9], [4, 6, 35]]
     assert [rows.tolist() for rows in trie.parents] == [[0, 1, 1], [0, 0, 1]]
-    assert trie.published == 8
     assert trie.cut is None
     assert trie.users == 40
     best = grow_trie([top, middle, bottom], NumberPrefixes(4, 3), top=2)
@@ -84,7 +83,7 @@ def test_nothing_published_anywhere() -> None:
     trie = grow_trie([numbers(1, []), numbers(2, [3])], NumberPrefixes(4, 2))
     assert [len(one) for one in trie.levels] == [0, 0]
     empty = Histogram(1, SAMPLING, np.empty(0, np.uint64), np.empty(0, np.int64))
-    assert grow_trie([empty, texts(2, ["ab"])], TextPrefixes(2)).published == 0
+    assert grow_trie([empty, texts(2, ["ab"])], TextPrefixes(2)).deepest is None
 
 
 def test_levels_are_spread_up_to_the_depth() -> None:

@@ -176,11 +176,11 @@ def test_bounding_needs_no_more_memory_a_record_than_is_planned(kind: str, users
             chunks.append(spill.store(*(column.data for column in columns)))
             del columns
         if kind == "all":
-            _ = bound_distributions(chunks, places, 1000, last=True)
+            _ = bound_distributions(chunks, places, 1000)
         elif kind == "slots":
-            _ = bound_slots(chunks, places, 2, last=True)
+            _ = bound_slots(chunks, places, 2)
         else:
-            _ = bound_users(chunks, places, 1.0 if kind == "dwell" else None, kind == "top", last=True)
+            _ = bound_users(chunks, places, 1.0 if kind == "dwell" else None, kind == "top")
         assert tracemalloc.get_traced_memory()[1] <= ROW_BYTES * rows
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_levels
-from sfumato.transforms.zones.zone_estimates import laplace_kurtosis, lattice_margins, margins
+from sfumato.transforms.zones.zones_release import laplace_kurtosis, lattice_margins, margins
 
 
 def discrete_laplace(rng: np.random.Generator, epsilon: float, shape: tuple[int, ...]) -> NDArray[np.int64]:
