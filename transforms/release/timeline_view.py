@@ -35,7 +35,6 @@ from sfumato.schemas.views import (
     NightMap,
     PageView,
     Section,
-    SpendingRow,
     Table,
     TimelineBody,
 )
@@ -116,7 +115,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         body=TimelineBody(
             map_format=MAP_FORMAT,
             nights=list(map(_night, nights)),
-            spending=[SpendingRow(**asdict(one)) for one in spending],
+            spending=list(spending),
         ),
     )
 
