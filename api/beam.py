@@ -29,8 +29,7 @@ import apache_beam as beam
 
 from sfumato.pipelines.runner_settings import check_runner, check_running_mode
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.items import CATEGORIES, NUMBERS, ItemColumns
-from sfumato.schemas.locations import Auxiliary, Columns, LocationColumns
+from sfumato.schemas.locations import CATEGORIES, NUMBERS, Auxiliary, Columns, ItemColumns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region

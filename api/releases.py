@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from sfumato.notebook import Widget, make_widget, picture_bundle
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE, ZONES_FILE
-from sfumato.transforms.export.export_file import export_release
 from sfumato.transforms.export.export_source import ExportSource
+from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.export.map_dataset import map_dataset, map_frame
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model

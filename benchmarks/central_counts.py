@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.hotspots import REGION
-from sfumato.schemas.items import ItemColumns
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.bounded_items import Everybody, ItemBound, count_items
 from sfumato.transforms.histogram.central_plan import CentralCountPlan

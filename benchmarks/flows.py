@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thresholded, uniform_grid
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows

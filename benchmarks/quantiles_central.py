@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.baselines.quantile_mechanisms import greedy_ranks, opendp_quantiles, slice_quantiles, tree_of
 from sfumato.schemas.charts import Quantile
-from sfumato.schemas.items import NUMBERS, ItemColumns
+from sfumato.schemas.locations import NUMBERS, ItemColumns
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.item_encoding import NumberItems

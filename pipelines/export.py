@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from sfumato.schemas.requests.export_request import ExportRequest
-from sfumato.transforms.export.export_file import export_release
+from sfumato.schemas.requests.release_readers import ExportRequest
+from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.release.published_release import open_release
 
 

@@ -12,10 +12,9 @@ from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.pipelines.requested_flows import RequestedFlows, requested_flows
 from sfumato.schemas.ledger import Cost
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.flows_request import FlowsRequest
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows

@@ -70,8 +70,8 @@ from sfumato.transforms.privacy.ledger.ledger import check_disclosure
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
+from sfumato.transforms.release.notices import refusal_files
 from sfumato.transforms.release.publishing import CommitRelease, is_published, with_charge
-from sfumato.transforms.release.refusal import refusal_files
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE
-from sfumato.schemas.requests.commands import PageRequest
+from sfumato.schemas.requests.release_readers import PageRequest
 from sfumato.schemas.views import PageView
 from sfumato.transforms.flows.flow_view import flows_view
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
@@ -17,8 +17,8 @@ from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.quantiles.quantiles_view import quantiles_view
 from sfumato.transforms.ranges.ranges_view import ranges_view
+from sfumato.transforms.release.builder import page_files
 from sfumato.transforms.release.published_release import Release, open_release
-from sfumato.transforms.report.pages import page_files
 from sfumato.transforms.zones.zones_view import zones_view
 
 View = Callable[[Mapping[str, bytes]], PageView]

@@ -33,8 +33,8 @@ from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amo
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import REMOVAL_FORMAT
+from sfumato.schemas.requests.commands import RefreshRequest
 from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
-from sfumato.schemas.requests.refresh_days import RefreshRequest
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest

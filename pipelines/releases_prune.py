@@ -17,7 +17,7 @@ from sfumato.transforms.release.catalog import (
     RELEASES,
     disagreement,
     is_pruned,
-    published_releases,
+    read_folders,
     remaining_files,
 )
 from sfumato.transforms.release.published_release import Release
@@ -28,7 +28,7 @@ from sfumato.transforms.storage import matching
 
 def run(request: PruneRequest) -> int:
     """Runs the command. Raises RequestError, NotReadyError, or LedgerError if a release and the ledger disagree."""
-    releases = published_releases(request.timeline)
+    releases = read_folders(request.timeline).releases
     if not releases:
         raise RequestError(f"timeline: there is no release in {FileSystems.join(request.timeline, RELEASES)}")
     history = read_history(request.ledger, with_limits=False)  # after the releases, so that it has all their charges

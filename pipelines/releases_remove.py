@@ -20,14 +20,14 @@ from sfumato.transforms.release.catalog import (
     disagreement,
     night_of,
     published_dates,
-    published_releases,
+    read_folders,
     remaining_files,
 )
+from sfumato.transforms.release.notices import removal_files, removed_release
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.publishing import ledger_metadata
 from sfumato.transforms.release.release_folder import format_at, manifest_at, remove_files
 from sfumato.transforms.release.release_index import MAPS, remove_index, update_timeline
-from sfumato.transforms.release.removal import Notice, removal_files
 from sfumato.transforms.storage import matching
 
 
@@ -35,11 +35,11 @@ def run(request: RemoveRequest) -> int:
     """Runs the command. Raises RequestError, NotReadyError, or LedgerError if the release disagrees with the ledger."""
     day, folder, is_lost = _place(request)
     try:
-        notice = Notice.parse(manifest_at(folder))
+        notice = removed_release(manifest_at(folder))
     except OSError as error:
         raise RequestError(f"release: {folder} cannot be read ({error})") from None
     release = None if notice else Release(folder, {}, "") if is_lost else open_release(folder)
-    release_id = notice.release_id if notice else str(release and release.manifest.get("release_id"))
+    release_id = notice or str(release and release.manifest.get("release_id"))
     if is_lost:
         release_id = request.release
     history = read_history(request.ledger, with_limits=False)  # after the release, so that it has the charge
@@ -59,7 +59,7 @@ def run(request: RemoveRequest) -> int:
         # The manifest first: a page that is not the published one would look damaged beside the release's manifest.
         for name, content in removal_files(reservation, ledger_metadata(reservation)).items():
             write_file(FileSystems.join(folder, name), content)
-    later = {} if request.timeline is None else published_releases(request.timeline)
+    later = {} if request.timeline is None else read_folders(request.timeline).releases
     if request.timeline is not None and not request.dry_run:
         update_timeline(request.timeline, request.ledger) if later else remove_index(request.timeline)
     done = "would be taken down; nothing was removed" if request.dry_run else "taken down"
@@ -101,9 +101,9 @@ def _place(request: RemoveRequest) -> tuple[str | None, str, bool]:
     for day in published_dates(request.timeline):
         folder = FileSystems.join(request.timeline, RELEASES, day)
         manifest = manifest_at(folder)
-        found = Notice.parse(manifest)
+        found = removed_release(manifest)
         try:
-            release_id = found.release_id if found else str(open_release(folder).manifest["release_id"])
+            release_id = found or str(open_release(folder).manifest["release_id"])
         except (RequestError, KeyError):
             continue
         places.setdefault(release_id, []).append((day, folder))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sfumato.schemas.items import CATEGORIES, NUMBERS, PREFIXES, ItemColumns
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import CATEGORIES, NUMBERS, PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.sampled_counts import (
     CELL_DEPTH,

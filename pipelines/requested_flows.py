@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Locator, Region
 from sfumato.schemas.requests.flows_request import MAX_GAP, MIN_DISTANCE, FlowsRequest
-from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH
 from sfumato.transforms.flows.user_trips import RecordItems, TripItems, TripRule

@@ -70,7 +70,7 @@ JOBS = {
     ),
     "zones --release": Job(
         "estimate the users of zones from a published heatmap; nothing is charged",
-        "schemas.requests.release_zones_request:ReleaseZonesRequest",
+        "schemas.requests.release_readers:ReleaseZonesRequest",
         "pipelines.zones_of_release:run",
     ),
     "histogram": Job(
@@ -122,23 +122,23 @@ JOBS = {
     ),
     "changes": Job(
         "find where two published heatmaps differ, with a stated false discovery rate",
-        "schemas.requests.changes_request:ChangesRequest",
+        "schemas.requests.release_readers:ChangesRequest",
         "pipelines.changes:run",
     ),
     "refresh": Job(
         "publish the release of a day, once, as a configuration file says: for every night",
-        "schemas.requests.refresh_days:RefreshRequest",
+        "schemas.requests.commands:RefreshRequest",
         "pipelines.refresh:run",
         beam_arguments=True,
     ),
     "page": Job(
         "make a release's page again from its files",
-        "schemas.requests.commands:PageRequest",
+        "schemas.requests.release_readers:PageRequest",
         "pipelines.page:run",
     ),
     "export": Job(
         "write a published release as a file of a GIS, a notebook or a web map",
-        "schemas.requests.export_request:ExportRequest",
+        "schemas.requests.release_readers:ExportRequest",
         "pipelines.export:run",
     ),
     "releases prune": Job(

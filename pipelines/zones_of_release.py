@@ -6,7 +6,7 @@ import os
 import sys
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.release_zones_request import ReleaseZonesRequest
+from sfumato.schemas.requests.release_readers import ReleaseZonesRequest
 from sfumato.transforms.files import is_remote, write_file
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.zones.release_zones import SUFFIXES, check_heatmap, table_bytes, zones_of_release

@@ -214,9 +214,9 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     Args:
         manifest: of a release. A missing entry guarantees nothing.
     """
-    privacy = _entry(manifest, "privacy")
+    privacy = entry_of(manifest, "privacy")
     epsilon, delta = privacy.get("epsilon"), privacy.get("delta") or 0.0
-    bits = _entry(privacy, "meter").get("bits_per_client", 1)
+    bits = entry_of(privacy, "meter").get("bits_per_client", 1)
     sent = "one bit" if bits == 1 else f"{bits} bits"
     if not isinstance(epsilon, int | float) or not isinstance(delta, int | float):
         of = "values" if "second" in manifest else "value"
@@ -225,20 +225,20 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     factor = f"e^ε = {math.exp(epsilon):.3g}" if epsilon < 100 else "e^ε"
     besides = f", plus δ = {delta:g}" if delta else ""
     promise = f"{change} one user changes the probability of any result by a factor of at most {factor}{besides}."
-    if _entry(privacy, "randomness").get("safe") is not True:
+    if entry_of(privacy, "randomness").get("safe") is not True:
         unsafe = "Protects nobody: the key came from a seed that anybody can guess."
         return f"{unsafe} Under a secret key, at ε = {epsilon:g}, {promise}"
-    if _entry(privacy, "participation").get("protected") is False:
+    if entry_of(privacy, "participation").get("protected") is False:
         condition = "Who takes part is not protected, as in the paper."
     elif privacy.get("trust") == Trust.LOCAL:
-        local = _entry(privacy, "collector").get("epsilon", epsilon)
+        local = entry_of(privacy, "collector").get("epsilon", epsilon)
         condition = f"Each user sent {sent} after randomised response: the collector learns at most ε = {local:g}."
     else:
         condition = "The operator of the job saw the raw logs; the guarantee covers this release alone."
     return f"At ε = {epsilon:g}, {promise} {condition}"
 
 
-def _entry(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def entry_of(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The entry of a manifest that is a mapping; empty where it is missing."""
     found = entries.get(name)
     return found if isinstance(found, Mapping) else {}

@@ -32,6 +32,24 @@ MAX_CATEGORIES = 16
 TIME_TYPE = pa.timestamp("us", "UTC")  # of times that a file holds as text
 _BOOLEAN = ("false", "true")
 
+# Kinds of columns that a job accepts, in the order of _KINDS.
+CATEGORIES = ("text", "integers", "booleans", "dates")
+PREFIXES = ("text", "integers", "dates")
+NUMBERS = ("integers", "floating-point numbers")
+
+_KINDS = (
+    ("text", lambda kind: pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)),
+    ("integers", lambda kind: pt.is_integer(kind) and not pt.is_uint64(kind)),
+    ("booleans", pt.is_boolean),
+    ("dates", pt.is_date),
+    ("floating-point numbers", pt.is_floating),
+)
+_ADVICE = {
+    CATEGORIES: "categories; for the distribution of a number use `sfumato quantiles`, for others convert to text",
+    PREFIXES: "text, integers or dates, whose characters or digits are a prefix code; convert it to text",
+    NUMBERS: "integers or floating-point numbers; convert it",
+}
+
 
 class Columns(Protocol):
     """The columns that a job reads."""
@@ -289,3 +307,86 @@ def holds_text(kind: pa.DataType) -> bool:
         or pt.is_binary_view(kind)
         or pt.is_fixed_size_binary(kind)
     )
+
+
+@dataclass(frozen=True)
+class ItemColumns:
+    """The column of items of a log, and its column of user ids. kinds: that the column of items may hold."""
+
+    column: str
+    user_id: str = "user_id"
+    kinds: tuple[str, ...] = CATEGORIES
+
+    def __post_init__(self) -> None:
+        if self.column == self.user_id:
+            raise RequestError(f"column: {self.column!r} is the column of user ids; publishing it would name users")
+
+    def names(self) -> list[str]:
+        return [self.user_id, self.column]
+
+    def text_types(self) -> dict[str, pa.DataType]:
+        return {self.column: pa.float64() if self.kinds == NUMBERS else pa.string(), self.user_id: pa.string()}
+
+    def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
+        check_user_id(schema, self.user_id, path)
+        return {self.column: column_kind(schema, self.column, "column", self.kinds, path)}
+
+
+def column_kind(schema: pa.Schema, name: str, option: str, kinds: tuple[str, ...], path: str) -> str:
+    """The kind of a column, one of `kinds`. Raises RequestError if it is missing or of another kind."""
+    held = field_type(schema, name, option, path)
+    kind = next((name for name, test in _KINDS if test(held)), None)
+    if kind not in kinds:
+        raise RequestError(f"{path}: column {name!r} holds {held}, and must hold {_ADVICE[kinds]}")
+    return kind
+
+
+@dataclass(frozen=True)
+class TripColumns:
+    """Names of the columns of a log of trips.
+
+    Attributes:
+        origin, destination: columns of longitude and latitude in degrees, WGS 84.
+        user_id: integers, strings or bytes.
+
+    Raises:
+        RequestError: a column has two roles.
+    """
+
+    origin: tuple[str, str]
+    destination: tuple[str, str]
+    user_id: str = "user_id"
+
+    def __post_init__(self) -> None:
+        names = self.names()
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise RequestError(
+                f"origin, destination: {twice[0]!r} has two roles; name four columns and that of user ids"
+            )
+
+    def names(self) -> list[str]:
+        """The columns to read."""
+        return [self.user_id, *self.origin, *self.destination]
+
+    @property
+    def ends(self) -> tuple[LocationColumns, LocationColumns]:
+        """The two places of a row as columns of locations."""
+        begin, end = self.origin, self.destination
+        return LocationColumns(self.user_id, begin[1], begin[0]), LocationColumns(self.user_id, end[1], end[0])
+
+    def text_types(self) -> dict[str, pa.DataType]:
+        """See Columns.text_types."""
+        return {**dict.fromkeys((*self.origin, *self.destination), pa.float64()), self.user_id: pa.string()}
+
+    def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
+        """See Columns.check."""
+        check_user_id(schema, self.user_id, path)
+        for option in ("origin", "destination"):
+            for name in getattr(self, option):
+                held = field_type(schema, name, option, path)
+                if not (pt.is_floating(held) or pt.is_integer(held)):
+                    raise RequestError(
+                        f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {held}; set "
+                        f"--{option} LON,LAT"
+                    )
+        return {}

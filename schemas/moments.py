@@ -12,9 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.items import CATEGORIES, NUMBERS, column_kind
-from sfumato.schemas.locations import check_degrees, check_user_id
-from sfumato.schemas.release import CELLS_SCHEMA, INDEX_FIELDS, zones_schema
+from sfumato.schemas.locations import CATEGORIES, NUMBERS, check_degrees, check_user_id, column_kind
+from sfumato.schemas.release import CELLS_SCHEMA, INDEX_FIELDS, described, zones_schema
 
 MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
@@ -232,31 +231,24 @@ class BitMeans:
 
 MOMENTS_SCHEMA = pa.schema(
     [
-        pa.field("group", pa.string(), False, {"description": f"{EVERYBODY!r}, a public group, or {OTHER!r}"}),
+        described("group", f"{EVERYBODY!r}, a public group, or {OTHER!r}", pa.string()),
         pa.field("statistic", pa.string(), False),
         pa.field("value", pa.float64(), False),
-        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the estimator"}),
-        pa.field("low", pa.float64(), False, {"description": "lower end of a 95% interval"}),
-        pa.field("high", pa.float64(), False, {"description": "upper end of a 95% interval"}),
-        pa.field("clients", pa.float64(), False, {"description": "clients who reported; estimated for groups"}),
+        described("stddev", "standard deviation of the estimator"),
+        described("low", "lower end of a 95% interval"),
+        described("high", "upper end of a 95% interval"),
+        described("clients", "clients who reported; estimated for groups"),
     ]
 )
 BITS_SCHEMA = pa.schema(
     [
-        pa.field(
-            "quantity", pa.string(), False, {"description": "value, square, power:K, log2, or of a second column"}
-        ),
-        pa.field("weight", pa.float64(), False, {"description": "amount of a set bit, negative for negative values"}),
-        pa.field("mean", pa.float64(), False, {"description": "share of clients with the bit set; may leave 0..1"}),
-        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of mean"}),
-        pa.field("reports", pa.float64(), False, {"description": "clients who reported the bit"}),
-        pa.field(
-            "squashed",
-            pa.bool_(),
-            False,
-            {"description": "probably unused: the probability that it is used is below half"},
-        ),
-        pa.field("read_probability", pa.float64(), False, {"description": "probability that a client's bit was read"}),
+        described("quantity", "value, square, power:K, log2, or of a second column", pa.string()),
+        described("weight", "amount of a set bit, negative for negative values"),
+        described("mean", "share of clients with the bit set; may leave 0..1"),
+        described("stddev", "standard deviation of mean"),
+        described("reports", "clients who reported the bit"),
+        described("squashed", "probably unused: the probability that it is used is below half", pa.bool_()),
+        described("read_probability", "probability that a client's bit was read"),
     ]
 )
 
@@ -284,22 +276,18 @@ def _of_statistics(statistics: Sequence[str]) -> list[pa.Field]:
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
     mine = [field.with_name(f"{statistic}_{field.name}") for statistic in statistics for field in numbers]
     shrinkage = [
-        pa.field(
-            f"{statistics[0]}_shrunk", pa.float64(), False, {"description": "after shrinkage towards everybody's value"}
-        ),
+        described(f"{statistics[0]}_shrunk", "after shrinkage towards everybody's value"),
         pa.field(f"{statistics[0]}_shrunk_stddev", pa.float64(), False),
-        pa.field(
+        described(
             f"{statistics[0]}_differs",
+            "1 above everybody's, -1 below, 0 unknown; simultaneous for all cells, at 95%",
             pa.int8(),
-            False,
-            {"description": "1 above everybody's, -1 below, 0 unknown; simultaneous for all cells, at 95%"},
         ),
         *(
-            pa.field(
+            described(
                 f"{statistics[0]}_simultaneous_{end}",
-                pa.float64(),
-                True,
-                {"description": f"{side} end of an interval that holds for all cells at once, at 95%; null for a sum"},
+                f"{side} end of an interval that holds for all cells at once, at 95%; null for a sum",
+                null=True,
             )
             for end, side in (("low", "lower"), ("high", "upper"))
         ),

@@ -32,8 +32,8 @@ from sfumato.schemas.requests.request_base import (
     did_you_mean,
     option,
 )
-from sfumato.schemas.requests.time_zones import UTC, check_time_zone
 from sfumato.schemas.rotation import MAX_COHORTS
+from sfumato.schemas.slots import UTC, check_time_zone
 
 MAX_LATE_DAYS = 60
 

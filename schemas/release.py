@@ -86,11 +86,18 @@ CHANGES_PICTURE = "changes.png"
 CHANGES_FILES = frozenset({CHANGES_FILE, CHANGES_PICTURE, BASEMAP_FILE, PAGE_FILE, MANIFEST_FILE})
 CHANGES_FORMAT = "sfumato-changes/1"
 
+_NUMBER = pa.float64()
 _GEO: dict[str, Any] = {
     "version": "1.1.0",
     "primary_column": "geometry",
     "columns": {"geometry": {"encoding": "WKB", "geometry_types": ["Polygon", "MultiPolygon"]}},
 }
+
+
+def described(name: str, text: str, kind: pa.DataType = _NUMBER, *, null: bool = False) -> pa.Field:
+    """A column of a published table with the text that its schema states; of numbers, and without nulls, by default."""
+    return pa.field(name, kind, null, {"description": text})
+
 
 _STDDEV = (
     "standard deviation of count: with the estimator bayes the posterior standard deviation, given all noisy counts, "
@@ -103,22 +110,21 @@ _COUNT = f"estimated users of the cohort, or user-slots with --records_per_user;
 # divided by 4^depth.
 _OF_INDEX = "{} that holds the centre, of the resolution whose cells are about as large as those of this depth"
 INDEX_FIELDS = tuple(
-    pa.field(name, pa.string(), False, {"description": _OF_INDEX.format(text)})
-    for name, text in (("h3", "H3 cell"), ("quadkey", "Bing tile"))
+    described(name, _OF_INDEX.format(text), pa.string()) for name, text in (("h3", "H3 cell"), ("quadkey", "Bing tile"))
 )
 CELLS_SCHEMA = pa.schema(
     [
-        pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
-        pa.field("depth", pa.int8(), False, {"description": "level of the node, 0 for the region"}),
+        described("cell_id", "r and one digit 0..3 a level of the quadtree", pa.string()),
+        described("depth", "level of the node, 0 for the region", pa.int8()),
         pa.field("west", pa.float64(), False, {"unit": "degrees"}),
         pa.field("south", pa.float64(), False, {"unit": "degrees"}),
         pa.field("east", pa.float64(), False, {"unit": "degrees"}),
         pa.field("north", pa.float64(), False, {"unit": "degrees"}),
-        pa.field("count", pa.float64(), False, {"description": _COUNT}),
-        pa.field("stddev", pa.float64(), False, {"description": _STDDEV}),
+        described("count", _COUNT),
+        described("stddev", _STDDEV),
         pa.field("density", pa.float64(), True, {"unit": "users per square kilometre, null if the area is 0"}),
         *INDEX_FIELDS,
-        pa.field("geometry", pa.binary(), False, {"description": "WKB, the node without its descendants"}),
+        described("geometry", "WKB, the node without its descendants", pa.binary()),
     ],
     metadata={"geo": json.dumps(_GEO)},
 )
@@ -129,9 +135,9 @@ _WITHOUT_SHRINKAGE = (
     f"sub-query's counts; {NEGATIVE}"
 )
 _UNBIASED = (
-    pa.field("users_unbiased", pa.float64(), False, {"description": _WITHOUT_SHRINKAGE}),
-    pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the cell's users"}),
-    pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the cell's users"}),
+    described("users_unbiased", _WITHOUT_SHRINKAGE),
+    described("users_low", "lower end of a 95% interval of the cell's users"),
+    described("users_high", "upper end of a 95% interval of the cell's users"),
 )
 _MEASURED = (
     "variance of the measurements of the node and of its descendants, before they are reconciled with its parent; for "
@@ -140,22 +146,20 @@ _MEASURED = (
 # For `Release.total`: one row a node of the full quadtree over the cells, level by level.
 TOTALS_SCHEMA = pa.schema(
     [
-        pa.field("node", pa.uint64(), False, {"description": "a leading 1 bit, then two bits a level"}),
-        pa.field("cell", pa.int64(), False, {"description": "the leaf's row in cells.parquet; -1 for inner nodes"}),
-        pa.field(
-            "users", pa.float64(), False, {"description": f"users without shrinkage, see users_unbiased; {NEGATIVE}"}
-        ),
-        pa.field("variance", pa.float64(), False, {"description": _MEASURED}),
+        described("node", "a leading 1 bit, then two bits a level", pa.uint64()),
+        described("cell", "the leaf's row in cells.parquet; -1 for inner nodes", pa.int64()),
+        described("users", f"users without shrinkage, see users_unbiased; {NEGATIVE}"),
+        described("variance", _MEASURED),
     ]
 )
 
 
 ANSWERS_SCHEMA = pa.schema(
     [
-        pa.field("sub_query", pa.int16(), False, {"description": "its index in the manifest's sub_queries"}),
-        pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
-        pa.field("users", pa.float64(), False, {"description": f"noisy users by this sub-query alone; {NEGATIVE}"}),
-        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise, in users"}),
+        described("sub_query", "its index in the manifest's sub_queries", pa.int16()),
+        described("cell_id", "r and one digit 0..3 a level of the quadtree", pa.string()),
+        described("users", f"noisy users by this sub-query alone; {NEGATIVE}"),
+        described("stddev", "standard deviation of the noise, in users"),
     ]
 )
 
@@ -167,65 +171,42 @@ _SLOT_STDDEV = (
 SLOTS_SCHEMA = pa.schema(
     [
         *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
-        pa.field("slot", pa.int16(), False, {"description": "its index in the manifest's slots.names, from 0"}),
-        pa.field("slot_name", pa.dictionary(pa.int16(), pa.string()), False, {"description": "such as 08-09 h"}),
-        pa.field(
-            "users",
-            pa.float64(),
-            False,
-            {"description": "estimated users with a counted record in the cell and slot; add up to the map's count"},
+        described("slot", "its index in the manifest's slots.names, from 0", pa.int16()),
+        described("slot_name", "such as 08-09 h", pa.dictionary(pa.int16(), pa.string())),
+        described("users", "estimated users with a counted record in the cell and slot; add up to the map's count"),
+        described("stddev", _SLOT_STDDEV),
+        described(
+            "expected", "users to expect in such a slot, by the profiles of all cells: the pattern without chance"
         ),
-        pa.field("stddev", pa.float64(), False, {"description": _SLOT_STDDEV}),
-        pa.field(
-            "expected",
-            pa.float64(),
-            False,
-            {"description": "users to expect in such a slot, by the profiles of all cells: the pattern without chance"},
-        ),
-        pa.field("users_unbiased", pa.float64(), False, {"description": f"users with the noise alone; {NEGATIVE}"}),
-        pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the users"}),
-        pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the users"}),
+        described("users_unbiased", f"users with the noise alone; {NEGATIVE}"),
+        described("users_low", "lower end of a 95% interval of the users"),
+        described("users_high", "upper end of a 95% interval of the users"),
     ]
 )
 
 
 def changes_schema() -> pa.Schema:
     """The table of changes between two heatmaps: one row for each node of the quadtree that both know."""
-
-    def field(name: str, kind: pa.DataType, text: str, null: bool = False) -> pa.Field:
-        return pa.field(name, kind, null, {"description": text})
-
-    number = pa.float64()
     return pa.schema(
         [
-            field("cell_id", pa.string(), "r and one digit 0..3 a level of the quadtree"),
-            field("depth", pa.int8(), "level of the node, 0 for the whole region"),
-            *(pa.field(name, number, False, {"unit": "degrees"}) for name in ("west", "south", "east", "north")),
-            field("leaf", pa.bool_(), "the finest cell that both maps know; otherwise a merged region"),
-            field("before", number, f"unbiased users of the first map, scaled if shares are compared; {NEGATIVE}"),
-            field("after", number, f"unbiased users of the second map; {NEGATIVE}"),
-            field("difference", number, "after - before, in users"),
-            field("stddev", number, "standard deviation of the difference if nothing changed: noise and sampling"),
-            field("low", number, "lower end of the difference's 95% interval, for each row by itself"),
-            field("high", number, "upper end of the difference's 95% interval, for each row by itself"),
-            field("changed", pa.bool_(), "q_value is at most the stated false discovery rate"),
-            field("shown", pa.bool_(), "of changed rows that lie within each other the most significant"),
-            field("p_value", number, "two-sided; null where nearly nobody is in either map: not tested", True),
-            field("q_value", number, "least false discovery rate at which it is changed; null if not tested", True),
-            field(
-                "changed_low",
-                number,
-                "lower end of an interval that allows for the selection; or null",
-                True,
-            ),
-            field(
-                "changed_high",
-                number,
-                "upper end of an interval that allows for the selection; or null",
-                True,
-            ),
+            described("cell_id", "r and one digit 0..3 a level of the quadtree", pa.string()),
+            described("depth", "level of the node, 0 for the whole region", pa.int8()),
+            *(pa.field(name, _NUMBER, False, {"unit": "degrees"}) for name in ("west", "south", "east", "north")),
+            described("leaf", "the finest cell that both maps know; otherwise a merged region", pa.bool_()),
+            described("before", f"unbiased users of the first map, scaled if shares are compared; {NEGATIVE}"),
+            described("after", f"unbiased users of the second map; {NEGATIVE}"),
+            described("difference", "after - before, in users"),
+            described("stddev", "standard deviation of the difference if nothing changed: noise and sampling"),
+            described("low", "lower end of the difference's 95% interval, for each row by itself"),
+            described("high", "upper end of the difference's 95% interval, for each row by itself"),
+            described("changed", "q_value is at most the stated false discovery rate", pa.bool_()),
+            described("shown", "of changed rows that lie within each other the most significant", pa.bool_()),
+            described("p_value", "two-sided; null where nearly nobody is in either map: not tested", null=True),
+            described("q_value", "least false discovery rate at which it is changed; null if not tested", null=True),
+            described("changed_low", "lower end of an interval that allows for the selection; or null", null=True),
+            described("changed_high", "upper end of an interval that allows for the selection; or null", null=True),
             *INDEX_FIELDS,
-            field("geometry", pa.binary(), "WKB, the node's rectangle"),
+            described("geometry", "WKB, the node's rectangle", pa.binary()),
         ],
         metadata={"geo": json.dumps(_GEO)},
     )
@@ -266,10 +247,10 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
         )
         for column, text in zip(rate_columns(name, rates), texts, strict=True):
             nullable = not column.startswith(("rate_low", "rate_high"))
-            fields.append(pa.field(column, pa.float64(), nullable, {"description": text}))
+            fields.append(described(column, text, null=nullable))
     for name in categories:
         text = f"users in category {name} with the noise of the sub-query that counted them; {NEGATIVE}"
-        fields.append(pa.field(f"count_{name}", pa.float64(), False, {"description": text}))
+        fields.append(described(f"count_{name}", text))
     return fields
 
 
@@ -280,24 +261,24 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
         categories: names; none without auxiliary data.
         rates: names of the categories with published rates, see `rate_columns`.
     """
-
-    def field(name: str, kind: pa.DataType, text: str, null: bool = False) -> pa.Field:
-        return pa.field(name, kind, null, {"description": text})
-
-    number = pa.float64()
     return pa.schema(
         [
-            field("zone", pa.string(), "id of the zone"),
-            field("level", pa.string(), "name of its level: the column that names the level's zones"),
-            field("parent", pa.string(), "id of the zone of the next coarser level that holds it; null for none", True),
-            field("users", number, f"estimated users, unbiased; {NEGATIVE}"),
-            field("stddev", number, "standard deviation of users: of the noise, after levels were made to agree"),
-            field("low", number, "lower end of a 95% interval of the zone's users, for each zone by itself"),
-            field("high", number, "upper end of the interval"),
-            pa.field("area", number, False, {"unit": "square kilometres"}),
-            pa.field("density", number, False, {"unit": "users per square kilometre"}),
+            described("zone", "id of the zone", pa.string()),
+            described("level", "name of its level: the column that names the level's zones", pa.string()),
+            described(
+                "parent",
+                "id of the zone of the next coarser level that holds it; null for none",
+                pa.string(),
+                null=True,
+            ),
+            described("users", f"estimated users, unbiased; {NEGATIVE}"),
+            described("stddev", "standard deviation of users: of the noise, after levels were made to agree"),
+            described("low", "lower end of a 95% interval of the zone's users, for each zone by itself"),
+            described("high", "upper end of the interval"),
+            pa.field("area", _NUMBER, False, {"unit": "square kilometres"}),
+            pa.field("density", _NUMBER, False, {"unit": "users per square kilometre"}),
             *_auxiliary_fields(categories, rates, "zone"),
-            field("geometry", pa.binary(), "WKB, the zone's polygon"),
+            described("geometry", "WKB, the zone's polygon", pa.binary()),
         ],
         metadata=CELLS_SCHEMA.metadata,
     )
@@ -305,24 +286,16 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
 
 RELEASE_ZONES_SCHEMA = pa.schema(
     [
-        pa.field("zone", pa.string(), False, {"description": "id of the zone"}),
-        pa.field(
-            "users",
-            pa.float64(),
-            True,
-            {"description": f"estimated users of the cohort in the zone; {NEGATIVE}; null outside the map"},
+        described("zone", "id of the zone", pa.string()),
+        described("users", f"estimated users of the cohort in the zone; {NEGATIVE}; null outside the map", null=True),
+        described(
+            "stddev", "standard deviation of users: noise, and the users' places inside cells that are cut", null=True
         ),
-        pa.field(
-            "stddev",
-            pa.float64(),
-            True,
-            {"description": "standard deviation of users: noise, and the users' places inside cells that are cut"},
-        ),
-        pa.field("low", pa.float64(), True, {"description": "lower end of a 95% interval, for each zone by itself"}),
-        pa.field("high", pa.float64(), True, {"description": "upper end of the interval"}),
-        pa.field("noise_stddev", pa.float64(), True, {"description": "the part of stddev that is the noise's"}),
-        pa.field("share_in_map", pa.float64(), False, {"description": "share of the zone's area inside the map"}),
-        pa.field("geometry", pa.binary(), False, {"description": "WKB, the zone's polygon"}),
+        described("low", "lower end of a 95% interval, for each zone by itself", null=True),
+        described("high", "upper end of the interval", null=True),
+        described("noise_stddev", "the part of stddev that is the noise's", null=True),
+        described("share_in_map", "share of the zone's area inside the map"),
+        described("geometry", "WKB, the zone's polygon", pa.binary()),
     ],
     metadata=CELLS_SCHEMA.metadata,
 )
@@ -338,21 +311,19 @@ def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
 
 
 _SAMPLED_COUNT = (
-    pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
-    pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
-    pa.field("sampled", pa.int64(), False, {"description": "sampled users seen in the cell or with the item"}),
+    described("count", "estimated users: sampled / sampling rate"),
+    described("stddev", "standard deviation of count, from sampling"),
+    described("sampled", "sampled users seen in the cell or with the item", pa.int64()),
 )
 _NOISY = (
     "users with the item, or with --max_records_per_item their records, with noise. A threshold selects counts whose "
     f"noise is high, so counts near it are too high on average. Where every item is published, a count {NEGATIVE}"
 )
 _NOISY_COUNT = (
-    pa.field("count", pa.float64(), False, {"description": _NOISY}),
-    pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise"}),
-    pa.field("low", pa.int64(), False, {"description": "lower end of a 95% interval, given that it is published"}),
-    pa.field(
-        "high", pa.int64(), False, {"description": "upper end of the interval, which holds for each row by itself"}
-    ),
+    described("count", _NOISY),
+    described("stddev", "standard deviation of the noise"),
+    described("low", "lower end of a 95% interval, given that it is published", pa.int64()),
+    described("high", "upper end of the interval, which holds for each row by itself", pa.int64()),
 )
 
 
@@ -364,7 +335,7 @@ def hot_cells_schema(noisy: bool = False) -> pa.Schema:
             *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
             pa.field("density", pa.float64(), False, {"unit": "users per square kilometre"}),
             *INDEX_FIELDS,
-            pa.field("geometry", pa.binary(), False, {"description": "WKB, the cell"}),
+            described("geometry", "WKB, the cell", pa.binary()),
         ],
         metadata=CELLS_SCHEMA.metadata,
     )
@@ -372,39 +343,37 @@ def hot_cells_schema(noisy: bool = False) -> pa.Schema:
 
 QUANTILES_SCHEMA = pa.schema(
     [
-        pa.field("share", pa.float64(), False, {"description": "share of the users below value"}),
+        described("share", "share of the users below value"),
         pa.field("value", pa.float64(), False),
-        pa.field("low", pa.float64(), False, {"description": "lower end of a 95% interval"}),
-        pa.field("high", pa.float64(), False, {"description": "upper end of a 95% interval"}),
+        described("low", "lower end of a 95% interval"),
+        described("high", "upper end of a 95% interval"),
     ]
 )
 RANGES_SCHEMA = pa.schema(
     [
         pa.field("low", pa.float64(), False),
-        pa.field("high", pa.float64(), False, {"description": "not in the range"}),
-        pa.field(
-            "users", pa.float64(), False, {"description": f"estimated users with a value in the range; {NEGATIVE}"}
-        ),
-        pa.field("stddev", pa.float64(), False, {"description": "of the noise or the sampling, in users"}),
-        pa.field("users_low", pa.float64(), False, {"description": "95% interval of the users, with what is hidden"}),
+        described("high", "not in the range"),
+        described("users", f"estimated users with a value in the range; {NEGATIVE}"),
+        described("stddev", "of the noise or the sampling, in users"),
+        described("users_low", "95% interval of the users, with what is hidden"),
         pa.field("users_high", pa.float64(), False),
     ]
 )
 CURVE_SCHEMA = pa.schema(
     [
         pa.field("value", pa.float64(), False),
-        pa.field("share", pa.float64(), False, {"description": "estimated share of the users below value"}),
-        pa.field("low", pa.float64(), False, {"description": "lower edge of a 95% band"}),
-        pa.field("high", pa.float64(), False, {"description": "upper edge of a 95% band"}),
+        described("share", "estimated share of the users below value"),
+        described("low", "lower edge of a 95% band"),
+        described("high", "upper edge of a 95% band"),
     ]
 )
 BINS_SCHEMA = pa.schema(
     [
-        pa.field("level", pa.int64(), False, {"description": "bits of the range that the bin fixes"}),
+        described("level", "bits of the range that the bin fixes", pa.int64()),
         pa.field("low", pa.float64(), False),
-        pa.field("high", pa.float64(), False, {"description": "not in the bin, except the range's end"}),
-        pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
-        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
+        described("high", "not in the bin, except the range's end"),
+        described("count", "estimated users: sampled / sampling rate"),
+        described("stddev", "standard deviation of count, from sampling"),
         pa.field("sampled", pa.int64(), False),
     ]
 )
@@ -420,7 +389,7 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
     return pa.schema(
         [
             pa.field("item", item, False),
-            pa.field("level", pa.int64(), False, {"description": "length of the prefix, 0 for complete items"}),
+            described("level", "length of the prefix, 0 for complete items", pa.int64()),
             *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
         ]
     )
@@ -428,11 +397,11 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
 
 FLOW_ZONES_SCHEMA = pa.schema(
     [
-        pa.field("zone", pa.string(), False, {"description": "id of the zone"}),
+        described("zone", "id of the zone", pa.string()),
         pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
         pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
         pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
-        pa.field("geometry", pa.binary(), False, {"description": "WKB, the zone's polygon"}),
+        described("geometry", "WKB, the zone's polygon", pa.binary()),
     ],
     metadata=CELLS_SCHEMA.metadata,
 )
@@ -443,56 +412,52 @@ def flows_schema(zones: bool = False) -> pa.Schema:
 
     zones: whether flows are of pairs of zones.
     """
-
-    def field(name: str, kind: pa.DataType, text: str, null: bool = False) -> pa.Field:
-        return pa.field(name, kind, null, {"description": text})
-
-    number = pa.float64()
     cell = "r and one digit 0..3 a level of the quadtree; r alone is the region"
     columns = {"encoding": "WKB", "geometry_types": ["LineString", "Point"]}
     return pa.schema(
         [
             *(
                 (
-                    field("origin_zone", pa.string(), "id of the zone where the trips begin"),
-                    field("destination_zone", pa.string(), "id of the zone where they end; null for a rest", True),
-                    field("is_rest", pa.bool_(), "all trips from a zone without those of the pairs that are listed"),
+                    described("origin_zone", "id of the zone where the trips begin", pa.string()),
+                    described(
+                        "destination_zone", "id of the zone where they end; null for a rest", pa.string(), null=True
+                    ),
+                    described(
+                        "is_rest", "all trips from a zone without those of the pairs that are listed", pa.bool_()
+                    ),
                 )
                 if zones
                 else (
-                    field("origin_cell", pa.string(), f"where the trips begin: {cell}"),
-                    field("destination_cell", pa.string(), f"where they end: {cell}"),
-                    field("depth", pa.int8(), "level of both cells, 0 for the region"),
-                    field(
+                    described("origin_cell", f"where the trips begin: {cell}", pa.string()),
+                    described("destination_cell", f"where they end: {cell}", pa.string()),
+                    described("depth", "level of both cells, 0 for the region", pa.int8()),
+                    described(
                         "is_rest",
-                        pa.bool_(),
                         "the trips of a pair of large cells without those of the pairs that are listed",
+                        pa.bool_(),
                     ),
                 )
             ),
-            field(
+            described(
                 "trips",
-                number,
                 "expected trips (shrunk: a posterior mean); of a rest without shrinkage, may be negative by noise",
             ),
-            field(
-                "stddev",
-                number,
-                "standard deviation of trips: posterior, which holds on average; of a rest of its error",
+            described(
+                "stddev", "standard deviation of trips: posterior, which holds on average; of a rest of its error"
             ),
-            field("low", number, "lower end of a 95% interval, for each row by itself, also for the largest flows"),
-            field("high", number, "upper end of the interval"),
-            field("present", number, "probability that there is a trip; at least 0.5 for a listed pair"),
-            field(
+            described("low", "lower end of a 95% interval, for each row by itself, also for the largest flows"),
+            described("high", "upper end of the interval"),
+            described("present", "probability that there is a trip; at least 0.5 for a listed pair"),
+            described(
                 "noisy",
-                pa.int64(),
                 f"noisy count of the same trips, without shrinkage; {NEGATIVE.replace('users', 'trips')}",
+                pa.int64(),
             ),
-            field("noise_stddev", number, "standard deviation of the noise in it; variances of rows add up"),
+            described("noise_stddev", "standard deviation of the noise in it; variances of rows add up"),
             *(
                 pa.field(
                     f"{end}_{name}",
-                    number,
+                    _NUMBER,
                     zones and end == "destination",
                     {
                         "unit": "degrees",
@@ -502,7 +467,7 @@ def flows_schema(zones: bool = False) -> pa.Schema:
                 for end in ("origin", "destination")
                 for name in ("longitude", "latitude")
             ),
-            field("geometry", pa.binary(), "WKB, a line from centre to centre; a point within one cell or zone"),
+            described("geometry", "WKB, a line from centre to centre; a point within one cell or zone", pa.binary()),
         ],
         metadata={
             "geo": json.dumps({"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": columns}})

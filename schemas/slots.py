@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from dataclasses import dataclass
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean
-from sfumato.schemas.requests.time_zones import UTC, check_time_zone
 
+UTC = "UTC"
 KINDS = ("hour", "weekday", "hour_of_week")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -105,3 +106,13 @@ def _hours(begin: float, end: float) -> str:
 def _clock(hour: float) -> str:
     minutes = round(hour * 60)
     return f"{minutes // 60:02d}" if minutes % 60 == 0 else f"{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+def check_time_zone(option: str, name: str) -> str:
+    """Returns the name of a zone. Raises RequestError, which names the option, if there is no such zone."""
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        hint = did_you_mean(name, sorted(zoneinfo.available_timezones()))
+        raise RequestError(f"{option}: no time zone is named {name!r}{hint}; give a name such as Asia/Tokyo") from None
+    return name

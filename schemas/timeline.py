@@ -112,11 +112,6 @@ class DatedRelease:
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
 
-    @property
-    def has_map(self) -> bool:
-        """Whether there is a map. A histogram, quantiles or a pruned release have none."""
-        return self.map is not None
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DatedRelease:
         """From the entry of `timeline.json`, the inverse of `dataclasses.asdict`. Raises ValueError or TypeError."""

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
 from sfumato.schemas.tile_server import Tiles
+from sfumato.schemas.timeline import PlaceChange, Spending
 
 Numbers = list[float | None]  # None where a value is not known
 
@@ -373,6 +373,45 @@ class RangesBody(_Model):
     background: MapBody
 
 
+class FlowTable(_Model):
+    """Flows, largest first: columns of equal length.
+
+    Attributes:
+        level: of both cells of a flow; 0 for zones.
+        origin_x, origin_y, destination_x, destination_y: columns from the west and rows from the north, of 2^level. Of
+            zones x is the row in the map's layer, and y is 0.
+        trips, low, high: the estimate and the ends of its 95% interval.
+        centres: longitude and latitude of a point in each zone, by the rows of the map's layer; None for cells.
+    """
+
+    level: list[int]
+    origin_x: list[int]
+    origin_y: list[int]
+    destination_x: list[int]
+    destination_y: list[int]
+    trips: list[float]
+    low: list[float]
+    high: list[float]
+    centres: list[tuple[float, float]] | None = None
+
+
+class FlowMatrix(_Model):
+    """Trips between coarse cells.
+
+    Attributes:
+        level: of the cells.
+        x, y: of each cell, as in FlowTable.
+        trips, low, high: one row an origin, one column a destination; unbiased, so that trips may be below 0.
+    """
+
+    level: int
+    x: list[int]
+    y: list[int]
+    trips: list[list[float]]
+    low: list[list[float]]
+    high: list[list[float]]
+
+
 class FlowsBody(_Model):
     """Flows: arcs on a map of where trips begin and end, and a matrix.
 
@@ -390,16 +429,6 @@ class FlowsBody(_Model):
     listed: int
     matrix: FlowMatrix | None
     reading: str
-
-
-class PlaceChange(_Model):
-    """See `schemas.timeline.PlaceChange`."""
-
-    cell_ids: list[str]
-    users: float
-    low: float
-    high: float
-    expected: float
 
 
 class Night(_Model):
@@ -453,22 +482,13 @@ class NightMap(_Model):
     noisy_sums: int
 
 
-class SpendingRow(_Model):
-    """A limit of the ledger and what had been spent in the window that ends on each day."""
-
-    epsilon: float
-    delta: float
-    days: int
-    spent: list[tuple[str, float]]
-
-
 class TimelineBody(_Model):
     """Nightly releases: spending, one night's map, the change between two nights."""
 
     kind: Literal["timeline"] = "timeline"
     map_format: int
     nights: list[Night]
-    spending: list[SpendingRow]
+    spending: list[Spending]
 
 
 Body = Annotated[

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+
+from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian_pmf
 
 FLAKE_RATE = 1e-9
 
@@ -22,6 +26,17 @@ def polya_difference_pmf(shape: float, epsilon: float, reach: int) -> NDArray[np
     both = np.convolve(one, one[::-1])
     centre = len(one) - 1
     return both[centre - reach : centre + reach + 1]
+
+
+def discrete_gaussian_delta(sigma: float, epsilon: float, sensitivity: int = 1) -> float:
+    """The smallest delta at an epsilon of one count with discrete Gaussian noise, for sigma up to 1000.
+
+    It is the sum of max(0, P[Z = k] - e^epsilon P[Z = k + sensitivity]) (Canonne, Kamath, Steinke 2020, Theorem 7).
+    """
+    lowest = math.floor(epsilon * sigma**2 / sensitivity - sensitivity / 2)  # no lower -k has a loss above epsilon
+    k = np.arange(lowest, max(lowest, 0) + math.ceil(40 * sigma) + 2 * sensitivity)
+    loss = (2 * k + sensitivity) * sensitivity / (2 * sigma**2)
+    return float((discrete_gaussian_pmf(sigma, k) * -np.expm1(np.minimum(epsilon - loss, 0))).sum())
 
 
 def chi_square_p(sample: NDArray[np.int64], pmf: NDArray[np.float64]) -> float:

@@ -1,16 +1,17 @@
-"""Requests of commands that run no pipeline: `sfumato key`, `page`, `ledger`, `releases prune`, `remove`, `doctor`."""
+"""Requests of the commands around releases: key, ledger, refresh, releases prune and remove, doctor."""
 
 from __future__ import annotations
 
+import datetime
 import re
-from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions, RunnerOptions
-from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, OUTPUT, PRIVACY, option
+from sfumato.schemas.ledger import Period, parse_day
+from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, KeyOptions, LogOptions, RunnerOptions
+from sfumato.schemas.requests.request_base import INPUT, LEDGER, OUTPUT, PRIVACY, RUN, option
 
 MAX_REASON = 300
 
@@ -29,33 +30,13 @@ class KeyRequest(LogOptions):
     )
 
 
-class PageRequest(LogOptions):
-    """The page of a release, made again."""
-
-    JOB: ClassVar[str] = "page"
-    COMMAND: ClassVar[str] = "page"
-    ABOUT: ClassVar[str] = "Makes a release's page and pictures again from its files, and compares or writes them."
-    EXAMPLE: ClassVar[str] = "release"
-
-    folder: str = option(
-        ..., "a release's folder, local or gs://", INPUT, common=True, metavar="FOLDER", style="positional"
-    )
-    output: str | None = option(
-        None,
-        "a local folder for the page and pictures; without it they are compared with those that were published",
-        OUTPUT,
-        common=True,
-        metavar="FOLDER",
-    )
-
-
-def _days(value: Any) -> timedelta:
-    if isinstance(value, timedelta):
+def _days(value: Any) -> datetime.timedelta:
+    if isinstance(value, datetime.timedelta):
         return value
     found = re.fullmatch(r"([1-9][0-9]{0,4})d", str(value).strip())
     if not found:
         raise RequestError(f"keep: write a number of days, such as 90d; got {str(value)[:40]!r}")
-    return timedelta(days=int(found[1]))
+    return datetime.timedelta(days=int(found[1]))
 
 
 class PruneRequest(LogOptions):
@@ -75,7 +56,7 @@ class PruneRequest(LogOptions):
         ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
         metavar="LOCATION",
     )  # fmt: skip
-    keep: Annotated[timedelta, PlainValidator(_days)] = option(
+    keep: Annotated[datetime.timedelta, PlainValidator(_days)] = option(
         ...,
         "keep releases of data that are at most N days old, and whatever their age the newest one of each job, region "
         "and depth, and those that a charged run starts from",
@@ -128,7 +109,54 @@ class RemoveRequest(LogOptions):
     dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
 
 
-class DoctorRequest(RunnerOptions):
+def _day(value: Any) -> datetime.date:
+    return value if isinstance(value, datetime.date) else parse_day("date", str(value))
+
+
+def _backfill(value: Any) -> Period:
+    return value if isinstance(value, Period) else Period.parse(str(value), "backfill")
+
+
+class RefreshRequest(RunnerOptions):
+    """The release of a day, or of every day of a period."""
+
+    JOB: ClassVar[str] = "refresh"
+    COMMAND: ClassVar[str] = "refresh"
+    ABOUT: ClassVar[str] = (
+        "Publishes the release of a day, once, and keeps the ledger and the page of all releases. Run again it "
+        "returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the data cannot "
+        "support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger or an earlier "
+        "release is damaged; 75 not now: no data yet, too few, or a service or ledger out of reach, so try again "
+        "later; 70 a crash: run it again."
+    )
+    EXAMPLE: ClassVar[str] = "--config refresh.yaml --date 2026-11-20"
+
+    config: str = option(..., "the refresh's YAML file, local or gs://", INPUT, common=True, metavar="FILE")
+    date: Annotated[datetime.date, PlainValidator(_day)] | None = option(
+        None,
+        "day to publish, as 2026-11-20; default: yesterday, in UTC or the time zone of `rows_of_day`",
+        INPUT,
+        common=True,
+        metavar="DATE",
+    )
+    backfill: Annotated[Period, PlainValidator(_backfill)] | None = option(
+        None,
+        "publish every day of these that has data, in order; exit status 75 if one has none",
+        INPUT,
+        common=True,
+        metavar="FROM:TO",
+    )
+    attempt: int = option(1, "2 or more: publish the day anew, and charge it again", INPUT, common=True, ge=1)
+    dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.date is not None and self.backfill is not None:
+            raise RequestError("backfill: not allowed with --date; give one of them")
+        return self
+
+
+class DoctorRequest(RunnerOptions, KeyOptions):
     """Checks of a machine and of what a run would use."""
 
     JOB: ClassVar[str] = "doctor"
@@ -140,8 +168,6 @@ class DoctorRequest(RunnerOptions):
     EXAMPLE: ClassVar[str] = "--config refresh.yaml"
 
     config: str | None = option(None, "a refresh's YAML file, which names the rest", INPUT, common=True, metavar="FILE")
-    key_file: str | None = option(None, "the key's file", KEY, common=True, metavar="FILE")
-    key_secret: str | None = option(None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY)
     ledger: str | None = option(None, "an SQLite file, or gs://bucket/folder", LEDGER, common=True, metavar="LOCATION")
     format: Literal["text", "json"] = option("text", "format of what is printed", OUTPUT, common=True)
 
@@ -152,7 +178,7 @@ class DoctorRequest(RunnerOptions):
         return self
 
 
-class LedgerRequest(LogOptions):
+class LedgerRequest(LogOptions, KeyOptions):
     """What a ledger holds, or a change of it."""
 
     JOB: ClassVar[str] = "ledger"
@@ -165,9 +191,10 @@ class LedgerRequest(LogOptions):
 
     action: Literal["show", "account", "verify", "limit", "backup", "restore"] = option(
         ...,
-        "show: charges, and what is left; account: the charges of one user; verify: the chain of entries, the limits "
-        "and the releases; limit: set a dataset's limits from here on; backup: copy all entries to FILE; "
-        "restore: append the entries of FILE that the ledger lacks, and charge what the releases state and both lack",
+        "show: charges, and what is left; account: the charges of one user, whom a rotation asks by the releases' key; "
+        "verify: the chain of entries, the limits and the releases; limit: set a dataset's limits from here on; "
+        "backup: copy all entries to FILE; restore: append the entries of FILE that the ledger lacks, and charge what "
+        "the releases state and both lack",
         INPUT,
         common=True,
         metavar="ACTION",
@@ -188,12 +215,6 @@ class LedgerRequest(LogOptions):
     format: Literal["text", "json"] = option("text", "format of what `show` and `account` print", OUTPUT, common=True)
     user_id: str | None = option(None, "the user's id, as the logs have it (account)", INPUT, common=True, metavar="ID")
     user_id_column: str = option("user_id", "column of the logs that holds the id (account)", INPUT, metavar="NAME")
-    key_file: str | None = option(
-        None, "the releases' key, which decides whom a rotation asks (account)", KEY, common=True, metavar="FILE"
-    )
-    key_secret: str | None = option(
-        None, "the same from Secret Manager: projects/P/secrets/S/versions/N (account)", KEY, metavar="NAME"
-    )
     releases: tuple[str, ...] = option(
         (),
         "a release, or what `sfumato refresh` wrote: compare with the ledger (verify), or charge again from their "
@@ -224,8 +245,6 @@ class LedgerRequest(LogOptions):
         if self.action == "account":
             if self.user_id is None or self.dataset is None:
                 raise RequestError("user_id, dataset: give both, as --user_id 4711 --dataset taxis")
-            if self.key_file is not None and self.key_secret is not None:
-                raise RequestError("key_file and key_secret: give one of them, not both")
             if any("\ud800" <= letter <= "\udfff" for letter in self.user_id):  # bytes of the command line
                 raise RequestError("user_id: must be text in UTF-8")
         elif given := self.given(("user_id", "user_id_column", "key_file", "key_secret")):

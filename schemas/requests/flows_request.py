@@ -9,8 +9,8 @@ from pydantic import model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, MapGeography, RegionOption
-from sfumato.schemas.requests.request_base import COLUMNS, INPUT, MAP, PRIVACY, Several, option
-from sfumato.schemas.requests.zones_request import INDEXES, IndexOptions
+from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several, option
+from sfumato.schemas.requests.zones_request import ZoneOptions
 from sfumato.schemas.trust import Trust
 
 MAX_TRIPS = 1000
@@ -19,7 +19,7 @@ MAX_GAP, MIN_DISTANCE = 4 * 3600.0, 100.0  # where they are not given
 _OF_RECORDS = (*PlaceColumns.model_fields, "max_gap", "min_distance")
 
 
-class FlowsRequest(IndexOptions, PlaceColumns, UserColumn, MapGeography):
+class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     """Flows between places."""
 
     JOB: ClassVar[str] = "flows"
@@ -37,17 +37,6 @@ class FlowsRequest(IndexOptions, PlaceColumns, UserColumn, MapGeography):
 
     region: RegionOption | None = option(
         None, f"{REGION_HELP}; zones of a file have their own", MAP, common=True, metavar=REGION_METAVAR
-    )
-    zones: str | None = option(
-        None,
-        "pairs of zones in place of cells: polygons in a GeoJSON or GeoParquet file, local or gs://; they are "
-        "published, so they must be known from elsewhere (or give --h3 or --quadkey)",
-        INPUT,
-        common=True,
-        metavar="FILE",
-    )
-    id_column: str | None = option(
-        None, "property or column of the zones' ids, with --zones", INPUT, common=True, metavar="NAME"
     )
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     trust: Literal[Trust.CENTRAL] = option(
@@ -105,11 +94,11 @@ class FlowsRequest(IndexOptions, PlaceColumns, UserColumn, MapGeography):
     @property
     def has_zones(self) -> bool:
         """Whether flows are of pairs of zones, and not of a quadtree's cells."""
-        return self.zones is not None or self.index is not None
+        return bool(self.zone_sources)
 
     @model_validator(mode="after")
     def _one_map(self) -> Self:
-        sources = [name for name in ("zones", *INDEXES) if getattr(self, name) is not None]
+        sources = self.zone_sources
         if len(sources) > 1:
             raise RequestError(f"{' and '.join(sources)}: give one of them")
         if sources and self.depth != DEPTH:
@@ -141,7 +130,6 @@ class FlowsRequest(IndexOptions, PlaceColumns, UserColumn, MapGeography):
                 )
             if len(columns) != 2 or not all(columns):
                 raise RequestError(f"{name}: must be two columns, LON,LAT, got {','.join(columns)!r}")
-        for name in _OF_RECORDS:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise RequestError(f"{name}: is of records with a time, which need --time_column NAME")
+        for name in self.changed(_OF_RECORDS):
+            raise RequestError(f"{name}: is of records with a time, which need --time_column NAME")
         return self

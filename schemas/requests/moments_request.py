@@ -22,15 +22,7 @@ from sfumato.schemas.requests.sampled_counts import Pair
 from sfumato.schemas.trust import Trust
 
 DEFAULT_MIN_GROUP = 100
-OF_REPORTS = (  # options of what users report
-    "variance",
-    "method",
-    "tuning",
-    "bits_per_client",
-    "group_epsilon",
-    "warm_start",
-)
-
+OF_REPORTS = ("variance", "method", "tuning", "bits_per_client", "group_epsilon", "warm_start")  # of what users report
 OF_SECOND = ("second_bits", "second_fraction_bits", "second_signed", "second_range")  # options of a second column
 
 
@@ -207,9 +199,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         if self.warm_start is not None and self.method not in ("adaptive", "auto"):
             raise RequestError("warm_start: stands for the first of two rounds; use --method adaptive")
         if self.trust == Trust.CENTRAL:
-            for name in OF_REPORTS:
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise RequestError(f"{name}: is of users' reports, and with --trust central there are none")
+            for name in self.changed(OF_REPORTS):
+                raise RequestError(f"{name}: is of users' reports, and with --trust central there are none")
             if self.range is not None and (form := {"bits", "fraction_bits", "signed"} & self.model_fields_set):
                 raise RequestError(f"{min(form)}: sets the range of the numbers, as --range does; give one of them")
         elif self.range is not None:
@@ -251,11 +242,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         if self.group_by is None:
             if lists:
                 raise RequestError(f"{lists[0]}: are of a column, which needs --group_by NAME")
-            for name in ("group_epsilon", "min_group"):
-                if getattr(self, name) is not None:
-                    raise RequestError(
-                        f"{name}: is of groups, which need --group_by NAME, --cells DEPTH or --zones FILE"
-                    )
+            for name in self.changed(("group_epsilon", "min_group")):
+                raise RequestError(f"{name}: is of groups, which need --group_by NAME, --cells DEPTH or --zones FILE")
         elif len(lists) != 1:
             raise RequestError(
                 "groups: give the groups as --groups a,b,c or --groups_file FILE (they are published, so they must be "

@@ -26,7 +26,7 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
-from sfumato.schemas.requests.time_zones import UTC, check_time_zone
+from sfumato.schemas.slots import UTC, check_time_zone
 from sfumato.schemas.tile_server import tile_host
 
 
@@ -113,7 +113,33 @@ class RunnerOptions(LogOptions):
     )
 
 
-class PublishRequest(RunnerOptions):
+class KeyOptions(Request):
+    """Where the key of releases is kept."""
+
+    key_file: str | None = option(
+        None,
+        "a key that `sfumato key new FILE` made; for a new release default: fresh entropy of the operating system",
+        KEY,
+        common=True,
+        metavar="FILE",
+    )
+    key_secret: str | None = option(
+        None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY, metavar="NAME"
+    )
+
+    @property
+    def key_options(self) -> list[str]:
+        """The options that name a key."""
+        return [name for name in ("key_file", "key_secret") if getattr(self, name) is not None]
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if len(keys := self.key_options) > 1:
+            raise RequestError(f"{' and '.join(keys)}: give one of them, not {'both' if len(keys) == 2 else 'all'}")
+        return self
+
+
+class PublishRequest(RunnerOptions, KeyOptions):
     """A job that reads location logs and publishes a folder."""
 
     input: InputOption = option(
@@ -147,25 +173,14 @@ class PublishRequest(RunnerOptions):
         metavar="SIZE",
     )
     release_id: ReleaseId | None = option(None, "name of the result; default: a random one", KEY, metavar="ID")
-    key_file: str | None = option(
-        None,
-        "a key that `sfumato key new FILE` made; default: fresh entropy of the operating system",
-        KEY,
-        common=True,
-        metavar="FILE",
-    )
-    key_secret: str | None = option(
-        None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY, metavar="NAME"
-    )
     seed: int | None = option(
         None, "UNSAFE: a key that anybody can guess, for tests and demos", KEY, common=True, metavar="N"
     )
 
-    @model_validator(mode="after")
-    def _one_key(self) -> Self:
-        if len(keys := self.key_options) > 1:
-            raise RequestError(f"{' and '.join(keys)}: give one of them, not {'both' if len(keys) == 2 else 'all'}")
-        return self
+    @property
+    def key_options(self) -> list[str]:
+        """See KeyOptions.key_options."""
+        return [*super().key_options, *(() if self.seed is None else ("seed",))]
 
     def shaping(self) -> dict[str, Any]:
         """The options that shape the numbers of the result, those that were given or have a default, by name.
@@ -178,11 +193,6 @@ class PublishRequest(RunnerOptions):
         names = [name for name in type(self).model_fields if name not in base.model_fields or name in more]
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None and value is not False}
-
-    @property
-    def key_options(self) -> list[str]:
-        """The options that name a key."""
-        return [name for name in ("key_file", "key_secret", "seed") if getattr(self, name) is not None]
 
 
 class ReleaseRequest(PublishRequest):

@@ -131,6 +131,10 @@ class Request(BaseModel):
         values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
+    def changed(self, names: Iterable[str]) -> list[str]:
+        """Those of the named options whose value is not their default."""
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+
     @classmethod
     def _explained(cls, error: ValidationError) -> str:
         """The first problem in words. Unknown names come first: they may explain a missing one."""

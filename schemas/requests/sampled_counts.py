@@ -39,7 +39,8 @@ class SampledRequest(UserColumn, ReleaseRequest):
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     delta: float = option(
         1e-8,
-        "probability that epsilon may fail to cover; keep it far below 1 / users",
+        "probability that epsilon may fail to cover; keep it far below 1 / users (quantiles with --trust central: it "
+        "is 0, whatever is given)",
         PRIVACY,
         common=True,
     )
@@ -79,9 +80,8 @@ class SampledRequest(UserColumn, ReleaseRequest):
 
     def _refuse(self, names: Sequence[str], why: str) -> None:
         """Raises RequestError if one of these options has another value than its default."""
-        for name in names:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise RequestError(f"{name}: has no meaning with --trust {self.trust}: {why}")
+        for name in self.changed(names):
+            raise RequestError(f"{name}: has no meaning with --trust {self.trust}: {why}")
 
 
 class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
@@ -222,13 +222,6 @@ class QuantilesRequest(SampledRequest):
         "--input 'logs/*.parquet' --column km_from_home --range 0,50 --population 100000 --output quantiles"
     )
 
-    delta: float = option(
-        1e-8,
-        "probability that epsilon may fail to cover; keep it far below 1 / users. With --trust central it is 0, "
-        "whatever is given",
-        PRIVACY,
-        common=True,
-    )
     column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
     range: Pair = option(
         ..., "range of the numbers; values outside are moved to its ends", METHOD, common=True, metavar="LOW,HIGH"

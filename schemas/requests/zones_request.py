@@ -9,31 +9,32 @@ from pydantic import model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
-from sfumato.schemas.requests.publish_request import (
-    REGION_HELP,
-    REGION_METAVAR,
-    MapGeography,
-    RegionOption,
-)  # fmt: skip
+from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, MapGeography, RegionOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, Request, Several, option
 from sfumato.schemas.trust import Trust
 
 INDEXES = ("h3", "quadkey")
 
 
-class IndexOptions(Request):
-    """Zones that are the cells of an index."""
+class ZoneOptions(Request):
+    """Public zones: those of a file, or the cells of an index."""
 
     h3: int | None = option(
-        None, "zones are the H3 cells of this resolution that meet --region", MAP, common=True, ge=0, le=15, metavar="N"
+        None, "zones are the H3 cells of this resolution that meet the region", MAP, common=True, ge=0, le=15
     )
     quadkey: int | None = option(
+        None, "zones are the map tiles of this level that meet the region, named by quadkeys", MAP, ge=1, le=23
+    )
+    zones: str | None = option(
         None,
-        "zones are the map tiles of this level that meet --region, named by quadkeys",
-        MAP,
-        ge=1,
-        le=23,
-        metavar="N",
+        "zones are polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://; they are "
+        "published, so they must be known from elsewhere (or give --h3 or --quadkey)",
+        INPUT,
+        common=True,
+        metavar="FILE",
+    )
+    id_column: str | None = option(
+        None, "property or column of the zones' ids, with --zones", INPUT, common=True, metavar="NAME"
     )
 
     @property
@@ -42,8 +43,21 @@ class IndexOptions(Request):
         given = [(name, getattr(self, name)) for name in INDEXES if getattr(self, name) is not None]
         return given[0] if given else None
 
+    @property
+    def zone_sources(self) -> list[str]:
+        """The options that name zones."""
+        return [name for name in ("zones", *INDEXES) if getattr(self, name) is not None]
 
-class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, CountingOptions):
+    def one_zone_source(self) -> str:
+        """The only option that names zones. Raises RequestError where there is none, or another one."""
+        sources = self.zone_sources
+        if len(sources) != 1:
+            text = f"{' and '.join(sources)}: give one" if sources else "zones: name their file with --zones FILE"
+            raise RequestError(f"{text} (a file, or the cells of --h3 or --quadkey)")
+        return sources[0]
+
+
+class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOptions):
     """Users of every zone of a public file."""
 
     JOB: ClassVar[str] = "zones"
@@ -56,25 +70,10 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, CountingO
         "--input 'logs/*.parquet' --zones tracts.geojson --id_column tract --epsilon 1 --output zones"
     )
 
-    zones: str | None = option(
-        None,
-        "polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://; they are published, so they "
-        "must be known from elsewhere (or give --h3 or --quadkey)",
-        INPUT,
-        common=True,
-        metavar="FILE",
-    )
-    id_column: str | None = option(
-        None,
-        "property or column of the zones' ids (default: the first of --levels)",
-        INPUT,
-        common=True,
-        metavar="NAME",
-    )
     levels: Several[str] | None = option(
         None,
-        "columns of nested levels, from the finest to the coarsest, such as block,tract,county: every level is "
-        "published, under the same epsilon",
+        "columns of nested levels, from the finest, whose ids --id_column names too, to the coarsest, such as "
+        "block,tract,county: every level is published, under the same epsilon",
         MAP,
         common=True,
         metavar="NAMES",
@@ -103,12 +102,7 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, CountingO
 
     @model_validator(mode="after")
     def _of_zones(self) -> Self:
-        sources = [name for name in ("zones", *INDEXES) if getattr(self, name) is not None]
-        if len(sources) != 1:
-            text = (
-                f"{' and '.join(sources)}: give one of them" if sources else "zones: name their file with --zones FILE"
-            )
-            raise RequestError(f"{text} (a file, or the cells of --h3 or --quadkey)")
+        source = self.one_zone_source()
         if self.index is None:
             _ = self.level_columns
             if self.region is not None:
@@ -116,9 +110,9 @@ class ZonesRequest(IndexOptions, RateColumn, LogColumns, MapGeography, CountingO
         else:
             for name in ("id_column", "levels"):
                 if getattr(self, name) is not None:
-                    raise RequestError(f"{name}: is of a file of --zones; cells of --{sources[0]} have their own names")
+                    raise RequestError(f"{name}: is of a file of --zones; cells of --{source} have their own names")
             if self.region is None:
-                raise RequestError(f"region: --{sources[0]} needs --region W,S,E,N")
+                raise RequestError(f"region: --{source} needs --region W,S,E,N")
         if self.trust == Trust.CENTRAL and (given := self.given(("shard_size", "dropout"))):
             raise RequestError(f"{min(given)}: applies only with --trust secagg")
         return self

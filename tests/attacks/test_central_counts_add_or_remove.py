@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.locations import ItemColumns
 from sfumato.transforms.histogram.bounded_items import ItemBound, count_items
 from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_plan import CentralCountPlan

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from sfumato.pipelines import cli
+from sfumato.schemas.locations import TripColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows import flow_tree, zone_pairs
 from sfumato.transforms.flows.flow_estimate import estimate_flows
 from sfumato.transforms.flows.flow_plan import FlowPlan

@@ -22,8 +22,7 @@ import pytest
 
 from sfumato.pipelines.inputs import inspect, layout_of, match_files
 from sfumato.pipelines.run import request_of
-from sfumato.schemas.items import NUMBERS, ItemColumns
-from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.locations import NUMBERS, Auxiliary, ItemColumns, LocationColumns
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.moments import FixedPoint, ValueColumns
 from sfumato.schemas.region import Grid, Region

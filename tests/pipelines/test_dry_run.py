@@ -22,8 +22,7 @@ from sfumato.pipelines.job import trust_lines
 from sfumato.pipelines.ranges_build import ranges_plan_text
 from sfumato.pipelines.run import request_of
 from sfumato.pipelines.sampled import sample_plan_text
-from sfumato.schemas.items import PREFIXES, ItemColumns
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree

@@ -10,7 +10,7 @@ import pytest
 from sfumato.pipelines.published_nights import PublishedNights
 from sfumato.pipelines.refresh import Refresh, read_config
 from sfumato.pipelines.run import JOBS
-from sfumato.schemas.requests.refresh_days import RefreshRequest
+from sfumato.schemas.requests.commands import RefreshRequest
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.pipelines.test_refresh import Place, days, place  # noqa: F401  (fixtures)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.release.catalog import find_releases, published_releases
+from sfumato.transforms.release.catalog import find_releases, read_folders
 from tests.conftest import make_logs, write_files
 from tests.pipelines.test_refresh import Place
 
@@ -111,7 +111,7 @@ def test_releases_behind_a_link_are_the_same_for_a_refresh_and_for_verify(
     (published / "newest").symlink_to(published / "releases")
     assert place.refresh("--date", "2026-11-21") == 0
     assert place.release("2026-11-21").manifest["parameters"]["warm_start"]["release_id"] == f"city-{DAY}"
-    assert sorted(published_releases(str(published))) == [DAY, "2026-11-21"]
+    assert sorted(read_folders(str(published)).releases) == [DAY, "2026-11-21"]
     capsys.readouterr()
     assert place.ledger("verify", "--releases", str(published)) == 0
     assert len(find_releases(str(published))[0]) == 2

@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from sfumato.pipelines.command_line import parse_command
 from sfumato.pipelines.refresh import read_config
-from sfumato.schemas.requests.refresh_days import RefreshRequest
+from sfumato.schemas.requests.commands import RefreshRequest
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "runner_configs" / "dataflow"

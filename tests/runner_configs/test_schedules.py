@@ -19,7 +19,7 @@ import pytest
 from sfumato.pipelines.cli import CRASHED
 from sfumato.pipelines.command_line import parse_command
 from sfumato.schemas import errors
-from sfumato.schemas.requests.refresh_days import RefreshRequest
+from sfumato.schemas.requests.commands import RefreshRequest
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = ROOT / "runner_configs" / "schedules"

@@ -23,7 +23,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.archive import archive_bytes, read_archive
 from sfumato.transforms.ranges.model_file import open_model, read_model
 from sfumato.transforms.ranges.tuner import open_tuner
-from sfumato.transforms.release.catalog import disagreement, find_releases, published_releases
+from sfumato.transforms.release.catalog import disagreement, find_releases, read_folders
 from sfumato.transforms.release.published_release import open_release
 
 DATA = Path(__file__).parents[1] / "data"
@@ -123,7 +123,7 @@ def _read_newer_timeline(folder: Path) -> None:
     (folder / "releases").mkdir()
     (folder / "2026-11-18").rename(folder / "releases" / "2026-11-18")
     _newer_manifest(folder, "releases/2026-11-18")
-    published_releases(str(folder))
+    read_folders(str(folder))
 
 
 def _read_newer_model(folder: Path) -> None:

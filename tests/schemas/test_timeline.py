@@ -48,8 +48,7 @@ def test_a_night_says_what_its_manifest_says() -> None:
         map="maps/a.js",
         safe=True,
     )
-    assert night().has_map
-    assert not night(map=None).has_map
+    assert night().map == "maps/a.js"
 
 
 def test_what_a_manifest_does_not_say_is_not_made_up() -> None:

@@ -20,8 +20,7 @@ from apache_beam.runners.portability.portable_runner import PortableMetrics
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.local_runner import LocalRunner
-from sfumato.schemas.items import NUMBERS, ItemColumns
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import metrics

@@ -72,9 +72,6 @@ FORMAT = ExportFormat(
     "csv",
     "a table; the shape of a row is a column of well-known text",
     (".csv",),
-    "text/csv",
     TABLE,
-    "kepler.gl, spreadsheets, pandas, DuckDB",
-    f"`FILE.csv{STATEMENT_SUFFIX}`, which lies beside it",
     write_csv,
 )

@@ -18,10 +18,7 @@ class ExportFormat:
         name: as `--format` has it.
         text: what a file of it holds, in a few words.
         suffixes: of file names, the usual one first.
-        media_type: of the file.
         needs: the part of a release that it is made of, one of `export_source.PARTS`.
-        opened_by: programs and libraries that open it, for the documents.
-        states_in: where a file has the release's statement, for the documents.
         write: makes the content of the file, by what is added to the file's name: "" for the file itself.
         resolution: whether it takes a resolution.
     """
@@ -29,10 +26,7 @@ class ExportFormat:
     name: str
     text: str
     suffixes: tuple[str, ...]
-    media_type: str
     needs: str
-    opened_by: str
-    states_in: str
     write: Callable[[ExportSource], dict[str, bytes]]
     resolution: bool = False
 

@@ -22,7 +22,7 @@ def write_geojson(source: ExportSource) -> dict[str, bytes]:
         **({"bbox": list(layer.bounds)} if len(layer.shapes) else {}),
         "sfumato": {**source.statement, "columns": layer.columns},
     }
-    shapes = shapely.to_geojson(_anticlockwise(layer.shapes)).tolist()
+    shapes = shapely.to_geojson(shapely.orient_polygons(layer.shapes)).tolist()
     features = ",\n".join(
         f'{{"type":"Feature","id":{number},"properties":{json.dumps(row, allow_nan=False)},"geometry":{shape}}}'
         for number, (row, shape) in enumerate(zip(plain_rows(layer), shapes, strict=True))
@@ -44,17 +44,10 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | bool | list) else str(value)
 
 
-def _anticlockwise(shapes: np.ndarray[Any, np.dtype[np.object_]]) -> np.ndarray[Any, np.dtype[np.object_]]:
-    return np.asarray(shapely.orient_polygons(shapes))
-
-
 FORMAT = ExportFormat(
     "geojson",
     "one feature a row of the map",
     (".geojson", ".json"),
-    "application/geo+json",
     MAP,
-    "QGIS, GDAL, geopandas, web maps, kepler.gl",
-    "the member `sfumato` of the collection",
     write_geojson,
 )

@@ -43,9 +43,6 @@ FORMAT = ExportFormat(
     "gpkg",
     "one row of a layer for each row of the map",
     (".gpkg",),
-    "application/geopackage+sqlite3",
     MAP,
-    "QGIS, ArcGIS, GDAL, geopandas",
-    "the tables `gpkg_metadata` and `gpkg_metadata_reference`",
     write_geopackage,
 )

@@ -48,9 +48,6 @@ FORMAT = ExportFormat(
     "geotiff",
     "a cloud-optimised raster: users, density, its 95% interval and standard deviation as bands",
     (".tif", ".tiff"),
-    "image/tiff; application=geotiff; profile=cloud-optimized",
     RASTER,
-    "QGIS, GDAL, rasterio",
-    "tags of the dataset and of each band",
     write_geotiff,
 )

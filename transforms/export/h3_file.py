@@ -37,10 +37,7 @@ FORMAT = ExportFormat(
     "h3",
     "a table by H3 cell of `--resolution`: users, standard deviation, 95% interval, shape",
     (".h3.parquet", ".parquet"),
-    "application/vnd.apache.parquet",
     HEATMAP,
-    "DuckDB, pandas, geopandas, kepler.gl",
-    "the member `sfumato` of the file's key-value metadata",
     write_h3,
     resolution=True,
 )

@@ -67,9 +67,6 @@ FORMAT = ExportFormat(
     "pmtiles",
     "vector tiles; every zoom has all rows, from the first at which the smallest cells can be told apart",
     (".pmtiles",),
-    "application/vnd.pmtiles",
     MAP,
-    "MapLibre, Protomaps, QGIS, GDAL",
-    "the archive's `description`, as JSON",
     write_pmtiles,
 )

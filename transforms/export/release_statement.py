@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from sfumato.schemas.guarantee import PRIVACY_UNIT
+from sfumato.schemas.guarantee import PRIVACY_UNIT, entry_of
 from sfumato.schemas.release import NEGATIVE
 from sfumato.transforms.release.published_release import Release
 
@@ -32,9 +32,10 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
     job = str(manifest.get("job", NOT_STATED))
     privacy = _changes_privacy(manifest) if job == "changes" else _release_privacy(release)
     first, last = period_of(manifest)
+    named = "no differential privacy" if privacy["epsilon"] == "none" else f"ε = {privacy['epsilon']}"
     warnings = " ".join(map(str, manifest.get("warnings") or ()))
     return {
-        "title": f"sfumato {job}, {_named_epsilon(privacy['epsilon'])}",
+        "title": f"sfumato {job}, {named}",
         **privacy,
         "release_id": str(manifest.get("release_id", NOT_STATED)),
         "job": job,
@@ -45,8 +46,8 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
         "crs": CRS,
         "units": _TRIPS if job == "flows" else _USERS,
         "below_zero": _BELOW_ZERO,
-        "intervals": str(_entry(manifest, "errors").get("intervals", _POINTWISE)),
-        "errors_of_sums": str(_entry(manifest, "errors").get("sums", "the errors of places are not independent")),
+        "intervals": str(entry_of(manifest, "errors").get("intervals", _POINTWISE)),
+        "errors_of_sums": str(entry_of(manifest, "errors").get("sums", "the errors of places are not independent")),
         "warnings": warnings or "none",
         "made_by": f"sfumato {version('sfumato')} export: post-processing of a release, which costs no privacy budget",
     }
@@ -54,12 +55,12 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
 
 def period_of(manifest: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """First and last day, YYYY-MM-DD, of the logs that a release was charged for; None without a ledger."""
-    ledger = _entry(manifest, "ledger")
+    ledger = entry_of(manifest, "ledger")
     return ledger.get("first_day"), ledger.get("last_day")
 
 
 def _release_privacy(release: Release) -> dict[str, str]:
-    privacy = _entry(release.manifest, "privacy")
+    privacy = entry_of(release.manifest, "privacy")
     return {
         "guarantee": release.guarantee,
         "privacy_unit": str(privacy.get("unit", PRIVACY_UNIT)),
@@ -73,12 +74,12 @@ def _release_privacy(release: Release) -> dict[str, str]:
 
 def _changes_privacy(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Of changes between two releases: a user in the data of both is exposed to both, so the costs add up."""
-    sides = [_entry(manifest, side) for side in _SIDES]
+    sides = [entry_of(manifest, side) for side in _SIDES]
     costs = {name: [side.get(name) for side in sides] for name in ("epsilon", "delta")}
     known = {name: all(isinstance(one, int | float) for one in values) for name, values in costs.items()}
     total = {name: _number(sum(costs[name]) if known[name] else None) for name in costs}
     named = " and ".join(f"{side.get('release_id')} (ε = {_number(side.get('epsilon'))})" for side in sides)
-    note = str(_entry(manifest, "privacy").get("note", ""))
+    note = str(entry_of(manifest, "privacy").get("note", ""))
     return {
         "guarantee": f"Computed from the releases {named}. {note}",
         "privacy_unit": PRIVACY_UNIT,
@@ -90,15 +91,5 @@ def _changes_privacy(manifest: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _named_epsilon(epsilon: str) -> str:
-    return "no differential privacy" if epsilon == "none" else f"ε = {epsilon}"
-
-
 def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else "none"
-
-
-def _entry(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The entry of a manifest that is a mapping; empty where it is missing."""
-    found = entries.get(name)
-    return found if isinstance(found, Mapping) else {}

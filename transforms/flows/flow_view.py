@@ -15,12 +15,22 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.flow_tables import FlowMatrix, FlowTable
 from sfumato.schemas.known_digits import about, not_negative, with_interval
 from sfumato.schemas.region import Grid, area_km2, ground_metres, interleave
 from sfumato.schemas.release import FLOW_ZONES_FILE, FLOWS_CSV, FLOWS_FILE, FLOWS_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
-from sfumato.schemas.views import Fact, FlowsBody, Layer, MapBody, Measure, PageView, Section, Table
+from sfumato.schemas.views import (
+    Fact,
+    FlowMatrix,
+    FlowsBody,
+    FlowTable,
+    Layer,
+    MapBody,
+    Measure,
+    PageView,
+    Section,
+    Table,
+)
 from sfumato.transforms.heatmap.count_measures import simultaneous_deviations
 from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import coordinates, length, plural

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Locator, Region, deinterleave, ground_metres
-from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, Codes, join_cells
 from sfumato.transforms.histogram.item_encoding import Drawn, EncodedItems
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample, add_pairs, run_starts, sum_by_item

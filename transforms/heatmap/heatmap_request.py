@@ -40,9 +40,8 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
-from sfumato.schemas.requests.time_zones import UTC
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
-from sfumato.schemas.slots import Slots
+from sfumato.schemas.slots import UTC, Slots
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid, parameter_owners
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive

@@ -13,11 +13,9 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.items import ItemColumns
-from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
+from sfumato.schemas.locations import DROP_REASONS, ItemColumns, LocationColumns, TripColumns, holds_text
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid
-from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample

@@ -29,7 +29,7 @@ import scipy
 from numpy.typing import NDArray
 
 from sfumato.transforms.privacy.keys import RunKey, random_bits, random_bits_16
-from sfumato.transforms.privacy.mechanism import check_sigma, gaussian_delta, gaussian_rho
+from sfumato.transforms.privacy.mechanism import check_sigma
 from sfumato.transforms.statistics.bisection import bisect_integers
 
 _REACH = 10  # of the table, in sigma
@@ -202,25 +202,3 @@ def discrete_variance(sigma: float) -> float:
         return sigma * sigma
     weights = _summed(sigma)[0]
     return float(2 * (np.arange(len(weights)) ** 2 * weights).sum())
-
-
-def discrete_gaussian_delta(sigma: float, epsilon: float, sensitivity: int = 1) -> float:
-    """Returns the smallest delta at an epsilon of one count with discrete Gaussian noise.
-
-    It is the sum of max(0, P[Z = k] - e^epsilon P[Z = k + sensitivity]) (Canonne, Kamath, Steinke 2020, Theorem 7).
-    For a vector of counts, `mechanism.gaussian_rho` with its L2 sensitivity bounds the loss.
-
-    Args:
-        sigma: of the noise.
-        epsilon: 0 or more.
-        sensitivity: the count's largest change by one user.
-
-    Returns:
-        The exact delta; above sigma = 1000 the bound by `gaussian_rho`, which is 1e-7 of the exponent above it.
-    """
-    if sigma > _MAX_SUMMED_SIGMA:
-        return gaussian_delta(gaussian_rho(sigma, sensitivity), epsilon)
-    lowest = math.floor(epsilon * sigma**2 / sensitivity - sensitivity / 2)  # no lower -k has a loss above epsilon
-    k = np.arange(lowest, max(lowest, 0) + math.ceil(40 * sigma) + 2 * sensitivity)
-    loss = (2 * k + sensitivity) * sensitivity / (2 * sigma**2)
-    return float((discrete_gaussian_pmf(sigma, k) * -np.expm1(np.minimum(epsilon - loss, 0))).sum())

@@ -1,8 +1,8 @@
 """Tests that refuse weak keys. Pure.
 
 Each test refuses random bytes with a known, small probability. For 32 random bytes, raw, in hexadecimal or in base64,
-all tests together refuse with a probability below 1e-9 (`false_refusal_probability`). The tests find keys that were not
-drawn at random: zeros, repeated or counted bytes, words. No test can show that a key was random.
+all tests together refuse with a probability below 1e-9 (see tests/attacks/test_weak_keys.py). The tests find keys that
+were not drawn at random: zeros, repeated or counted bytes, words. No test can show that a key was random.
 """
 
 from __future__ import annotations
@@ -50,24 +50,6 @@ def few_distinct_probability(length: int, distinct: int, alphabet: int) -> float
     if distinct >= alphabet:
         return 1.0
     return min(1.0, math.exp(math.log(math.comb(alphabet, distinct)) + length * math.log(distinct / alphabet)))
-
-
-def false_refusal_probability(random_bytes: int) -> dict[str, float]:
-    """Bounds the probability that `key_weakness` refuses random bytes.
-
-    Args:
-        random_bytes: number of bytes.
-
-    Returns:
-        The bound by form. raw: both counting tests, or every byte is printable. hexadecimal: both counting tests.
-        base64: the counting test of the characters, or letters of one case only.
-    """
-    characters = random_bytes * 4 // 3
-    return {
-        "raw": 2 * _LEVEL + (len(_PRINTABLE) / 256) ** random_bytes,
-        "hexadecimal": 2 * _LEVEL,
-        "base64": _LEVEL + 2 * ((_BASE64 - 26) / _BASE64) ** characters,
-    }
 
 
 def _symbols(secret: bytes) -> tuple[bytes, int, int]:

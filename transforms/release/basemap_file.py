@@ -87,7 +87,7 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     source, features = read_features("basemap", name, content, lambda column: column.lower() in _READ)
     cut = _Cut(region)
     extents = [
-        cut.add(_lower(properties), geometry)
+        cut.add({str(key).lower(): value for key, value in properties.items()}, geometry)
         for properties, geometry in features
         if geometry is not None and not geometry.is_empty
     ]
@@ -238,10 +238,6 @@ def _rank(properties: Mapping[str, Any]) -> int:
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 100:
             return int(value)
     return min((_RANKS[one] for one in _classes(properties) if one in _RANKS), default=3)
-
-
-def _lower(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key).lower(): value for key, value in properties.items()}
 
 
 # --- the world ---

@@ -1,4 +1,4 @@
-"""The files of a release, made of its tables and its manifest: one function for the releases of all jobs. Pure."""
+"""The files of a release, made of its tables and its manifest, and its page and pictures, made of its view. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from sfumato.schemas.release import MANIFEST_FILE
-from sfumato.schemas.views import PageView
+from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, RATES_PICTURE
+from sfumato.schemas.views import FlowsBody, MapBody, MomentsBody, PageView, RangesBody, TimelineBody
 from sfumato.transforms.release.metadata import manifest_bytes, parquet_bytes
-from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.report.canvas import Canvas
+from sfumato.transforms.report.chart_figure import chart_canvas
+from sfumato.transforms.report.map_figure import map_canvas
+from sfumato.transforms.report.report import render_page
 
 
 def build_release(
@@ -28,3 +31,35 @@ def build_release(
     files = {name: parquet_bytes(part) if isinstance(part, pa.Table) else part for name, part in parts.items()}
     files[MANIFEST_FILE] = manifest_bytes(manifest)
     return {**page_files(view(files)), **files}
+
+
+def page_files(view: PageView) -> dict[str, bytes]:
+    """Returns the page and its pictures by name. A map with one rate has a picture of the rate too."""
+    made = {PAGE_FILE: render_page(view).encode()}
+    if view.picture is not None:
+        made[view.picture] = picture(view).png()
+    if isinstance(view.body, MapBody):
+        rates = [place for place, one in enumerate(view.body.layers[-1].measures) if one.kind == "rate"]
+        if len(rates) == 1:
+            made[RATES_PICTURE] = map_canvas(view, view.body, rates[0]).png()
+    return made
+
+
+def picture(view: PageView) -> Canvas:
+    """Draws the picture that stands for a release: its map, or else its charts; equal views give equal pictures.
+
+    Raises:
+        TypeError: the view is a timeline, which has no picture.
+    """
+    body = view.body
+    if isinstance(body, FlowsBody):
+        return map_canvas(view, body.map, flows=body.flows)
+    if isinstance(body, RangesBody):
+        return map_canvas(view, body.background)
+    if isinstance(body, MomentsBody) and body.map is not None:
+        return map_canvas(view, body.map)
+    if isinstance(body, MapBody):
+        return map_canvas(view, body)
+    if isinstance(body, TimelineBody):
+        raise TypeError("a timeline has no picture")
+    return chart_canvas(view, body)

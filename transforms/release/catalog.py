@@ -26,9 +26,9 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
+from sfumato.transforms.release.notices import removed_release
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import format_at, format_of, manifest_at
-from sfumato.transforms.release.removal import Notice
 from sfumato.transforms.release.stated_charge import NO_COST, StatedCharge, stated_charge, stated_cost
 from sfumato.transforms.storage import matching
 
@@ -95,17 +95,6 @@ def read_folders(root: str) -> DatedFolders:
         without_manifest=sorted(names.keys() - opened.keys()),
         dates=dates,
     )
-
-
-def published_releases(root: str) -> dict[str, Release]:
-    """Returns the published releases by date, in order, without what cannot be opened as a release now.
-
-    Raises:
-        FormatError: another version of sfumato wrote one of them.
-        NotReadyError: the folder cannot be listed now.
-        RequestError: the folder cannot be listed.
-    """
-    return read_folders(root).releases
 
 
 def night_of(reservation: Reservation) -> tuple[str, str] | None:
@@ -272,8 +261,7 @@ def lost_charges(folder: str, history: History) -> tuple[list[StatedCharge], lis
 
 def _is_lost_removal(manifest: bytes | None, history: History) -> bool:
     """Whether a manifest is the notice of a removal of which the ledger does not know."""
-    notice = Notice.parse(manifest)
-    reservation = None if notice is None else history.reservations.get(notice.release_id)
+    reservation = history.reservations.get(removed_release(manifest) or "")
     return reservation is not None and reservation.removal is None
 
 

@@ -42,6 +42,8 @@ from sfumato.transforms.files import join, read_file
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+
 T = TypeVar("T")
 _PARQUET = ".parquet"
 _FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT, EVALUATION_FORMAT, CHANGES_FORMAT
@@ -145,12 +147,8 @@ class Release:
         if TOTALS_FILE not in self.manifest.get("errors", {}).get("sums", ""):
             count, stddev = (table[name].to_numpy() for name in ("count", "stddev"))
             return float(count @ weights), float(np.sqrt((stddev * weights) @ (stddev * weights)))
-        from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-
-        nodes = [self.arrow_table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
-        unbiased = UnbiasedCounts.from_nodes(nodes[0], nodes[2], nodes[3])
-        leaves = nodes[1][nodes[1] >= 0]
-        return unbiased.total(weights[leaves])
+        unbiased, cell = self._unbiased_leaves()
+        return unbiased.total(weights[cell])
 
     def unbiased_cells(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Each cell's users without shrinkage and the standard deviation of their error, float64[cells] each.
@@ -161,15 +159,20 @@ class Release:
         cells = self.arrow_table(CELLS_FILE)
         if TOTALS_FILE not in self.manifest.get("errors", {}).get("sums", ""):
             return cells["count"].to_numpy(), cells["stddev"].to_numpy()
-        from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-
-        nodes = [self.arrow_table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
-        unbiased, cell = UnbiasedCounts.from_nodes(nodes[0], nodes[2], nodes[3]), nodes[1][nodes[1] >= 0]
+        unbiased, cell = self._unbiased_leaves()
         users, variance = (
             np.bincount(cell, one, cells.num_rows).astype(np.float64)
             for one in (unbiased.leaf_users, unbiased.leaf_variances())
         )
         return users, np.sqrt(variance)
+
+    def _unbiased_leaves(self) -> tuple[UnbiasedCounts, NDArray[np.int64]]:
+        """The counts of `totals.parquet`, and the row of each leaf in `cells`."""
+        from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+
+        totals = self.arrow_table(TOTALS_FILE)
+        node, cell, users, variance = (totals[name].to_numpy() for name in ("node", "cell", "users", "variance"))
+        return UnbiasedCounts.from_nodes(node, users, variance), cell[cell >= 0]
 
     def answered_tree(self, sub_query: int | None = None) -> Tree:
         """The tree that a sub-query of a heatmap asked about, from `answers.parquet`.

@@ -119,15 +119,12 @@ class _Dated:
         mark = hashlib.sha256(content.encode()).hexdigest()[:12]
         return f"{MAPS}/{self.date}-{mark}.js"
 
-    def map_bytes(self) -> bytes:
-        return night_map(self.date, self.release)
-
 
 def _write_all(root: str, releases: list[_Dated], damaged: list[DatedRelease], history: History | None) -> None:
     present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
     for dated in releases:
         if dated.map is not None and dated.map.rsplit("/", 1)[-1] not in present:
-            write_file(FileSystems.join(root, dated.map), dated.map_bytes())
+            write_file(FileSystems.join(root, dated.map), night_map(dated.date, dated.release))
     newest = releases[-1]
     latest = {
         "date": newest.date,

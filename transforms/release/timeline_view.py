@@ -35,7 +35,6 @@ from sfumato.schemas.views import (
     NightMap,
     PageView,
     Section,
-    SpendingRow,
     Table,
     TimelineBody,
 )
@@ -84,7 +83,9 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
     """The page of `timeline.json` and, for its maps, `basemap.json`; equal files give equal pages."""
     content = json.loads(files[TIMELINE_FILE])
     nights = [DatedRelease.from_json(night) for night in content["nights"]]
-    spending = [Spending(**one) for one in content["spending"]]
+    spending = [
+        Spending(**{**one, "spent": [(day, spent) for day, spent in one["spent"]]}) for one in content["spending"]
+    ]
     of, geography = f" of {content['title']}" if content["title"] else "", Geography.of(files)
     first, last = nights[0].date, nights[-1].date
     count = f"{len(nights):,} {'night' if len(nights) == 1 else 'nights'}"
@@ -116,7 +117,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         body=TimelineBody(
             map_format=MAP_FORMAT,
             nights=list(map(_night, nights)),
-            spending=[SpendingRow(**asdict(one)) for one in spending],
+            spending=list(spending),
         ),
     )
 

@@ -15,9 +15,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
-from sfumato.schemas.flow_tables import FlowTable
 from sfumato.schemas.region import EARTH_RADIUS_KM, area_km2
-from sfumato.schemas.views import Basemap, Bounds, Layer, MapBody, Measure, PageView, Scale
+from sfumato.schemas.views import Basemap, Bounds, FlowTable, Layer, MapBody, Measure, PageView, Scale
 from sfumato.transforms.report.canvas import (
     DPI,
     FAINT,

@@ -457,7 +457,7 @@ export interface TimelineBody {
   kind: "timeline";
   map_format: number;
   nights: Night[];
-  spending: SpendingRow[];
+  spending: Spending[];
 }
 /**
  * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
@@ -483,7 +483,16 @@ export interface Night {
   changes: PlaceChange[];
 }
 /**
- * See `schemas.timeline.PlaceChange`.
+ * A place whose users differ on a night from what the nights before lead to expect.
+ *
+ * Attributes:
+ *     cell_ids: of the quadtree, such as r0213: neighbours that make the place.
+ *     users: estimated on the night.
+ *     low, high: ends of the 95% interval of `users`, which holds for all places at once.
+ *     expected: users, from the nights before.
+ *
+ * Raises:
+ *     ValueError: a value is out of range.
  */
 export interface PlaceChange {
   cell_ids: string[];
@@ -493,9 +502,18 @@ export interface PlaceChange {
   expected: number;
 }
 /**
- * A limit of the ledger and what had been spent in the window that ends on each day.
+ * One of the ledger's limits, and the spending under it.
+ *
+ * Attributes:
+ *     epsilon, delta: the limits for the data of any `days` consecutive days.
+ *     days: length of the window.
+ *     spent: (date, epsilon spent in the window that ends on that day on the user who was asked most), in order of
+ *         dates.
+ *
+ * Raises:
+ *     ValueError: a value is out of range.
  */
-export interface SpendingRow {
+export interface Spending {
   epsilon: number;
   delta: number;
   days: number;

@@ -21,10 +21,9 @@ import rasterio
 from pmtiles.reader import MemorySource, Reader
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.export_request import ExportRequest
-from sfumato.transforms.export.export_file import export_release
+from sfumato.schemas.requests.release_readers import ExportRequest
 from sfumato.transforms.export.export_source import PARTS, ExportSource
-from sfumato.transforms.export.formats import FORMATS, exported_files, find_format
+from sfumato.transforms.export.formats import FORMATS, export_release, exported_files, find_format
 from tests.once import made_once
 from tests.transforms.export.conftest import KINDS, LICENCE, MAPS
 
@@ -197,7 +196,6 @@ def test_suffixes_and_names_are_those_that_help_and_documents_list() -> None:
         assert (
             f"| `{one.name}` | {', '.join(f'`{s}`' for s in one.suffixes)} | {one.text} | {PARTS[one.needs]} | " in page
         )
-        assert f" | {one.opened_by} | {one.states_in} |" in page
 
 
 def test_a_missing_library_is_named_with_its_extra(

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato.transforms.export.export_file import export_release
 from sfumato.transforms.export.export_source import ExportSource
+from sfumato.transforms.export.formats import export_release
 
 PYTHON = "/usr/bin/python3"  # of the system: Debian's python3-qgis is for it
 ENVIRONMENT = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONPATH": "", "XDG_RUNTIME_DIR": "/tmp"}

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.locations import DROP_REASONS, LocationColumns
+from sfumato.schemas.locations import DROP_REASONS, LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Region, ground_metres
-from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, join_cells
 from sfumato.transforms.flows.user_trips import RecordItems, TripItems, TripRule, count_trips
 from sfumato.transforms.histogram.user_sample import merge

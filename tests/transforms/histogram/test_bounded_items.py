@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.locations import ItemColumns
 from sfumato.transforms.histogram.bounded_items import ItemBound, choose_items, count_items
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.sample_and_threshold import CountItems, Rounds

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.locations import ItemColumns
 from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.central_plan import CentralCountPlan

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.items import CATEGORIES, NUMBERS, PREFIXES, ItemColumns
-from sfumato.schemas.locations import DROP_REASONS, LocationColumns
+from sfumato.schemas.locations import CATEGORIES, DROP_REASONS, NUMBERS, PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
 from sfumato.transforms.histogram.trie import hash_texts

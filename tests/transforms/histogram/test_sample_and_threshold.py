@@ -12,8 +12,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from sfumato.pipelines.local_runner import LocalRunner
-from sfumato.schemas.items import NUMBERS, ItemColumns
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.admission_sample import AdmissionSampler
 from sfumato.transforms.histogram.bounded_items import ItemBound

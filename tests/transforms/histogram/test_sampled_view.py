@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sfumato.schemas.items import ItemColumns
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody
 from sfumato.transforms.histogram.hierarchy import build_hierarchy

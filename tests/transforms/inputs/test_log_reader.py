@@ -13,8 +13,7 @@ import pytest
 from sfumato.pipelines.inputs import inspect, layout_of, match_files
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.items import ItemColumns
-from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.locations import Auxiliary, ItemColumns, LocationColumns
 from sfumato.schemas.moments import ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.inputs import text_lines

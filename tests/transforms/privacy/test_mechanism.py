@@ -3,8 +3,8 @@ import math
 import mpmath
 import pytest
 
-from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian_delta
 from sfumato.transforms.privacy.mechanism import gaussian_delta, gaussian_rho, rho_for_delta, sigma_for_rho
+from tests.statistics import discrete_gaussian_delta
 
 
 def normal_quantile(tail: mpmath.mpf) -> mpmath.mpf:

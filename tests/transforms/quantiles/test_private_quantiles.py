@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.items import NUMBERS, ItemColumns
+from sfumato.schemas.locations import NUMBERS, ItemColumns
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.privacy.admission import NoisyUserCounts

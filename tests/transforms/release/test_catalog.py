@@ -15,7 +15,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release import release_index
-from sfumato.transforms.release.catalog import disagreement, published_dates, published_releases
+from sfumato.transforms.release.catalog import disagreement, published_dates, read_folders
 from sfumato.transforms.release.published_release import Release, open_release
 from tests.conftest import REGION
 from tests.transforms.privacy.ledger.helpers import charge, ledger
@@ -43,13 +43,13 @@ def put(folder: Path, content: str = json.dumps(MANIFEST)) -> None:
 
 def test_days_that_hold_a_release(tmp_path: Path) -> None:
     releases = tmp_path / "releases"
-    assert published_releases(str(tmp_path)) == {}
+    assert read_folders(str(tmp_path)).releases == {}
     for name in ("2026-11-20", "2026-11-18", ".2026-11-19.partial-x", "notes", "2026-11-1"):
         put(releases / name)
     put(releases / "2026-11-21", "{")
     (releases / "2026-11-22").mkdir()
     assert published_dates(str(tmp_path)) == ["2026-11-18", "2026-11-20", "2026-11-21"]
-    assert list(published_releases(str(tmp_path))) == ["2026-11-18", "2026-11-20"]
+    assert list(read_folders(str(tmp_path)).releases) == ["2026-11-18", "2026-11-20"]
 
 
 def test_the_digest_is_of_the_bytes_as_they_were_written(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from sfumato.schemas.views import (
     RangesBody,
     TimelineBody,
 )  # fmt: skip
+from sfumato.transforms.release.builder import picture
 from sfumato.transforms.report import chart_figure
 from sfumato.transforms.report.canvas import drawable, label
 from sfumato.transforms.report.chart_figure import axis_ends
-from sfumato.transforms.report.pages import picture
 from tests.transforms.report.samples import REGION, layer_of, map_of, pixels, view_of
 
 

@@ -284,7 +284,7 @@ def test_draw_cells_polygons_have_holes_and_none_is_lost() -> None:
 def test_no_pyplot_is_imported() -> None:
     script = (
         "import sys; from tests.transforms.report.samples import *;"
-        "from sfumato.transforms.report.pages import picture;"
+        "from sfumato.transforms.release.builder import picture;"
         "picture(view_of(map_of(layer_of({(0, 0, 0): 1.0})))).png(); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -116,7 +116,7 @@ def charge_content(charge: Charge) -> dict[str, Any]:
         "trust": charge.trust,
         "also_charged": [[dataset, str(period)] for dataset, period in charge.also_charged],
         **_rho_content(charge.rho),
-        **_rotation_content(charge.rotation),
+        **({} if charge.rotation is None else {"rotation": asdict(charge.rotation)}),
         **({} if charge.rows_by is None else {"rows_by": charge.rows_by}),
         **({} if charge.bits is None else {"bits": charge.bits}),
     }
@@ -136,14 +136,18 @@ def _named(one: Charge | Disclosure) -> dict[str, Any]:
     }
 
 
+def _named_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads what `_named` returned. Raises ValueError, KeyError or TypeError."""
+    texts = {name: content[name] for name in ("release_id", "job", "dataset", "request", "binding")}
+    if not all(isinstance(one, str) for one in texts.values()):
+        raise ValueError("a name or digest is no text")
+    period = Period(parse_day("first", content["first"]), parse_day("last", content["last"]))
+    return {**texts, "period": period, "files": tuple(content["files"])}
+
+
 def _rho_content(rho: Decimal | None) -> dict[str, str]:
     """The rho of Gaussian noise. Other charges have none, and neither have those of earlier versions."""
     return {} if rho is None else {"rho": format_amount(rho)}
-
-
-def _rotation_content(rotation: Rotation | None) -> dict[str, Any]:
-    """The cohort that a release asks. Releases of all users have none, and neither have those of earlier versions."""
-    return {} if rotation is None else {"rotation": asdict(rotation)}
 
 
 def _rotation_of(content: Mapping[str, Any]) -> Rotation | None:
@@ -165,22 +169,13 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
     try:
         if content["unit"] != UNIT:
             raise ValueError("of another privacy unit")
-        texts = [content[name] for name in ("release_id", "job", "dataset", "request", "binding")]
-        if not all(isinstance(one, str) for one in texts):
-            raise ValueError("a name or digest is no text")
         charge = Charge(
-            release_id=content["release_id"],
-            job=content["job"],
-            dataset=content["dataset"],
-            period=Period(parse_day("first", content["first"]), parse_day("last", content["last"])),
+            **_named_of(content),
             epsilon=parse_amount("epsilon", content["epsilon"]),
             delta=parse_amount("delta", content["delta"]),
-            request=content["request"],
-            binding=content["binding"],
             starts_from=None if content["starts_from"] is None else str(content["starts_from"]),
             adjacency=content["adjacency"],
             trust=content["trust"],
-            files=tuple(content["files"]),
             also_charged=tuple((str(dataset), Period.parse(days)) for dataset, days in content["also_charged"]),
             rho=rho_of(content),
             rotation=_rotation_of(content),
@@ -201,14 +196,7 @@ def disclosure_content(disclosure: Disclosure) -> dict[str, Any]:
 def disclosure_of(content: Mapping[str, Any], index: int, time: str) -> Disclosure:
     """Reads what `disclosure_content` returned, of entry `index`. Raises LedgerError."""
     try:
-        names = ("release_id", "job", "dataset", "request", "binding")
-        texts = {name: content[name] for name in names}
-        if not all(isinstance(one, str) for one in texts.values()):
-            raise ValueError("a name or digest is no text")
-        period = Period(parse_day("first", content["first"]), parse_day("last", content["last"]))
-        return Disclosure(
-            **texts, period=period, bits=content["bits"], files=tuple(content["files"]), index=index, time=time
-        )
+        return Disclosure(**_named_of(content), bits=content["bits"], index=index, time=time)
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"ledger: entry {index} cannot be read ({error})") from None
 
