@@ -8,7 +8,7 @@ from datetime import date
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.ledger import read_history
+from sfumato.pipelines.ledger_state import read_history
 from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.requests.commands import RemoveRequest
