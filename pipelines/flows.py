@@ -10,15 +10,14 @@ import apache_beam as beam
 
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.requested_flows import RequestedFlows, requested_flows
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.requests.flows_request import FlowsRequest
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.schemas.trips import TripColumns
 from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.flows_request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
 from sfumato.transforms.flows.zone_pairs import ZonedCells, measure_zone_flows
 from sfumato.transforms.histogram.bounded_items import Everybody
@@ -43,11 +42,6 @@ class FlowsJob(ReleaseJob):
 
     request: FlowsRequest
     requested: RequestedFlows
-
-    @classmethod
-    def of(cls, request: FlowsRequest) -> FlowsJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_flows(request))
 
     @cached_property
     def geography(self) -> bytes | None:

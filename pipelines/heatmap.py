@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.requested_heatmap import requested_start
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
@@ -42,11 +41,6 @@ class HeatmapJob(ReleaseJob):
 
     request: HeatmapRequest
     warm_start: WarmStart | None = None
-
-    @classmethod
-    def of(cls, request: HeatmapRequest) -> HeatmapJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_start(request))
 
     @property
     def prior(self) -> Estimate | None:

@@ -94,9 +94,12 @@ class ReleaseJob(ABC):
     request: PublishRequest
 
     @classmethod
-    def of(cls, request: Any) -> Self:
-        """The job of a request. Jobs with more fields derive them here. Raises RequestError."""
-        return cls(request)
+    def of(cls, request: Any, *resolved: Any) -> Self:
+        """The job of a request. Raises RequestError.
+
+        resolved: what `request.resolve` returned; it is called where that is left out.
+        """
+        return cls(request, *(resolved or (request.resolve(),)))
 
     @abstractmethod
     def columns(self) -> Columns:

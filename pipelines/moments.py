@@ -13,10 +13,8 @@ import numpy as np
 
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.requested_moments import RequestedMoments, requested_moments
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
-from sfumato.schemas.requests.moments_request import MomentsRequest
 from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.bernstein_sums import coefficients
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, laplace_z
@@ -24,6 +22,7 @@ from sfumato.transforms.moments.central_moments_release import CentralMomentsMet
 from sfumato.transforms.moments.groups import Grouping, ZoneGroups
 from sfumato.transforms.moments.method_choice import min_threshold_users
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
+from sfumato.transforms.moments.moments_request import MomentsRequest, RequestedMoments
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.quantities import Quantity
@@ -54,11 +53,6 @@ class MomentsJob(ReleaseJob):
 
     request: MomentsRequest
     requested: RequestedMoments
-
-    @classmethod
-    def of(cls, request: MomentsRequest) -> MomentsJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_moments(request))
 
     @property
     def plan(self) -> MomentsPlan | CentralMomentsPlan:

@@ -17,7 +17,6 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.requested_ranges import requested_ranges
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, MAP_BYTES, PLAIN_BYTES, VALUE_BYTES_PER_ROW, RunBytes
 from sfumato.schemas.errors import RequestError
@@ -67,11 +66,10 @@ class RangesJob(ReleaseJob):
     plan: RangesPlan
 
     @classmethod
-    def of(cls, request: RangesRequest) -> RangesJob:
-        """The job of a request. Raises RequestError."""
-        plan = requested_ranges(request)
-        assert plan is not None  # no model of a published heatmap
-        return cls(request, with_squares(plan))
+    def of(cls, request: RangesRequest, *resolved: RangesPlan | None) -> RangesJob:
+        """See ReleaseJob.of."""
+        job = super().of(request, *resolved)
+        return replace(job, plan=with_squares(job.plan))
 
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
@@ -120,7 +118,7 @@ def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | Non
     """Runs the job to the end. Raises RequestError or DataError."""
     if plan is None:
         return build_from_heatmap(request)
-    run_release(RangesJob(request, with_squares(plan)), settings)
+    run_release(RangesJob.of(request, plan), settings)
     return 0
 
 

@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.requested_counts import RequestedCount
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
-from sfumato.schemas.requests.sampled_counts import SampledRequest
 from sfumato.transforms.histogram.central_counts_release import CentralCountMetadata, bound_text, noise_text
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.counts_request import RequestedCount, SampledRequest
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
@@ -25,6 +24,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
 from sfumato.transforms.quantiles.quantiles_release import MECHANISMS, QuantilesMetadata
+from sfumato.transforms.quantiles.quantiles_request import RequestedQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import significant
@@ -50,7 +50,7 @@ class SampledJob(ReleaseJob):
     }
 
     request: SampledRequest
-    requested: RequestedCount
+    requested: RequestedCount | RequestedQuantiles
 
     @property
     def plan(self) -> SamplePlan | CentralCountPlan | QuantilesPlan:

@@ -55,7 +55,7 @@ class ZonesJob(ReleaseJob):
     zones: Zones
 
     @classmethod
-    def of(cls, request: ZonesRequest) -> ZonesJob:
+    def of(cls, request: ZonesRequest, *_: None) -> ZonesJob:
         """The job of a request. Raises RequestError where its zones cannot be used, or counted with these options."""
         levels = request.level_columns if request.index is None else ()
         zones = zones_of(request.zones, levels[0] if levels else None, request.index, request.region, levels)

@@ -167,6 +167,13 @@ class PublishRequest(RunnerOptions):
             raise RequestError(f"{' and '.join(keys)}: give one of them, not {'both' if len(keys) == 2 else 'all'}")
         return self
 
+    def resolve(self) -> Any:
+        """What the options name, opened and planned once, before Beam is imported.
+
+        Raises RequestError if options contradict each other, or a file that they name cannot be used.
+        """
+        return None
+
     def shaping(self) -> dict[str, Any]:
         """The options that shape the numbers of the result, those that were given or have a default, by name.
 
