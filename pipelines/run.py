@@ -130,15 +130,10 @@ JOBS = {
         "schemas.requests.export_request:ExportRequest",
         "pipelines.export:run",
     ),
-    "releases prune": Job(
-        "remove the files of old releases, and keep the ledger's proof of them",
-        "schemas.requests.commands:PruneRequest",
-        "pipelines.releases_prune:run",
-    ),
-    "releases remove": Job(
-        "take a release down: remove it, and leave a notice with the reason",
-        "schemas.requests.commands:RemoveRequest",
-        "pipelines.releases_remove:run",
+    "releases": Job(
+        "remove the files of old releases, or take a release down; the ledger keeps the proof",
+        "schemas.requests.commands:ReleasesRequest",
+        "pipelines.releases:run",
     ),
     "doctor": Job(
         "make the checks of a run in advance: runner, key, ledger, clock and open ports",
