@@ -26,7 +26,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import significant
 
 
@@ -112,5 +112,4 @@ class FlowsJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "CountTrips" >> CountRounds(items, Everybody(key), count, 1, admit=inputs.admit, spill=inputs.spill)
             | "AddNoise" >> beam.Map(files_of)
-            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )

@@ -27,7 +27,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.rotation import rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
 
@@ -130,5 +130,4 @@ class HeatmapJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "Heatmap" >> heatmap  # HeatmapState
             | "Assemble" >> beam.Map(assemble)  # {name: content}
-            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )

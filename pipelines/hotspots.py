@@ -8,8 +8,7 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.sampled import Assemble, SampledJob, limits
-from sfumato.transforms.histogram.central_counts_release import central_files
+from sfumato.pipelines.sampled import SampledJob, limits
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.counts_request import (
     CELL_DEPTH,
@@ -19,7 +18,6 @@ from sfumato.transforms.histogram.counts_request import (
     HotspotsRequest,
 )
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, Rounds, TrieHeavyHitters
-from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -50,6 +48,3 @@ class HotspotsJob(SampledJob):
         if isinstance(self.plan, CentralCountPlan):
             return NoisyItems(rounds, self.plan, top, **limits(inputs))
         return TrieHeavyHitters(rounds, self.sampling, top, **limits(inputs))
-
-    def assembler(self) -> Assemble:
-        return central_files if isinstance(self.plan, CentralCountPlan) else trie_files

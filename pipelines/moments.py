@@ -30,7 +30,7 @@ from sfumato.transforms.moments.sum_moments import SumMoments
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 
 
@@ -136,11 +136,7 @@ class MomentsJob(ReleaseJob):
                     state, MomentsMetadata(with_charge(metadata), plan, grouping, meter, column, bounded, second)
                 )
 
-        return (
-            measured
-            | "Assemble" >> beam.Map(files_of)
-            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
-        )
+        return measured | "Assemble" >> beam.Map(files_of)
 
 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:

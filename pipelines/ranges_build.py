@@ -42,7 +42,7 @@ from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_rel
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.release.release_folder import check_output, publish
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
@@ -110,7 +110,6 @@ class RangesJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "Build" >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.admit)  # Built
             | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))  # {name: content}
-            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 
 
