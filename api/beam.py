@@ -34,7 +34,6 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
-from sfumato.schemas.requests.sampled_counts import CELL_DEPTH
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.checks import check_number
 from sfumato.transforms.heatmap.cells import cells_table
@@ -43,6 +42,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.heatmap.release_files import published_estimate
 from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.histogram.counts_request import CELL_DEPTH
 from sfumato.transforms.histogram.curve import check_shares, quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import cells_table as counted_cells_table

@@ -6,7 +6,6 @@ import argparse
 import difflib
 import functools
 import re
-import shlex
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -109,11 +108,6 @@ def join_negative_values(arguments: Sequence[str]) -> list[str]:
         else:
             joined.append(argument)
     return joined
-
-
-def quoted_command(kind: type[Request]) -> list[str]:
-    """The example of a request as arguments."""
-    return [*kind.COMMAND.split(), *shlex.split(kind.EXAMPLE)]
 
 
 @functools.cache

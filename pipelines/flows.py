@@ -10,14 +10,13 @@ import apache_beam as beam
 
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.requested_flows import RequestedFlows, requested_flows
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
-from sfumato.schemas.requests.flows_request import FlowsRequest
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_plan import FlowPlan
 from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.flows_request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
 from sfumato.transforms.flows.zone_pairs import ZonedCells, measure_zone_flows
 from sfumato.transforms.histogram.bounded_items import Everybody
@@ -26,7 +25,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import significant
 
 
@@ -42,11 +41,6 @@ class FlowsJob(ReleaseJob):
 
     request: FlowsRequest
     requested: RequestedFlows
-
-    @classmethod
-    def of(cls, request: FlowsRequest) -> FlowsJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_flows(request))
 
     @cached_property
     def geography(self) -> bytes | None:
@@ -117,5 +111,4 @@ class FlowsJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "CountTrips" >> CountRounds(items, Everybody(key), count, 1, admit=inputs.admit, spill=inputs.spill)
             | "AddNoise" >> beam.Map(files_of)
-            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )

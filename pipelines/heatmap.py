@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.requested_heatmap import requested_start
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
@@ -28,7 +27,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.rotation import rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
 
@@ -42,11 +41,6 @@ class HeatmapJob(ReleaseJob):
 
     request: HeatmapRequest
     warm_start: WarmStart | None = None
-
-    @classmethod
-    def of(cls, request: HeatmapRequest) -> HeatmapJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_start(request))
 
     @property
     def prior(self) -> Estimate | None:
@@ -136,5 +130,4 @@ class HeatmapJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "Heatmap" >> heatmap  # HeatmapState
             | "Assemble" >> beam.Map(assemble)  # {name: content}
-            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.requested_counts import requested_histogram
-from sfumato.pipelines.sampled import Assemble, SampledJob, limits
-from sfumato.schemas.requests.sampled_counts import HistogramRequest
-from sfumato.transforms.histogram.central_counts_release import central_files
+from sfumato.pipelines.sampled import SampledJob, limits
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.counts_request import HistogramRequest
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, Rounds, TrieHeavyHitters
-from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
 
 
@@ -23,15 +20,7 @@ class HistogramJob(SampledJob):
 
     request: HistogramRequest
 
-    @classmethod
-    def of(cls, request: HistogramRequest) -> HistogramJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_histogram(request))
-
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         if isinstance(self.plan, CentralCountPlan):
             return NoisyItems(Rounds(self.counted, key), self.plan, **limits(inputs))
         return TrieHeavyHitters(Rounds(self.counted, key), self.sampling, **limits(inputs))
-
-    def assembler(self) -> Assemble:
-        return central_files if isinstance(self.plan, CentralCountPlan) else trie_files

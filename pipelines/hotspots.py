@@ -8,19 +8,16 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.requested_counts import requested_hotspots
-from sfumato.pipelines.sampled import Assemble, SampledJob, limits
-from sfumato.schemas.requests.sampled_counts import (
+from sfumato.pipelines.sampled import SampledJob, limits
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.counts_request import (
     CELL_DEPTH,
     CHARACTERS,
     DATE_CHARACTERS,
     DIGITS,
     HotspotsRequest,
 )
-from sfumato.transforms.histogram.central_counts_release import central_files
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, Rounds, TrieHeavyHitters
-from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -30,11 +27,6 @@ class HotspotsJob(SampledJob):
     """Requested hot spots."""
 
     request: HotspotsRequest
-
-    @classmethod
-    def of(cls, request: HotspotsRequest) -> HotspotsJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_hotspots(request))
 
     def prefixes(self, kind: str | None) -> Prefixes:
         """The prefix code of map cells (None), or of a column that holds values of this kind."""
@@ -56,6 +48,3 @@ class HotspotsJob(SampledJob):
         if isinstance(self.plan, CentralCountPlan):
             return NoisyItems(rounds, self.plan, top, **limits(inputs))
         return TrieHeavyHitters(rounds, self.sampling, top, **limits(inputs))
-
-    def assembler(self) -> Assemble:
-        return central_files if isinstance(self.plan, CentralCountPlan) else trie_files

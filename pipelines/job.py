@@ -71,7 +71,7 @@ from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_del
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
 from sfumato.transforms.release.notices import refusal_files
-from sfumato.transforms.release.publishing import CommitRelease, is_published, with_charge
+from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, is_published, with_charge
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
 
@@ -94,9 +94,12 @@ class ReleaseJob(ABC):
     request: PublishRequest
 
     @classmethod
-    def of(cls, request: Any) -> Self:
-        """The job of a request. Jobs with more fields derive them here. Raises RequestError."""
-        return cls(request)
+    def of(cls, request: Any, *resolved: Any) -> Self:
+        """The job of a request. Raises RequestError.
+
+        resolved: what `request.resolve` returned; it is called where that is left out.
+        """
+        return cls(request, *(resolved or (request.resolve(),)))
 
     @abstractmethod
     def columns(self) -> Columns:
@@ -126,7 +129,7 @@ class ReleaseJob(ABC):
 
     @abstractmethod
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        """Adds the job's graph to a pipeline. Returns the published folder's path."""
+        """Adds the job's graph to a pipeline. Returns the release's files: one dict, {name: content}."""
 
     def plan_text(self) -> str:
         """Text for a terminal: the cost of the release for a client, and its accuracy, from public figures only."""
@@ -310,7 +313,11 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             settings.pipeline() as root,
         ):
             inputs = Inputs(bundled(logs), column_types, spill, Admit(rule, gate))
-            _ = job.build(root, inputs, key, metadata) | "CommitRelease" >> commit
+            _ = (
+                job.build(root, inputs, key, metadata)  # {name: content}
+                | "Write" >> WriteRelease(request.output, metadata, request.overwrite)  # the published folder's path
+                | "CommitRelease" >> commit
+            )
     except Exception as error:
         # Beam adds the failing step to a message; the published reason goes without it.
         refusal = error_of(error)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sfumato.pipelines.ledger import (
+from sfumato.pipelines.ledger_state import (
     AMOUNTS,
     LIMIT_HEADS,
     LimitAccount,
@@ -105,8 +105,8 @@ class UserAccount:
         }
 
 
-def run(request: LedgerRequest) -> int:
-    """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
+def show_account(request: LedgerRequest) -> None:
+    """Prints a user's account. Raises RequestError, or LedgerError if the ledger is damaged."""
     history, dataset = history_of(request)
     assert dataset is not None  # a request for an account has both
     assert request.user_id is not None
@@ -119,7 +119,6 @@ def run(request: LedgerRequest) -> int:
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
         sys.stdout.write(account.text(request))
-    return 0
 
 
 def _charges_of(history: History, dataset: str) -> list[tuple[Reservation, Charge]]:

@@ -13,10 +13,8 @@ import numpy as np
 
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.requested_moments import RequestedMoments, requested_moments
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
-from sfumato.schemas.requests.moments_request import MomentsRequest
 from sfumato.transforms.moments.allocation import by_variance, min_threshold_users
 from sfumato.transforms.moments.bernstein_sums import coefficients
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan, laplace_z
@@ -24,6 +22,7 @@ from sfumato.transforms.moments.central_moments_release import central_files
 from sfumato.transforms.moments.groups import Grouping, ZoneGroups
 from sfumato.transforms.moments.moment_tables import MomentsMetadata
 from sfumato.transforms.moments.moments_release import moments_files
+from sfumato.transforms.moments.moments_request import MomentsRequest, RequestedMoments
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.quantities import Quantity
@@ -31,7 +30,7 @@ from sfumato.transforms.moments.sum_moments import SumMoments
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 
 
@@ -54,11 +53,6 @@ class MomentsJob(ReleaseJob):
 
     request: MomentsRequest
     requested: RequestedMoments
-
-    @classmethod
-    def of(cls, request: MomentsRequest) -> MomentsJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_moments(request))
 
     @property
     def plan(self) -> MomentsPlan | CentralMomentsPlan:
@@ -135,11 +129,7 @@ class MomentsJob(ReleaseJob):
                 return central_files(state, details)
             return moments_files(state, plan, details)
 
-        return (
-            measured
-            | "Assemble" >> beam.Map(files_of)
-            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
-        )
+        return measured | "Assemble" >> beam.Map(files_of)
 
 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:

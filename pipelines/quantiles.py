@@ -8,9 +8,7 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.requested_counts import requested_quantiles
 from sfumato.pipelines.sampled import Assemble, SampledJob, limits
-from sfumato.schemas.requests.sampled_counts import QuantilesRequest
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import hierarchy_files, search_files
@@ -19,6 +17,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.central_quantiles import CentralQuantiles
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
 from sfumato.transforms.quantiles.quantiles_release import quantiles_files
+from sfumato.transforms.quantiles.quantiles_request import QuantilesRequest, RequestedQuantiles
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,7 @@ class QuantilesJob(SampledJob):
     """A requested distribution."""
 
     request: QuantilesRequest
-
-    @classmethod
-    def of(cls, request: QuantilesRequest) -> QuantilesJob:
-        """The job of a request. Raises RequestError."""
-        return cls(request, requested_quantiles(request))
+    requested: RequestedQuantiles
 
     def resolved(self) -> dict[str, Any]:
         chosen = {"method": self.requested.method, "delta": self.plan.delta, "ranges": self.request.ranges or ()}

@@ -17,7 +17,6 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.requested_ranges import requested_ranges
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, MAP_BYTES, PLAIN_BYTES, VALUE_BYTES_PER_ROW, RunBytes
 from sfumato.schemas.errors import RequestError
@@ -43,7 +42,7 @@ from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_rel
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.release.release_folder import check_output, publish
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
@@ -67,11 +66,10 @@ class RangesJob(ReleaseJob):
     plan: RangesPlan
 
     @classmethod
-    def of(cls, request: RangesRequest) -> RangesJob:
-        """The job of a request. Raises RequestError."""
-        plan = requested_ranges(request)
-        assert plan is not None  # no model of a published heatmap
-        return cls(request, with_squares(plan))
+    def of(cls, request: RangesRequest, *resolved: RangesPlan | None) -> RangesJob:
+        """See ReleaseJob.of."""
+        job = super().of(request, *resolved)
+        return replace(job, plan=with_squares(job.plan))
 
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
@@ -112,7 +110,6 @@ class RangesJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "Build" >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.admit)  # Built
             | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))  # {name: content}
-            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 
 
@@ -120,7 +117,7 @@ def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | Non
     """Runs the job to the end. Raises RequestError or DataError."""
     if plan is None:
         return build_from_heatmap(request)
-    run_release(RangesJob(request, with_squares(plan)), settings)
+    run_release(RangesJob.of(request, plan), settings)
     return 0
 
 

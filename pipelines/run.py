@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publish_request import RunnerOptions
+from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
 from sfumato.schemas.requests.request_base import Request, did_you_mean
 
 if TYPE_CHECKING:  # Beam is imported once a request is known to be good
@@ -22,21 +22,17 @@ class Job:
 
     Attributes:
         summary: one line of help.
-        request: the request class, as MODULE:NAME within the package, as the three below.
+        request: the request class, as MODULE:NAME within the package, as the two below.
         run: the function that runs it. It takes the request and, for a RunnerOptions request, also the RunnerSettings
-            (or Beam's options, see beam_arguments) and what `resolve` returned. It returns the exit status. None: the
-            release is made and published.
-        resolve: a function of the request that returns what it asks for, once, before Beam is imported. It raises
-            RequestError if options contradict each other, or a file that they name cannot be used.
-        release: the ReleaseJob of a job that publishes a release, made of the request and what `resolve` returned; None
-            for other jobs.
+            (or Beam's options, see beam_arguments), and for a PublishRequest what it resolved to. It returns the exit
+            status. None: the release is made and published.
+        release: the ReleaseJob of a job that publishes a release; None for other jobs.
         beam_arguments: whether `run` makes runners itself, and takes Beam's options.
     """
 
     summary: str
     request: str
     run: str | None = None
-    resolve: str | None = None
     release: str | None = None
     beam_arguments: bool = False
 
@@ -60,7 +56,6 @@ JOBS = {
     "heatmap": Job(
         "publish a differentially private heatmap of location logs",
         "transforms.heatmap.heatmap_request:HeatmapRequest",
-        resolve="pipelines.requested_heatmap:requested_start",
         release="pipelines.heatmap:HeatmapJob",
     ),
     "zones": Job(
@@ -75,39 +70,33 @@ JOBS = {
     ),
     "histogram": Job(
         "publish how many users hold each category or visit each map cell, by a sample or with noise",
-        "schemas.requests.sampled_counts:HistogramRequest",
-        resolve="pipelines.requested_counts:requested_histogram",
+        "transforms.histogram.counts_request:HistogramRequest",
         release="pipelines.histogram:HistogramJob",
     ),
     "hotspots": Job(
         "publish popular places, words or codes, level by level, by a sample or with noise",
-        "schemas.requests.sampled_counts:HotspotsRequest",
-        resolve="pipelines.requested_counts:requested_hotspots",
+        "transforms.histogram.counts_request:HotspotsRequest",
         release="pipelines.hotspots:HotspotsJob",
     ),
     "quantiles": Job(
         "publish the distribution of a number over users: quantiles and range counts",
-        "schemas.requests.sampled_counts:QuantilesRequest",
-        resolve="pipelines.requested_counts:requested_quantiles",
+        "transforms.quantiles.quantiles_request:QuantilesRequest",
         release="pipelines.quantiles:QuantilesJob",
     ),
     "moments": Job(
         "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
-        "schemas.requests.moments_request:MomentsRequest",
-        resolve="pipelines.requested_moments:requested_moments",
+        "transforms.moments.moments_request:MomentsRequest",
         release="pipelines.moments:MomentsJob",
     ),
     "flows": Job(
         "publish origin-destination flows: how many trips lead from one place to another",
-        "schemas.requests.flows_request:FlowsRequest",
-        resolve="pipelines.requested_flows:requested_flows",
+        "transforms.flows.flows_request:FlowsRequest",
         release="pipelines.flows:FlowsJob",
     ),
     "ranges build": Job(
         "publish a private model that answers how many users are in any square",
         "transforms.ranges.ranges_request:RangesRequest",
         "pipelines.ranges_build:run",
-        resolve="pipelines.requested_ranges:requested_ranges",
         release="pipelines.ranges_build:RangesJob",
     ),
     "ranges answer": Job(
@@ -141,15 +130,10 @@ JOBS = {
         "schemas.requests.release_readers:ExportRequest",
         "pipelines.export:run",
     ),
-    "releases prune": Job(
-        "remove the files of old releases, and keep the ledger's proof of them",
-        "schemas.requests.commands:PruneRequest",
-        "pipelines.releases_prune:run",
-    ),
-    "releases remove": Job(
-        "take a release down: remove it, and leave a notice with the reason",
-        "schemas.requests.commands:RemoveRequest",
-        "pipelines.releases_remove:run",
+    "releases": Job(
+        "remove the files of old releases, or take a release down; the ledger keeps the proof",
+        "schemas.requests.commands:ReleasesRequest",
+        "pipelines.releases:run",
     ),
     "doctor": Job(
         "make the checks of a run in advance: runner, key, ledger, clock and open ports",
@@ -214,7 +198,7 @@ def columns_of(request: Request) -> Columns:
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
     """Runs a request and returns its exit status. beam_arguments: Beam's options, if `runner` is None."""
     job = JOBS[request.COMMAND]
-    resolved = () if job.resolve is None else (_load(job.resolve)(request),)
+    resolved = (request.resolve(),) if isinstance(request, PublishRequest) else ()
     if not isinstance(request, RunnerOptions):
         return int(_load(job.run)(request))
     if job.beam_arguments:
@@ -223,8 +207,7 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
         runner = _load("pipelines.runner_settings:settings_of")(request, beam_arguments)
     if job.run is not None:
         return int(_load(job.run)(request, runner, *resolved))
-    release = _load(job.release)
-    _load("pipelines.job:run_release")(release(request, *resolved) if resolved else release.of(request), runner)
+    _load("pipelines.job:run_release")(_load(job.release).of(request, *resolved), runner)
     return 0
 
 

@@ -10,23 +10,27 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.requested_counts import RequestedCount
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
-from sfumato.schemas.requests.sampled_counts import SampledRequest
-from sfumato.transforms.histogram.central_counts_release import bound_text, noise_text
+from sfumato.transforms.histogram.central_counts_release import (
+    bound_text,
+    central_files,
+    noise_text,
+)
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.counts_request import RequestedCount, SampledRequest
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
-from sfumato.transforms.histogram.sampled_release import CountMetadata
+from sfumato.transforms.histogram.sampled_release import CountMetadata, trie_files
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
 from sfumato.transforms.quantiles.quantiles_release import MECHANISMS
+from sfumato.transforms.quantiles.quantiles_request import RequestedQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import significant
 
 # (published result, its CountMetadata) -> {file name: content}
@@ -44,7 +48,7 @@ class SampledJob(ReleaseJob):
     }
 
     request: SampledRequest
-    requested: RequestedCount
+    requested: RequestedCount | RequestedQuantiles
 
     @property
     def plan(self) -> SamplePlan | CentralCountPlan | QuantilesPlan:
@@ -66,9 +70,9 @@ class SampledJob(ReleaseJob):
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         """The transform from files to the published result."""
 
-    @abstractmethod
     def assembler(self) -> Assemble:
         """The function from the published result to the release's files."""
+        return central_files if isinstance(self.plan, CentralCountPlan) else trie_files
 
     def columns(self) -> Columns:
         return self.counted.columns
@@ -109,7 +113,6 @@ class SampledJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "Publish" >> self.count(inputs, key)  # published from here on
             | "Assemble" >> beam.Map(lambda result: assemble(result, CountMetadata(with_charge(metadata), *described)))
-            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 
 

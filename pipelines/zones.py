@@ -27,7 +27,7 @@ from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.zones.zone_file import Zones, zones_of
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
@@ -55,7 +55,7 @@ class ZonesJob(ReleaseJob):
     zones: Zones
 
     @classmethod
-    def of(cls, request: ZonesRequest) -> ZonesJob:
+    def of(cls, request: ZonesRequest, *_: None) -> ZonesJob:
         """The job of a request. Raises RequestError where its zones cannot be used, or counted with these options."""
         levels = request.level_columns if request.index is None else ()
         zones = zones_of(request.zones, levels[0] if levels else None, request.index, request.region, levels)
@@ -143,7 +143,7 @@ class ZonesJob(ReleaseJob):
         return rows * (size + VALUE_BYTES_PER_ROW * self.columns().has_weights)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        parameters, method, request = self.heatmap, self.method, self.request
+        parameters, method = self.heatmap, self.method
         counts = CountLocations(
             ZoneLocator(self.zones), parameters, key, self.columns(), inputs.spill, admit=inputs.admit
         )
@@ -156,5 +156,4 @@ class ZonesJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "Zones" >> counts  # HeatmapState
             | "Assemble" >> beam.Map(assemble)  # {name: content}
-            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )

@@ -1,4 +1,4 @@
-"""Requests of the commands around releases: key, ledger, refresh, releases prune and remove, doctor."""
+"""Requests of the commands around releases: key, ledger, refresh, releases, doctor."""
 
 from __future__ import annotations
 
@@ -39,34 +39,6 @@ def _days(value: Any) -> datetime.timedelta:
     return datetime.timedelta(days=int(found[1]))
 
 
-class PruneRequest(LogOptions):
-    """The removal of the files of old releases."""
-
-    JOB: ClassVar[str] = "releases"
-    COMMAND: ClassVar[str] = "releases prune"
-    ABOUT: ClassVar[str] = (
-        "Removes the files of old releases but their manifests, so that the ledger still proves what was published."
-    )
-    EXAMPLE: ClassVar[str] = "--timeline published --ledger ledger.db --keep 90d"
-
-    timeline: str = option(
-        ..., "the folder whose releases/ are pruned: `output` of a refresh", INPUT, common=True, metavar="FOLDER"
-    )
-    ledger: str = option(
-        ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
-        metavar="LOCATION",
-    )  # fmt: skip
-    keep: Annotated[datetime.timedelta, PlainValidator(_days)] = option(
-        ...,
-        "keep releases of data that are at most N days old, and whatever their age the newest one of each job, region "
-        "and depth, and those that a charged run starts from",
-        INPUT,
-        common=True,
-        metavar="Nd",
-    )
-    dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
-
-
 def removal_reason(value: Any) -> str:
     """Returns why a release is taken down, as one line. Raises RequestError."""
     text = str(value).strip()
@@ -75,38 +47,74 @@ def removal_reason(value: Any) -> str:
     return text
 
 
-class RemoveRequest(LogOptions):
-    """The removal of one release, its manifest too, for a stated reason."""
+class ReleasesRequest(LogOptions):
+    """The removal of old releases' files, or of one release, its manifest too, for a stated reason."""
 
     JOB: ClassVar[str] = "releases"
-    COMMAND: ClassVar[str] = "releases remove"
+    COMMAND: ClassVar[str] = "releases"
     ABOUT: ClassVar[str] = (
-        "Takes a release down: removes its files, its map and its catalogue entry, and leaves a notice. What it cost "
-        "stays charged. Names the later releases that rest on it."
+        "prune removes the files of old releases but their manifests, so that the ledger still proves what was "
+        "published. remove takes one release down: it removes its files, its map and its catalogue entry, and leaves a "
+        "notice. What it cost stays charged. It names the later releases that rest on it."
     )
-    EXAMPLE: ClassVar[str] = (
-        "city-2026-11-20 --timeline published --ledger ledger.db --reason 'a wrong file was published'"
+    EXAMPLE: ClassVar[str] = "prune --timeline published --ledger ledger.db --keep 90d"
+    REMOVE_EXAMPLE: ClassVar[str] = (
+        "remove city-2026-11-20 --timeline published --ledger ledger.db --reason 'a wrong file was published'"
     )
 
-    release: str = option(
+    action: Literal["prune", "remove"] = option(
         ...,
-        "its release id; without --timeline its folder, local or gs://",
+        "prune: remove the files of old releases; remove: take RELEASE down",
+        INPUT,
+        common=True,
+        metavar="ACTION",
+        style="positional",
+    )
+    release: str | None = option(
+        None,
+        "its release id; without --timeline its folder, local or gs:// (remove)",
         INPUT,
         common=True,
         metavar="RELEASE",
         style="positional",
     )
     timeline: str | None = option(
-        None, "the folder whose releases/ hold it: `output` of a refresh", INPUT, common=True, metavar="FOLDER"
+        None,
+        "the folder whose releases/ are pruned, or hold the one to remove: `output` of a refresh",
+        INPUT,
+        common=True,
+        metavar="FOLDER",
     )
     ledger: str = option(
-        ..., "the ledger that it was charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
+        ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
         metavar="LOCATION",
     )  # fmt: skip
-    reason: Annotated[str, PlainValidator(removal_reason)] = option(
-        ..., "why, in one line: it stands in the notice and in the ledger", INPUT, common=True, metavar="TEXT"
+    keep: Annotated[datetime.timedelta, PlainValidator(_days)] | None = option(
+        None,
+        "keep releases of data that are at most N days old, and whatever their age the newest one of each job, region "
+        "and depth, and those that a charged run starts from (prune)",
+        INPUT,
+        common=True,
+        metavar="Nd",
+    )
+    reason: Annotated[str, PlainValidator(removal_reason)] | None = option(
+        None, "why, in one line: it stands in the notice and in the ledger (remove)", INPUT, common=True, metavar="TEXT"
     )
     dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
+
+    @model_validator(mode="after")
+    def _of_action(self) -> Self:
+        pruning, removing = (
+            {"timeline": self.timeline, "keep": self.keep},
+            {"release": self.release, "reason": self.reason},
+        )
+        needed, example = (pruning, self.EXAMPLE) if self.action == "prune" else (removing, self.REMOVE_EXAMPLE)
+        for other, names in (("prune", ("keep",)), ("remove", tuple(removing))):
+            if self.action != other and (given := self.given(names)):
+                raise RequestError(f"{next(iter(given))}: applies only with `sfumato releases {other}`")
+        if missing := [name for name, value in needed.items() if value is None]:
+            raise RequestError(f"{', '.join(missing)}: required, as in sfumato {self.COMMAND} {example}")
+        return self
 
 
 def _day(value: Any) -> datetime.date:

@@ -182,6 +182,13 @@ class PublishRequest(RunnerOptions, KeyOptions):
         """See KeyOptions.key_options."""
         return [*super().key_options, *(() if self.seed is None else ("seed",))]
 
+    def resolve(self) -> Any:
+        """What the options name, opened and planned once, before Beam is imported.
+
+        Raises RequestError if options contradict each other, or a file that they name cannot be used.
+        """
+        return None
+
     def shaping(self) -> dict[str, Any]:
         """The options that shape the numbers of the result, those that were given or have a default, by name.
 

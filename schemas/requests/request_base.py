@@ -76,6 +76,14 @@ def parts_of(value: Any) -> Any:
 Several = Annotated[tuple[T, ...], BeforeValidator(parts_of)]
 
 
+def _pair(value: Any) -> Any:
+    """Two numbers from `LOW:HIGH` or `LOW,HIGH`."""
+    return tuple(value.replace(",", ":").split(":")) if isinstance(value, str) else value
+
+
+Pair = Annotated[tuple[float, float], BeforeValidator(_pair)]
+
+
 class Request(BaseModel):
     """One run of a job as somebody wants it, checked as far as its values alone allow.
 

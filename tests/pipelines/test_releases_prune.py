@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import cli, releases_prune
+from sfumato.pipelines import cli, releases
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.files import read_file
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -40,7 +40,7 @@ def _today(monkeypatch: pytest.MonkeyPatch) -> None:
         def now(cls, tz: Any = None) -> Clock:
             return cls(2026, 11, 22, 3, tzinfo=UTC)
 
-    monkeypatch.setattr(releases_prune, "datetime", Clock)
+    monkeypatch.setattr(releases, "datetime", Clock)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_a_run_that_died_is_completed_by_the_next(place: Path, step: int, monkey
 
     with monkeypatch.context() as patch:
         name, function = ("update_timeline", die) if step == 3 else ("remove_files", one_and_die)
-        patch.setattr(releases_prune, name, function)
+        patch.setattr(releases, name, function)
         assert prune(place) != 0
     assert verify(place) == 0
     assert prune(place) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.pipelines import cli, releases_remove
+from sfumato.pipelines import cli, releases
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.release_folder import remove_files
 from tests.conftest import make_logs, write_files
@@ -146,11 +146,11 @@ def test_a_run_that_died_is_completed_by_the_next(place: Path, step: str, monkey
 
     with monkeypatch.context() as patch:
         if step == "timeline":
-            patch.setattr(releases_remove, "update_timeline", die)
+            patch.setattr(releases, "update_timeline", die)
         elif step in ("page", "notice"):
-            patch.setattr(releases_remove, "write_file", write_and_die)
+            patch.setattr(releases, "write_file", write_and_die)
         else:
-            patch.setattr(releases_remove, "remove_files", some_and_die)
+            patch.setattr(releases, "remove_files", some_and_die)
         assert remove(place) != 0
     assert verify(place) == 0
     assert refresh(place, GONE) == 0

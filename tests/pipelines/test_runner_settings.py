@@ -1,4 +1,5 @@
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.command_line import join_negative_values, parse_command, quoted_command
+from sfumato.pipelines.command_line import join_negative_values, parse_command
 from sfumato.pipelines.failures import error_of
 from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.pipelines.runner_settings import load_runner_config, runner_settings
@@ -137,8 +138,7 @@ def test_every_option_has_a_help_text_and_a_group(job: str) -> None:
 @pytest.mark.parametrize("job", JOBS)
 def test_every_example_is_a_request(job: str) -> None:
     kind = request_class(job)
-    arguments = quoted_command(kind)
-    request, left = parse_command(kind, arguments[len(job.split()) :])
+    request, left = parse_command(kind, shlex.split(kind.EXAMPLE))
     assert left == []
     assert request_of(job, {name: getattr(request, name) for name in request.model_fields_set}) == request
 

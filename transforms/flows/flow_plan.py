@@ -13,13 +13,13 @@ import math
 from dataclasses import dataclass
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.flows_request import MAX_TRIPS
 from sfumato.transforms.checks import check_integer
 from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
+MAX_TRIPS = 1000  # of a user
 _SPLIT_SHARE = 0.05  # of the tree's epsilon, for the decisions of one level
 MAX_SPLITS = 2
 MAX_START = 5  # 16^5 pairs are measured at once

@@ -13,6 +13,8 @@ from pydantic import PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import CELLS_FILE
 from sfumato.schemas.requests.counting_options import (
     DELTA_HELP,
     DROPOUT_HELP,
@@ -46,9 +48,13 @@ from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid, parameter_owners
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.methods.adaptive import Refine, Schedule
+from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.schedule import check_plan
+from sfumato.transforms.heatmap.warm_start import MAX_CELLS, WarmStart, check_prior
 from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.locations.users import Contribution
+from sfumato.transforms.release.published_release import Release, open_start
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 
 _OWN = (
@@ -84,6 +90,11 @@ def location_columns(request: LogColumns) -> LocationColumns:
         slots=slots,
         records_per_user=(request.records_per_user or 1) if isinstance(request, HeatmapRequest) else 1,
     )
+
+
+def start_of(release: Release, grid: Grid) -> WarmStart:
+    """The map of an earlier release. Raises RequestError unless it fits the grid."""
+    return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE, MAX_CELLS), grid)
 
 
 def _night(value: Any) -> date:
@@ -195,6 +206,26 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         """See PublishRequest.shaping. The options of other methods do not shape this one's map."""
         others = {name for name, owners in parameter_owners().items() if owners and self.method not in owners}
         return {name: value for name, value in super().shaping().items() if name not in others}
+
+    def resolve(self) -> WarmStart | None:
+        """The earlier release from which the heatmap starts, if any. Raises RequestError if it cannot be made."""
+        grid = Grid(self.region, self.parameters.depth)
+        starts = [open_start(folder, lambda one: start_of(one, grid)) for folder in self.warm_start or ()]
+        start = starts[0] if starts else None
+        if start is not None and self.night is not None:
+            state = nights_before(self.warm_start or (), self.night).state
+            if state is not None:
+                expected = state.predict(self.night, float(start.estimate.counts.sum()))
+                start = replace(start, estimate=expected, added=tuple(one.release_id for one in starts[1:]))
+        prior = None if start is None else start.estimate
+        check_prior(prior, self.parameters)
+        if not all(one.safe for one in starts) and self.seed is None:
+            raise RequestError(
+                "warm_start: anybody can guess the key of that release and remove its noise, and the new release "
+                "would reveal some of the exact counts; start from a release that was made without --seed"
+            )
+        check_plan(self.parameters, prior)
+        return start
 
     @model_validator(mode="after")
     def _checked(self) -> Self:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+import importlib.util
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.requests.counting_options import CountingOptions, Depth
 from sfumato.schemas.requests.log_columns import LogColumns
 from sfumato.schemas.requests.publish_request import (
@@ -20,8 +22,10 @@ from sfumato.schemas.requests.publish_request import (
 from sfumato.schemas.requests.range_queries import SIZE_RANGE, SIZE_RANGE_HELP, SizeRangeOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, option
 from sfumato.schemas.trust import Trust
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.ranges.methods.neural import Models, Network
-from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_texts
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
+from sfumato.transforms.ranges.tuner import open_tuner
 
 SHARDS = ("shard_size", "dropout")
 METHOD_OPTIONS = ("cell_width", "tuner", "network", "models", "workload", "checkpoints")
@@ -30,6 +34,7 @@ _OF_RELEASE = {
     "basemap", "tiles",
 }  # fmt: skip
 _METHODS = ", ".join(method_texts())
+_LEARNING = ("auto", "snh")
 
 
 class RangesRequest(LogColumns, MapGeography, CountingOptions):
@@ -94,9 +99,23 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         metavar="FOLDER",
     )
 
-    def method_options(self) -> dict[str, Any]:
-        """Returns the options of the method that were given, by name."""
-        return self.given(METHOD_OPTIONS)
+    def resolve(self) -> RangesPlan | None:
+        """The plan, with the path of its workload; None for a model of a published heatmap. Raises RequestError."""
+        if self.release is not None:
+            return None
+        assert self.region is not None
+        given = self.given(METHOD_OPTIONS)
+        if "tuner" in given:
+            given["tuner"] = open_tuner(given["tuner"])
+        counting = HeatmapParameters(**self.counting(), **self.given(("depth",)))
+        plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, counting)
+        needs_jax = plan.method in _LEARNING and plan.trains
+        if needs_jax and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
+            raise RequestError(
+                f"method: {plan.method} trains networks, which need JAX and optax: "
+                "pip install 'sfumato[neural]', or use --method grid"
+            )
+        return plan
 
     @model_validator(mode="after")
     def _logs_or_release(self) -> Self:

@@ -1,13 +1,15 @@
-"""`sfumato ledger verify`: whether a ledger, and the releases that it was charged for, are in order."""
+"""`sfumato ledger verify` and `restore --releases`: whether releases and ledger agree, and charges that it lost."""
 
 from __future__ import annotations
 
 import sys
 
-from sfumato.pipelines.ledger import approver_line, dataset_of, limit_changes, read_history, state_of
-from sfumato.schemas.errors import LedgerError
+from sfumato.pipelines.ledger_state import approver_line, dataset_of, limit_changes, read_history, state_of
+from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.ledger import format_amount
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.privacy.ledger.history import History
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.catalog import (
     disagreement,
     find_releases,
@@ -26,7 +28,7 @@ _REMEDY = (
 )
 
 
-def run(request: LedgerRequest) -> int:
+def verify(request: LedgerRequest) -> None:
     """Checks the ledger, and whether published releases agree with it. Raises LedgerError."""
     # The ledger is read twice: every release that it has before the search must be found, and every release found
     # must be in it after the search.
@@ -76,7 +78,6 @@ def run(request: LedgerRequest) -> int:
     reserved = [name for name, entry in history.reservations.items() if state_of(entry) == "reserved"]
     if reserved:
         sys.stdout.write(f"charged, and not known to be published: {', '.join(reserved)}\n")
-    return 0
 
 
 def _not_known(notice: StatedCharge, history: History) -> str:
@@ -87,3 +88,35 @@ def _not_known(notice: StatedCharge, history: History) -> str:
         f"release {notice.charge.release_id} was {what}; if the ledger was restored from an old copy: "
         "sfumato ledger restore --releases FOLDER"
     )
+
+
+def recover(request: LedgerRequest) -> None:
+    """Charges, and removes, again what manifests state and the ledger lacks. Raises RequestError or LedgerError."""
+    ledger = open_ledger(request.ledger)
+    history, number = ledger.history(), 0
+    lost: list[StatedCharge] = []
+    problems: list[str] = []
+    for folder in request.releases:
+        charges, unreadable, charged = lost_charges(folder, history)
+        lost += charges
+        problems += unreadable
+        number += charged
+    if not number:
+        raise RequestError(f"releases: nothing in {', '.join(request.releases)} was charged to a ledger")
+    recovered = 0
+    for one in sorted(lost, key=lambda one: one.entry):
+        if ledger.recover(one.charge, one.hash, one.manifest, one.refusal):  # otherwise found twice
+            charge = one.charge
+            what = "refused" if one.manifest is None else "published"
+            sys.stdout.write(
+                f"{charge.release_id}: epsilon {format_amount(charge.epsilon)} for {charge.dataset}, {charge.period}, "
+                f"charged again ({what}; {one.path})\n"
+            )
+            recovered += 1
+        if one.removal is not None:  # a run that died above is completed by the next
+            ledger.commit(one.charge.release_id, str(one.manifest))  # raises if another manifest was published
+            ledger.remove(one.charge.release_id, one.removal)
+            sys.stdout.write(f"{one.charge.release_id}: taken down, as {one.path} says\n")
+    sys.stdout.write(f"{request.ledger}: {recovered} of {number} charges were lost, and are charged again\n")
+    if problems:
+        raise LedgerError("\n  ".join(["ledger: some charges are lost, and cannot be made again:", *problems]))

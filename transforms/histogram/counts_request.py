@@ -1,13 +1,16 @@
-"""Requests of the jobs that count by sample and threshold: histogram, hotspots, quantiles."""
+"""Requests of the jobs that count items, by a sample or with noise: histogram and hotspots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import CATEGORIES, PREFIXES, ItemColumns, LocationColumns
+from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import (
     REGION_HELP,
@@ -16,13 +19,33 @@ from sfumato.schemas.requests.publish_request import (
     RegionOption,
     ReleaseRequest,
 )  # fmt: skip
-from sfumato.schemas.requests.request_base import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
+from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
 from sfumato.schemas.trust import CentralOrSecagg, Trust
+from sfumato.transforms.files import read_lines
+from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems
+from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
+from sfumato.transforms.histogram.trie import spread_levels
 
 _SAMPLE_OPTIONS = ("items", "contact", "parameters")
 _NOISE_OPTIONS = ("noise", "max_items_per_user", "max_records_per_item")
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
+
+
+@dataclass(frozen=True)
+class RequestedCount:
+    """A count whose options do not contradict each other. Raises RequestError where no item could pass.
+
+    plan: its budget and rounds. counted: its items.
+    """
+
+    plan: SamplePlan | CentralCountPlan
+    counted: Items
+
+    def __post_init__(self) -> None:
+        _ = self.plan.noises if isinstance(self.plan, CentralCountPlan) else self.plan.sampling
 
 
 class SampledRequest(UserColumn, ReleaseRequest):
@@ -77,6 +100,19 @@ class SampledRequest(UserColumn, ReleaseRequest):
         if self.parameters is not None and self.items is not None:
             raise RequestError("items: steers the choice of the sampling rate, which --parameters paper fixes")
         return self
+
+    def sample_plan(self, rounds: int, items: int | None = None) -> SamplePlan:
+        """A plan with a sample. items: how many there are, unless --items says it. Raises RequestError."""
+        kind = SamplePlan if self.parameters is None else PaperSamplePlan
+        return kind(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            population=self.population,
+            items=items if self.items is None else self.items,
+            rounds=rounds,
+            contact=self.contact,
+            max_bad_fraction=self.max_bad_fraction,
+        )
 
     def _refuse(self, names: Sequence[str], why: str) -> None:
         """Raises RequestError if one of these options has another value than its default."""
@@ -134,6 +170,26 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
             self._refuse(_NOISE_OPTIONS, "it needs --trust central")
         return self
 
+    def _plan(self, domains: tuple[int | None, ...]) -> SamplePlan | CentralCountPlan:
+        """The plan. domains: the number of items of each round, None where the data name them."""
+        if self.trust == Trust.SECAGG:
+            return self.sample_plan(len(domains), domains[-1])
+        return CentralCountPlan(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            bound=ItemBound(self.max_items_per_user, self.max_records_per_item),
+            domains=domains,
+            noise=self.noise,
+            population=self.population,
+            max_bad_fraction=self.max_bad_fraction,
+        ).without_unused_delta()
+
+    def _cells(self, depth: int) -> CellItems:
+        """The cells of the region."""
+        assert self.region is not None
+        columns = LocationColumns(self.user_id_column, self.latitude_column, self.longitude_column)
+        return CellItems(columns, Grid(self.region, depth))
+
 
 class HistogramRequest(ItemRequest):
     """How many users hold each category, or visit each map cell."""
@@ -168,6 +224,16 @@ class HistogramRequest(ItemRequest):
             raise RequestError("cells: a grid of cells needs --region W,S,E,N")
         return self
 
+    def resolve(self) -> RequestedCount:
+        """The plan and the items. Raises RequestError."""
+        if self.cells is not None:
+            return RequestedCount(self._plan((4**self.cells,)), self._cells(self.cells))
+        columns = ItemColumns(str(self.column), self.user_id_column, CATEGORIES)
+        if self.items_file is not None:
+            listed = ListedItems(columns, read_lines("items_file", self.items_file))
+            return RequestedCount(self._plan((len(listed.names),)), listed)
+        return RequestedCount(self._plan((None,)), ColumnItems(columns))
+
 
 class HotspotsRequest(ItemRequest):
     """Popular places, words or codes, level by level."""
@@ -199,68 +265,18 @@ class HotspotsRequest(ItemRequest):
     )
     top: int | None = option(None, "publish so many items of the last level, the most frequent", MAP, common=True, ge=1)
 
+    def resolve(self) -> RequestedCount:
+        """The plan and the items. Raises RequestError."""
+        if self.region is not None:
+            cells = self._cells(self.depth or CELL_DEPTH)
+            levels = spread_levels(cells.grid.depth, self._rounds())
+            return RequestedCount(self._plan(tuple(4**level for level in levels)), cells)
+        levels = spread_levels(self.depth or CHARACTERS, self._rounds())  # too many are refused before any search
+        columns = ItemColumns(str(self.column), self.user_id_column, PREFIXES)
+        return RequestedCount(self._plan((None,) * len(levels)), ColumnItems(columns, digits=self.depth or DIGITS))
 
-def _pair(value: Any) -> Any:
-    """Two numbers from `LOW:HIGH` or `LOW,HIGH`."""
-    return tuple(value.replace(",", ":").split(":")) if isinstance(value, str) else value
-
-
-Pair = Annotated[tuple[float, float], BeforeValidator(_pair)]
-Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
-
-
-class QuantilesRequest(SampledRequest):
-    """Quantiles and range counts of a number over users."""
-
-    JOB: ClassVar[str] = "quantiles"
-    COMMAND: ClassVar[str] = "quantiles"
-    ABOUT: ClassVar[str] = (
-        "Publishes quantiles and range counts of a number over users, by sample and threshold, or with a trusted "
-        "curator's noise."
-    )
-    EXAMPLE: ClassVar[str] = (
-        "--input 'logs/*.parquet' --column km_from_home --range 0,50 --population 100000 --output quantiles"
-    )
-
-    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
-    range: Pair = option(
-        ..., "range of the numbers; values outside are moved to its ends", METHOD, common=True, metavar="LOW,HIGH"
-    )
-    quantiles: Shares = option(
-        (0.1, 0.25, 0.5, 0.75, 0.9), "shares of the users, between 0 and 1", METHOD, common=True, metavar="Q,..."
-    )
-    ranges: Several[Pair] | None = option(
-        None, "count the users in these ranges as well", METHOD, common=True, metavar="LOW:HIGH,..."
-    )
-    method: Literal["auto", "exponential", "hierarchical", "interactive"] = option(
-        "auto",
-        "hierarchical: histograms at several levels; interactive: with --trust secagg, a binary search, a round a bit; "
-        "exponential: with --trust central, draws of the exponential mechanism; auto: hierarchical where there are "
-        "ranges or a sample, else the one with the least expected error",
-        METHOD,
-        common=True,
-    )
-    bits: int | None = option(
-        None, "the range is cut into 2^bits bins (12; with --trust central 20, if there are no ranges)", METHOD, ge=1
-    )
-    levels: int | None = option(
-        None,
-        "levels of the hierarchical method, spread evenly up to the bits (3; with --trust central one for 4 bits)",
-        METHOD,
-        ge=1,
-    )
-
-    @model_validator(mode="after")
-    def _within(self) -> Self:
-        low, high = self.range
-        other = {Trust.SECAGG: "exponential", Trust.CENTRAL: "interactive"}[self.trust]
-        if self.method == other:
-            raise RequestError(f"method: {other} is not a method of --trust {self.trust}; use --method auto")
-        if self.ranges and self.method in ("interactive", "exponential"):
-            raise RequestError(f"ranges: the {self.method} method answers quantiles alone; use --method hierarchical")
-        for first, last in self.ranges or ():
-            if not low <= first < last <= high:
-                raise RequestError(
-                    f"ranges: {first:g}:{last:g} must be LOW:HIGH with LOW < HIGH within the range {low:g},{high:g}"
-                )
-        return self
+    def _rounds(self) -> int:
+        """The number of levels: 3 unless given; with a trusted curator 2, where the depth has as many."""
+        if self.levels is not None:
+            return self.levels
+        return 3 if self.trust == Trust.SECAGG else min(2, self.depth or 2)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns, ValueRange
 from sfumato.schemas.rectangle import MAX_DEPTH
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import BITS_FILE
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import (
     REGION_HELP,
@@ -17,9 +23,18 @@ from sfumato.schemas.requests.publish_request import (
     RegionOption,
     ReleaseRequest,
 )  # fmt: skip
-from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Several, option
-from sfumato.schemas.requests.sampled_counts import Pair
+from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Pair, Several, option
 from sfumato.schemas.trust import Trust
+from sfumato.transforms.files import read_lines
+from sfumato.transforms.moments.allocation import Tuning
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan
+from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, ZoneGroups
+from sfumato.transforms.moments.prior import PriorRelease
+from sfumato.transforms.moments.privacy_meter import PrivacyMeter
+from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.value_encoding import Values
+from sfumato.transforms.release.published_release import open_start
+from sfumato.transforms.zones.zone_file import read_zones
 
 DEFAULT_MIN_GROUP = 100
 OF_REPORTS = ("variance", "method", "tuning", "bits_per_client", "group_epsilon", "warm_start")  # of what users report
@@ -38,6 +53,45 @@ def sign_of(option_name: str, signed: str | None) -> tuple[str, float]:
     if not math.isfinite(shift):
         raise RequestError(f"{option_name}: shift:OFFSET needs a finite number, got {shift}")
     return kind, shift
+
+
+@contextmanager
+def _of_second() -> Iterator[None]:
+    """Names the second column's option in messages."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"second_{error}") from None
+
+
+def _fixed_point(option_name: str, sign: str | None, bits: int, fraction_bits: int) -> FixedPoint:
+    kind, shift = sign_of(option_name, sign)
+    signed: Signed = kind  # type: ignore[assignment]
+    form = FixedPoint(bits, fraction_bits, signed, shift)
+    if abs(shift) > 2**53 * form.step:
+        raise RequestError(
+            f"{option_name}: shift:{shift:g} is so large that values of its size have no steps of {form.step:g}"
+        )
+    return form
+
+
+@dataclass(frozen=True)
+class RequestedMoments:
+    """Moments whose options do not contradict each other.
+
+    Attributes:
+        values: the columns, the groups, and the form of users' reports.
+        plan: the statistics and their budget.
+        grouping: the groups; None without groups.
+        meter: of users' reports: the bits that a user may send.
+        prior: of users' reports: the earlier release that they start from.
+    """
+
+    values: Values
+    plan: MomentsPlan | CentralMomentsPlan
+    grouping: Grouping | None = None
+    meter: PrivacyMeter | None = None
+    prior: PriorRelease | None = None
 
 
 class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
@@ -250,3 +304,130 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
                 "known from elsewhere: which values occur in the logs is private)"
             )
         return self
+
+    def resolve(self) -> RequestedMoments:
+        """The columns, the plan, the groups, and for users' reports the meter and the prior. Raises RequestError."""
+        return self._sums() if self.trust == Trust.CENTRAL else self._reports()
+
+    def _sums(self) -> RequestedMoments:
+        """Sums of a trusted curator."""
+        assert self.epsilon is not None
+        grouping = self._grouping()
+        values = Values(self._columns(), None, None if grouping is None else grouping.groups)
+        span = None if self.range is None else ValueRange(*self.range)
+        if self.model_fields_set & {"bits", "fraction_bits", "signed"}:
+            form = self._form()
+            span = ValueRange(form.low, form.high)
+        plan = CentralMomentsPlan(
+            statistics=tuple(map(Statistic, self.statistics)),
+            epsilon=self.epsilon,
+            span=span,
+            second_span=self._second_span(),
+            has_second=self.second_column is not None,
+        )
+        return RequestedMoments(values, plan, grouping)
+
+    def _second_span(self) -> ValueRange | None:
+        """The range of the second column of a trusted curator; None to find it, or without one."""
+        if self.second_column is None:
+            return None
+        if self.second_range is not None:
+            with _of_second():
+                return ValueRange(*self.second_range)
+        if not self.model_fields_set & {"second_bits", "second_fraction_bits", "second_signed"}:
+            return None
+        form = self._second_form()
+        assert form is not None
+        return ValueRange(form.low, form.high)
+
+    def _reports(self) -> RequestedMoments:
+        """Users' own reports."""
+        form, second, grouping = self._form(), self._second_form(), self._grouping()
+        values = Values(self._columns(), form, None if grouping is None else grouping.groups, second)
+        # Thresholds err less about products, but say too little of large ones: their intervals are mostly useless.
+        needs_bits = grouping is not None or self.warm_start is not None or second is not None
+        prior = None
+        if self.warm_start is not None:
+            prior = open_start(
+                self.warm_start,
+                lambda one: PriorRelease.from_release(one.manifest, one.arrow_table(BITS_FILE), self.column, form),
+            )
+        release_epsilon = self.group_epsilon
+        plan = MomentsPlan(
+            form=form,
+            statistics=tuple(map(Statistic, self.statistics)),
+            method="adaptive" if self.method == "auto" and needs_bits else self.method,
+            epsilon=self.epsilon,
+            release_epsilon=1.0 if release_epsilon is None and self.no_dp and grouping else release_epsilon,
+            bits_per_client=self.bits_per_client,
+            variance=self.variance,
+            tuning=Tuning.from_paper(self.epsilon is not None) if self.tuning == "paper" else Tuning(),
+            prior={} if prior is None else prior.bits,
+            second=second,
+        )
+        meter = PrivacyMeter(plan.response)
+        if prior is not None:
+            self._check_prior(plan, prior)
+        return RequestedMoments(values, plan, grouping, meter, prior)
+
+    def _check_prior(self, plan: MomentsPlan, prior: PriorRelease) -> None:
+        """Raises RequestError where a request cannot start from an earlier release."""
+        if not set(plan.quantities) & set(prior.bits):
+            raise RequestError(
+                f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs "
+                f"{', '.join(plan.quantities)}"
+            )
+        if not prior.has_secret_key and self.seed is None:
+            raise RequestError(
+                "warm_start: anybody can guess the key of that release and undo its randomised response, and the new "
+                "release would reveal some of the bits; start from a release that was made without --seed"
+            )
+        if not prior.local and plan.epsilon is not None:
+            raise RequestError(
+                "warm_start: that release has no differential privacy (--no_dp), and the new release would reveal "
+                "some of its bits; start from a release that was made with --epsilon"
+            )
+
+    def _form(self) -> FixedPoint:
+        """The form of the values. Raises RequestError."""
+        return _fixed_point("signed", self.signed, self.bits, self.fraction_bits)
+
+    def _second_form(self) -> FixedPoint | None:
+        """The form of the second column's values; None without one. Raises RequestError."""
+        if self.second_column is None:
+            return None
+        bits = self.bits if self.second_bits is None else self.second_bits
+        fraction_bits = self.fraction_bits if self.second_fraction_bits is None else self.second_fraction_bits
+        with _of_second():
+            return _fixed_point("signed", self.second_signed, bits, fraction_bits)
+
+    def _grouping(self) -> Grouping | None:
+        """The groups. Raises RequestError."""
+        least = DEFAULT_MIN_GROUP if self.min_group is None else self.min_group
+        if self.cells is not None:
+            assert self.region is not None
+            grid = Grid(self.region, self.cells)
+            return Grouping(CellGroups(grid, self.latitude_column, self.longitude_column), least)
+        if self.zones is not None:
+            assert self.id_column is not None
+            zones = read_zones(self.zones, self.id_column)
+            return Grouping(ZoneGroups(zones, self.latitude_column, self.longitude_column), least)
+        if self.group_by is None:
+            return None
+        return Grouping(ColumnGroups(self.group_by, self._listed()), least)
+
+    def _listed(self) -> tuple[str, ...]:
+        if self.groups is not None:
+            return self.groups
+        return read_lines("groups_file", str(self.groups_file))
+
+    def _columns(self) -> ValueColumns:
+        on_map = self.cells is not None or self.zones is not None
+        return ValueColumns(
+            self.column,
+            None if self.rows_are_users else self.user_id_column,
+            self.group_by,
+            self.latitude_column if on_map else None,
+            self.longitude_column if on_map else None,
+            self.second_column,
+        )
