@@ -9,10 +9,9 @@ from datetime import UTC, date, datetime
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.ledger_state import read_history
-from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.errors import LedgerError, RequestError, did_you_mean
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.requests.commands import ReleasesRequest
-from sfumato.schemas.requests.request_base import did_you_mean
 from sfumato.transforms.files import write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger

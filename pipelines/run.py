@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
-from sfumato.schemas.requests.request_base import Request, did_you_mean
+from sfumato.schemas.requests.request_base import Request
 
 if TYPE_CHECKING:  # Beam is imported once a request is known to be good
     from sfumato.pipelines.runner_settings import RunnerSettings

@@ -1,5 +1,10 @@
 """The errors of a job. `exit_code` is the command's exit status, for orchestrators."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class SfumatoError(Exception):
     """Base class of every error that a caller can act on. Its message is one line, also if it quotes a library's."""
@@ -13,6 +18,12 @@ class SfumatoError(Exception):
 def reason_of(error: Exception) -> str:
     """Returns why something failed, in words: those of the system, or of the library that raised the error."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`; did you mean X?` with the nearest known name, empty where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class DataError(SfumatoError):

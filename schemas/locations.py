@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.types as pt
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request_base import did_you_mean
+from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.slots import Slots
 
 DROP_REASONS = (

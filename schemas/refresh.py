@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.ledger import ADD_OR_REMOVE, Limit, dataset_name, ordered, parse_amount
 from sfumato.schemas.requests.request_base import (
     INPUT,
@@ -29,7 +29,6 @@ from sfumato.schemas.requests.request_base import (
     PRIVACY,
     RUN,
     Request,
-    did_you_mean,
     option,
 )
 from sfumato.schemas.rotation import MAX_COHORTS

@@ -6,8 +6,7 @@ import zoneinfo
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request_base import did_you_mean
+from sfumato.schemas.errors import RequestError, did_you_mean
 
 UTC = "UTC"
 KINDS = ("hour", "weekday", "hour_of_week")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from sfumato.schemas.errors import RequestError, shown
+from sfumato.schemas.errors import RequestError, did_you_mean, shown
 
 # The groups of options in a help text, in their order.
 INPUT, PRIVACY, MAP, METHOD, PROTOCOL, COLUMNS, GROUPS, OUTPUT, KEY, LEDGER, RUN = HELP_GROUPS = (
@@ -164,12 +163,6 @@ class Request(BaseModel):
     @classmethod
     def _missing(cls, names: list[str]) -> str:
         return f"{', '.join(names)}: required, as in sfumato {cls.COMMAND} {cls.EXAMPLE}"
-
-
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`; did you mean X?` with the nearest known name, empty where none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def option_type(annotation: Any) -> Any:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request_base import did_you_mean
+from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, h3_file, pmtiles_file
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource

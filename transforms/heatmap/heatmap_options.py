@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request_base import did_you_mean
+from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.transforms.checks import owners_of
 from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
