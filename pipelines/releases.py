@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.ledger_state import read_history
-from sfumato.schemas.errors import LedgerError, RequestError, did_you_mean
+from sfumato.schemas.errors import FormatError, LedgerError, RequestError, did_you_mean
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.requests.commands import ReleasesRequest
 from sfumato.transforms.files import write_file
@@ -131,7 +131,7 @@ def _remove(request: ReleasesRequest) -> None:
         notice = removed_release(manifest_at(folder))
     except OSError as error:
         raise RequestError(f"release: {folder} cannot be read ({error})") from None
-    release = None if notice else Release(folder, {}, "") if is_lost else open_release(folder)
+    release = None if notice else Release(folder, {}, "") if is_lost else open_release(folder, planes=True)
     release_id = notice or str(release and release.manifest.get("release_id"))
     if is_lost:
         release_id = request.release
@@ -193,6 +193,8 @@ def _place(wanted: str, request: ReleasesRequest) -> tuple[str | None, str, bool
         found = removed_release(manifest)
         try:
             release_id = found or str(open_release(folder).manifest["release_id"])
+        except FormatError:  # it is a release, and may be the one
+            raise
         except (RequestError, KeyError):
             continue
         places.setdefault(release_id, []).append((day, folder))

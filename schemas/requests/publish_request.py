@@ -289,7 +289,7 @@ class ReleaseRequest(PublishRequest):
     @model_validator(mode="after")
     def _accounted(self) -> Self:
         if self.time_zone is not None and not self._reads_local_times():
-            raise RequestError("time_zone: requires --day_column")
+            raise RequestError("time_zone: requires --day_column, or --slots of a heatmap")
         if self.day_column is not None and self.period is None:
             raise RequestError("day_column: requires --period, the days whose rows are read")
         check_time_zone("time_zone", self.time_zone or UTC)

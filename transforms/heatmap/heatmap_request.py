@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, datetime
 from functools import cached_property
@@ -97,6 +98,14 @@ def start_of(release: Release, grid: Grid) -> WarmStart:
     return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE, MAX_CELLS), grid)
 
 
+def with_estimator(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns parameters by name; with the paper's schedule, the paper's estimator: the last sub-query's answers.
+
+    A map of several nights is estimated from all answers, whatever the schedule.
+    """
+    return {**values, "estimator": "last"} if values.get("schedule") == "paper" else dict(values)
+
+
 def _night(value: Any) -> date:
     if isinstance(value, datetime):  # pandas' Timestamp is one
         return value.date()
@@ -186,11 +195,9 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
         values = {**self.counting(), **self.given(_OWN)}
-        if self.schedule == "paper":
-            values["estimator"] = "last"  # the paper publishes the answers of the last sub-query
         return heatmap_parameters(
             self.method,
-            values,
+            values if self.night is not None else with_estimator(values),
             columns.categories,
             slots,
             columns.records_per_user,
@@ -241,8 +248,6 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     def _check_night(self, night: date, parameters: HeatmapParameters) -> None:
         """Raises RequestError for options whose answers do not add up over nights."""
         parameters.method.check_warm_start()
-        if parameters.method.errors != "posterior":
-            raise RequestError("schedule: paper cannot be combined with --night, which estimates from all answers")
         for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary)):
             if value is not None:
                 raise RequestError(f"{name}: the nights are of plain maps of all users; leave out --{name} or --night")
@@ -294,7 +299,8 @@ class PlanRequest(LogOptions):
 
     def settings(self) -> list[HeatmapParameters]:
         """Returns the parameters of each method with each combination of the values. Raises RequestError."""
-        settings = [heatmap_parameters(method, chosen) for method, chosen in option_grid(self.method, self.values())]
+        grid = option_grid(self.method, self.values())
+        settings = [heatmap_parameters(method, with_estimator(chosen)) for method, chosen in grid]
         return [one if self.nights is not None or not one.delta else replace(one, noise="gaussian") for one in settings]
 
     @model_validator(mode="after")

@@ -258,5 +258,5 @@ def _configured(choice: RotationChoice) -> str:
     """What stands in the configuration of a refresh."""
     options = f"epsilon: {floor_amount(choice.epsilon)}"
     if choice.noise == "gaussian":
-        options += f", delta: {format_amount(parse_amount('delta', choice.delta))}, noise: gaussian"
+        options += f", delta: {format_amount(parse_amount('delta', choice.delta))}"
     return f"write `rotation: {choice.cohorts}` and `options: {{{options}}}` into refresh.yaml"

@@ -24,7 +24,7 @@ from sfumato.transforms.text_tables import counted as shown
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.
 FALSE_REFUSAL_PROBABILITY = 1e-7
-ADMISSION_SHARE = 0.01  # of a release's epsilon, for the noisy counts; the heatmap has an option for it
+ADMISSION_SHARE = 0.01  # of the epsilon of a release, for the noisy counts of users
 POPULATION_TOLERANCE = 0.1  # relative difference allowed between a public number of users and the logs'
 
 

@@ -210,7 +210,7 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
         if not names & _MARKERS:
             continue
         try:
-            releases.append(open_release(path))
+            releases.append(open_release(path, planes=True))
         except RequestError as error:
             # An evaluation, a refusal or the notice of a removal is no release and no problem.
             found = format_at(path) or ""

@@ -319,12 +319,14 @@ def data_frame(table: pa.Table) -> pd.DataFrame:
     return located
 
 
-def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Release:
+def open_release(path: str | os.PathLike[str], *, changes: bool = False, planes: bool = False) -> Release:
     """Opens the release in a folder, local or gs://.
 
     Args:
         path: the folder.
         changes: whether changes between two releases count as one.
+        planes: whether a map of a plane, whose cells this version cannot read, counts as one: to verify it, or to take
+            it down.
 
     Raises:
         FormatError: another version of sfumato wrote it.
@@ -346,7 +348,7 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
             f"{text}: an evaluation on exact data, by `sfumato compare` of sfumato 0.1 of November 2026 or earlier; no "
             "release, so open its page in a browser"
         )
-    if isinstance(region := manifest.get("region"), dict) and "axes" in region:
+    if not planes and isinstance(region := manifest.get("region"), dict) and "axes" in region:
         raise FormatError(
             f"{text}: a map of a plane (--axes), which this version does not read; sfumato 0.1 of November 2026 or "
             "earlier reads it"

@@ -173,3 +173,13 @@ def test_a_grid_refuses_what_no_method_has_and_what_is_too_much() -> None:
         option_grid(["x"], {})
     with pytest.raises(ValueError, match=r"epsilon: must be a number in \[0.0001, 30\], got ''"):
         PlanRequest.of({"users": "1", "epsilon": "1,,2"})
+
+
+def test_paper_schedule_has_the_papers_estimator_except_over_nights() -> None:
+    given = {"input": "i", "output": "o", "region": "0,0,1,1", "schedule": "paper"}
+    alone, (planned,) = (
+        HeatmapRequest.of(given).parameters,
+        PlanRequest.of({"users": 1000, "schedule": "paper"}).settings(),
+    )
+    assert alone.method == planned.method == Adaptive(schedule="paper", estimator="last")
+    assert HeatmapRequest.of({**given, "night": "2026-11-20"}).parameters.method == Adaptive(schedule="paper")

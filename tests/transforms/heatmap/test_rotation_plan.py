@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from numpy.random import default_rng
 from scipy.stats import norm
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day
+from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rotation_plan import RotationChoice, floor_amount, make_rotation_plan, rotation_table
 from sfumato.transforms.privacy.ledger.windows import fits
@@ -218,7 +221,10 @@ def test_the_table_marks_the_best_and_says_what_to_configure() -> None:
     assert row.split("|")[1].strip() == "30"
     assert "`rotation: 30` and `options: {epsilon: 1}`" in " ".join(text.split())
     both = rotation_table(make_rotation_plan(parameters(delta=1e-6, noise="gaussian"), 30))
-    assert "`options: {epsilon: 0.1619, delta: 1e-6, noise: gaussian}`" in " ".join(both.split())
+    (advice,) = re.findall(r"`options: ({.*?})`", " ".join(both.split()))
+    options = yaml.safe_load(advice)
+    request = HeatmapRequest.of({"input": "logs", "output": "out", "region": "3,1,4,2", **options})
+    assert (request.epsilon, request.delta, request.parameters.count_noise.NAME) == (0.1619, 1e-6, "gaussian")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -9,8 +10,12 @@ import pytest
 
 import sfumato
 from sfumato.pipelines import cli
+from sfumato.schemas.ledger import Limit
+from sfumato.transforms.release.catalog import find_releases
+from sfumato.transforms.release.publishing import ledger_metadata
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.release.release_index import update_timeline
+from tests.transforms.privacy.ledger.helpers import charge, ledger
 from tests.transforms.release.city import city_release
 
 SENTENCE = r"map of a plane \(--axes\).*sfumato 0\.1 of November 2026 or earlier"
@@ -57,3 +62,21 @@ def test_python_and_timelines_refuse_a_release_of_a_plane(root: Path) -> None:
         sfumato.open_release(root / "releases" / "2026-11-20")
     with pytest.raises(sfumato.RequestError, match=SENTENCE):
         update_timeline(str(root), None)
+
+
+def test_release_of_a_plane_is_verified_and_taken_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both need the manifest only. A release that nobody could take down would be worse than one that nobody can read."""
+    folder = tmp_path / "map"
+    book = ledger(tmp_path)
+    reserved = book.reserve(charge("one"), Limit.parse_all("10/30d"))
+    files = city_release("adaptive", depth=4).files
+    manifest = json.loads(files["manifest.json"])
+    manifest["region"]["axes"] = ["x", "y"]
+    manifest |= {"release_id": "one", "ledger": ledger_metadata(reserved)}
+    publish(str(folder), {**files, "manifest.json": json.dumps(manifest).encode()}, "one", False)
+    book.commit("one", hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest())
+    place = str(tmp_path / "ledger.db")
+    assert find_releases(str(tmp_path))[1] == []
+    status = cli.main(["releases", "remove", str(folder), "--ledger", place, "--reason", "a wrong file"])
+    assert (status, capsys.readouterr().err) == (0, "")
+    assert not (folder / "cells.parquet").exists()
