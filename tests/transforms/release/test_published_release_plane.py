@@ -65,7 +65,7 @@ def test_python_and_timelines_refuse_a_release_of_a_plane(root: Path) -> None:
 
 
 def test_release_of_a_plane_is_verified_and_taken_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both need the manifest only. A release that nobody could take down would be worse than one that nobody can read."""
+    """Both need the manifest only. A release that nobody can read must not stay published for that."""
     folder = tmp_path / "map"
     book = ledger(tmp_path)
     reserved = book.reserve(charge("one"), Limit.parse_all("10/30d"))
