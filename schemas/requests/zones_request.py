@@ -52,7 +52,9 @@ class ZoneOptions(Request):
         """The only option that names zones. Raises RequestError where there is none, or another one."""
         sources = self.zone_sources
         if len(sources) != 1:
-            text = f"{' and '.join(sources)}: give one" if sources else "zones: name their file with --zones FILE"
+            text = (
+                f"{' and '.join(sources)}: give one of them" if sources else "zones: name their file with --zones FILE"
+            )
             raise RequestError(f"{text} (a file, or the cells of --h3 or --quadkey)")
         return sources[0]
 

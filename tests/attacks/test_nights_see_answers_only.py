@@ -28,7 +28,7 @@ _RUN = """import hashlib
 from tests.transforms.heatmap.nights.nights import run_nights
 state, maps = run_nights(range(9), None, range(100, 104), 900)
 table = state.to_table()
-parts = [maps[-1].estimate.counts, maps[-1].low, maps[-1].high]
+parts = [maps[-1].estimate.counts, *maps[-1].variance]
 parts += [column.chunk(0).flatten().to_numpy() if "list" in str(column.type) else column.to_numpy() for column in table]
 print(hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest())"""
 

@@ -225,7 +225,7 @@ class Consumers(PipelineVisitor):
                 self.found[taken.producer.full_label].append(node.full_label)
 
 
-@pytest.mark.parametrize(("method", "taker"), [("ug", "Build/Train/Build"), ("snh", "Build/Train/Settle/")])
+@pytest.mark.parametrize(("method", "taker"), [("ug", "Build/Build"), ("snh", "Build/Settle/")])
 def test_exact_people_reach_one_step_alone(pattern: str, method: str, taker: str) -> None:
     root, consumers = beam.Pipeline(runner=FnApiRunner()), Consumers()
     _ = root | beam.Create([pattern]) | "Build" >> BuildRanges(plan(method), KEY)

@@ -10,7 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.methods import Adaptive, adaptive
+from sfumato.transforms.heatmap.methods import Adaptive, few_queries
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.schedule import plan
@@ -273,10 +273,10 @@ def test_fewer_entries_at_hardly_more_error() -> None:
     found = []
     for parameters, growth in (
         (default, 0.0),
-        (default, adaptive._ERROR_GROWTH),
+        (default, few_queries._ERROR_GROWTH),
         (parameters_of(10_000, schedule="lean"), 0),
     ):
-        with patch.object(adaptive, "_ERROR_GROWTH", growth):
+        with patch.object(few_queries, "_ERROR_GROWTH", growth):
             states = [(finished(parameters, seed=seed), seed) for seed in (1, 2, 3)]
             sent = sum(len(state.results[-1].counts) for state, _ in states)
             found.append((sent, sum(squared_error(parameters, state, seed) for state, seed in states)))
@@ -289,7 +289,7 @@ def test_a_trusted_curator_has_the_tree_of_least_error() -> None:
     """Nobody sends entries to a curator of several shards, so there only `lean` gives up accuracy for fewer."""
     sent = []
     for options, growth in (({}, 0.0), ({}, 0.2), ({"schedule": "lean"}, 0.0)):
-        with patch.object(adaptive, "_ERROR_GROWTH", growth):
+        with patch.object(few_queries, "_ERROR_GROWTH", growth):
             state = finished(parameters_of(50_000, trust="central", **options), seed=1)
         sent.append(len(state.results[-1].counts))
     assert sent[0] == sent[1]
