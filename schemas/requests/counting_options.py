@@ -54,4 +54,4 @@ class CountingOptions(ReleaseRequest):
         """Returns the values of these options, by the name of a parameter; without those that were not given."""
         names = [name for name in CountingOptions.model_fields if name not in ReleaseRequest.model_fields]
         values = {name: value for name in (*names, "max_bad_fraction") if (value := getattr(self, name)) is not None}
-        return {**values, "noise": "gaussian" if self.delta else "laplace"}
+        return {**values, "noise": "gaussian"} if self.delta else values

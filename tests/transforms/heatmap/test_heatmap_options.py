@@ -43,9 +43,7 @@ def test_request_rejects_what_parameters_reject(option: str, wrong: Any) -> None
 @pytest.mark.parametrize("name", ["depth", "epsilon", "delta", "max_bad_fraction", "participation", "noise_source"])
 def test_request_has_the_defaults_of_the_parameters(name: str) -> None:
     assert HeatmapRequest.model_fields[name].default == getattr(HeatmapParameters(), name)
-    assert HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1"}).parameters == HeatmapParameters(
-        noise="laplace"
-    )
+    assert HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1"}).parameters == HeatmapParameters()
 
 
 def test_defaults_are_the_dataclasses_own() -> None:
