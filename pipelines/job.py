@@ -99,9 +99,8 @@ class ReleaseJob(ABC):
 
         resolved: what `request.resolve` returned; it is called where that is left out.
         """
-        if type(request).resolve is PublishRequest.resolve:  # its options name nothing to open
-            return cls(request)
-        return cls(request, *(resolved or (request.resolve(),)))
+        found = resolved or (request.resolve(),)
+        return cls(request, *(one for one in found if one is not None))
 
     @abstractmethod
     def columns(self) -> Columns:

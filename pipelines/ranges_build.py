@@ -26,6 +26,7 @@ from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Size
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
+from sfumato.transforms.checks import owners_of
 from sfumato.transforms.heatmap.heatmap_request import location_columns
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.state import Estimate
@@ -34,10 +35,11 @@ from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.build_ranges import BuildRanges
+from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.query_files import count_queries, read_queries
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
-from sfumato.transforms.ranges.ranges_request import METHOD_OPTIONS, SHARDS, RangesRequest
+from sfumato.transforms.ranges.ranges_request import SHARDS, RangesRequest
 from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -58,7 +60,7 @@ class RangesJob(ReleaseJob):
     RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
-        **dict.fromkeys(METHOD_OPTIONS, "options"),
+        **dict.fromkeys(owners_of(METHODS), "options"),
         **dict.fromkeys((*SHARDS, "depth"), "heatmap"),
     }
 

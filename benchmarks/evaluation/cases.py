@@ -39,16 +39,18 @@ def parse_cases(text: str) -> tuple[list[Case], tuple[str, ...]]:
     """Returns the cases and the names of the metrics that options state.
 
     Args:
-        text: `--methods flat,emd --users 1000,2000 --allow_overflow --metrics mse,l1`: options of `sfumato heatmap`
-            and those of `make_cases`, with one or more values each.
+        text: `--methods flat,emd --users 1000,2000 --allow_overflow --metrics mse,l1`: parameters of a
+            heatmap, and options of `make_cases`, with one or more values each.
 
     Raises:
         RequestError: as `make_cases`, or a case cannot be run.
     """
     words = dict(one.partition(" ")[::2] for one in text.strip().removeprefix("--").split(" --"))
     methods, metrics = (tuple(words.pop(name).strip().split(",")) for name in ("methods", "metrics"))
-    fields_of = [declared_of(kind) for kind in (HeatmapParameters, *map(find_method, methods))]
-    options = {name: one for fields in fields_of for name, one in fields.items() if name in parameter_owners()}
+    declared = declared_of(HeatmapParameters)
+    for method in methods:
+        declared = declared | declared_of(find_method(method))
+    options = {name: declared[name] for name in parameter_owners() if name in declared}
     kinds = {name: one.kind or str for name, one in options.items()} | _OWN
     if unknown := words.keys() - kinds.keys():
         raise ValueError(f"unknown options: {', '.join(sorted(unknown))}")

@@ -58,18 +58,6 @@ from sfumato.transforms.locations.users import Contribution
 from sfumato.transforms.release.published_release import Release, open_start
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 
-_OWN = (
-    "depth",
-    "contribution",
-    "schedule",
-    "refine",
-    "participation",
-    "noise_source",
-    "colluding",
-    "simulated_dropout",
-)
-"""Options that are parameters of a heatmap, next to those of `CountingOptions`."""
-
 
 def location_columns(request: LogColumns) -> LocationColumns:
     """The columns that a request names. Raises RequestError if they contradict each other."""
@@ -194,7 +182,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         """The parameters of the heatmap. Raises RequestError."""
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
-        values = {**self.counting(), **self.given(_OWN)}
+        values = {**self.counting(), **self.given(parameter_owners())}
         return heatmap_parameters(
             self.method,
             values if self.night is not None else with_estimator(values),
@@ -294,8 +282,8 @@ class PlanRequest(LogOptions):
 
     def values(self) -> dict[str, tuple[Any, ...]]:
         """Returns the values of the parameters that were given, by name."""
-        names = [name for name in self.model_fields_set if name not in ("method", "nights", *LogOptions.model_fields)]
-        return {name: tuple(getattr(self, name)) for name in sorted(names, key=list(type(self).model_fields).index)}
+        given = self.given(parameter_owners())
+        return {name: given[name] for name in type(self).model_fields if name in given}
 
     def settings(self) -> list[HeatmapParameters]:
         """Returns the parameters of each method with each combination of the values. Raises RequestError."""

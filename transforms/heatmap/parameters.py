@@ -30,7 +30,7 @@ from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
-from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, rho_for_delta
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
@@ -88,7 +88,7 @@ class HeatmapParameters:
     participation: Participation = "planned"
     users: Users | None = None
     population: Users | None = None
-    population_share: Annotated[float, Interval(ge=0.001, le=0.5)] = 0.01
+    population_share: Annotated[float, Interval(ge=0.001, le=0.5)] = ADMISSION_SHARE
     contribution: Contribution | None = None
     gamma: Annotated[int, Interval(ge=1, le=MAX_GAMMA)] | None = None
     rounding: Rounding = "systematic"

@@ -22,13 +22,14 @@ from sfumato.schemas.requests.publish_request import (
 from sfumato.schemas.requests.range_queries import SIZE_RANGE, SIZE_RANGE_HELP, SizeRangeOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, option
 from sfumato.schemas.trust import Trust
+from sfumato.transforms.checks import owners_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.methods.neural import Models, Network
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.ranges.tuner import open_tuner
 
 SHARDS = ("shard_size", "dropout")
-METHOD_OPTIONS = ("cell_width", "tuner", "network", "models", "workload", "checkpoints")
 _OF_RELEASE = {
     "release", "output", "method", "sizes", "release_id", "overwrite", "log_format", "verbose", "dry_run",
     "basemap", "tiles",
@@ -104,7 +105,7 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         if self.release is not None:
             return None
         assert self.region is not None
-        given = self.given(METHOD_OPTIONS)
+        given = self.given(owners_of(METHODS))
         if "tuner" in given:
             given["tuner"] = open_tuner(given["tuner"])
         counting = HeatmapParameters(**self.counting(), **self.given(("depth",)))
