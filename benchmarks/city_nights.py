@@ -28,9 +28,9 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.synth.city import SIZE_KM
 from sfumato.transforms.synth.day_plan import build_city_on
 from sfumato.transforms.synth.generate import density_raster
+from sfumato.transforms.synth.landscape import Point
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
 from sfumato.transforms.synth.random_streams import random_bits, stream_key
-from sfumato.transforms.synth.shapes import Point
 
 DEPTH = 10
 SIDE = 128  # of the grid on which maps are compared

@@ -25,14 +25,19 @@ from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thres
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, count_prefixes
-from sfumato.transforms.flows.user_trips import PAIR_BITS, RecordItems, TripItems, TripRule, count_trips
+from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
+from sfumato.transforms.flows.user_trips import (
+    MAX_PAIR_DEPTH,
+    PAIR_BITS,
+    RecordItems,
+    TripItems,
+    TripRule,
+    count_prefixes,
+    count_trips,
+)
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.commutes import make_trips
-from sfumato.transforms.synth.people import DEFAULT_REGION
+from sfumato.transforms.synth.people import DEFAULT_REGION, make_trips
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 TOP = 1000

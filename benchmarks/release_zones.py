@@ -17,7 +17,7 @@ and the rest; `districts`, of the synthetic city's own map, between shores, park
 - covered: shares of zones, of zones that hold somebody, and of these weighted by their users, whose 95% interval holds
   the truth, in per cent. noise alone: of zones that hold somebody, with the deviation of the noise alone, which is
   the lower bound that `Release.total` states where an area cuts cells.
-- independent: of all zones, with errors of cut cells that are independent (without `border_steps`).
+- independent: of all zones, with errors of cut cells that are independent (without border errors).
 - error: root mean square error in users; stated: of the deviations; counts: error of the area's share of `count`,
   which is shrunk and has no deviation of its own for sums.
 """

@@ -14,11 +14,9 @@ from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_flows, measure_zone_flows
 from sfumato.transforms.flows.flows_request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
-from sfumato.transforms.flows.zone_pairs import ZonedCells, measure_zone_flows
 from sfumato.transforms.histogram.bounded_items import Everybody
 from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountRounds
 from sfumato.transforms.privacy.admission import AdmissionRule

@@ -19,8 +19,8 @@ from sfumato.transforms.release.catalog import (
     missing_releases,
     remaining_files,
 )
+from sfumato.transforms.release.notices import StatedCharge
 from sfumato.transforms.release.published_release import Release
-from sfumato.transforms.release.stated_charge import StatedCharge
 
 _REMEDY = (
     "restore what is damaged or gone from a copy, or make it again: run its job again, for a night `sfumato refresh "

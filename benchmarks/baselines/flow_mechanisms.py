@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.flows.user_trips import count_prefixes
 
 Counts = NDArray[np.int64]
 _GROWTH = 2 ** (1 / 3)

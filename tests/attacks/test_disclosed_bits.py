@@ -33,8 +33,8 @@ from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError, open_ledger
 from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.notices import stated_charge
 from sfumato.transforms.release.publishing import ledger_metadata
-from sfumato.transforms.release.stated_charge import stated_charge
 from tests.conftest import write_files
 from tests.keys import write_key
 from tests.pipelines.moment_logs import LENGTH, run, table

@@ -16,13 +16,15 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.schemas.locations import TripColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.flows import flow_tree, zone_pairs
-from sfumato.transforms.flows.flow_estimate import estimate_flows
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, count_prefixes
-from sfumato.transforms.flows.user_trips import PAIR_BITS, TripItems, count_trips
-from sfumato.transforms.flows.zone_pairs import ZonedCells, estimate_zone_flows, measure_zone_flows
+from sfumato.transforms.flows import flow_tree
+from sfumato.transforms.flows.flow_estimate import estimate_flows, estimate_zone_flows
+from sfumato.transforms.flows.flow_tree import (
+    FlowPlan,
+    ZonedCells,
+    measure_flows,
+    measure_zone_flows,
+)
+from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, PAIR_BITS, TripItems, count_prefixes, count_trips
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import write_files
@@ -101,13 +103,13 @@ def test_a_user_moves_pairs_of_zones_by_k_and_each_is_measured_once(
     """With equal noise a user with 10,000 trips moves the counts by K; one draw has all pairs at the whole budget."""
     cells = ZonedCells(zones_of(voronoi(40, 2, (-1.0, 50.0, 1.0, 51.0))))
     plan, draws = FlowPlan(1.0, max_trips=bound), []
-    original = zone_pairs.discrete_laplace
+    original = flow_tree.discrete_laplace
 
     def watched(key: Any, label: str, nodes: np.ndarray, *rest: Any) -> Any:
         draws.append((nodes, *rest))
         return original(key, label, nodes, *rest)
 
-    monkeypatch.setattr(zone_pairs, "discrete_laplace", watched)
+    monkeypatch.setattr(flow_tree, "discrete_laplace", watched)
     base = trips(np.repeat(np.arange(500), 3))
     tables = [base, pa.concat_tables([base, trips(np.full(10_000, 999), seed=7)])]
     found = [counted(one, bound) for one in tables]

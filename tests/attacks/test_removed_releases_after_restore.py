@@ -16,9 +16,8 @@ from sfumato.schemas.ledger import ZERO_OUT, Charge, Limit, Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
 from sfumato.transforms.release import catalog
-from sfumato.transforms.release.notices import removal_files
+from sfumato.transforms.release.notices import removal_files, stated_charge
 from sfumato.transforms.release.publishing import ledger_metadata
-from sfumato.transforms.release.stated_charge import stated_charge
 from tests.attacks.releases import publish_release
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 

@@ -19,9 +19,8 @@ from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth import generate
 from sfumato.transforms.synth.city import City, build_city
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.commutes import trip_schema
 from sfumato.transforms.synth.day_plan import build_city_on
-from sfumato.transforms.synth.people import make_records
+from sfumato.transforms.synth.people import make_records, trip_schema
 
 
 def read_sorted(folder: Path) -> pa.Table:

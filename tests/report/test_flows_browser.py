@@ -10,10 +10,8 @@ import pytest
 
 from sfumato.schemas.region import Region
 from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, join_cells
-from sfumato.transforms.flows.zone_pairs import ZonedCells, measure_zone_flows
+from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, join_cells
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.report.conftest import Open

@@ -13,7 +13,7 @@ import shapely
 
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import TABLE, ExportSource
-from sfumato.transforms.export.map_layer import GEOMETRY, column_text
+from sfumato.transforms.export.map_raster import GEOMETRY, column_text
 
 STATEMENT_SUFFIX = ".statement.json"
 _POINT = {

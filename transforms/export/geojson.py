@@ -10,7 +10,7 @@ import shapely
 
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import MAP, ExportSource
-from sfumato.transforms.export.map_layer import MapLayer
+from sfumato.transforms.export.map_raster import MapLayer
 
 
 def write_geojson(source: ExportSource) -> dict[str, bytes]:

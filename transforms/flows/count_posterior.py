@@ -11,7 +11,7 @@ with the noise's own interval.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +43,7 @@ class CountPosterior:
     variance: Array
     low: Array
     high: Array
-    present: Array = field(repr=False)
-
-    @classmethod
-    def empty(cls, n: int) -> CountPosterior:
-        """Zeros of n counts."""
-        return cls(*np.zeros((5, n)))
+    present: Array
 
 
 def posterior_counts(noisy: NDArray[np.int64], rate: float, classes: NDArray[np.int64]) -> CountPosterior:
@@ -60,18 +55,13 @@ def posterior_counts(noisy: NDArray[np.int64], rate: float, classes: NDArray[np.
         classes: int64[n], ordered classes of counts that are expected to be alike, by other noisy counts. Each learns
             a prior of its own.
     """
-    result = CountPosterior.empty(len(noisy))
+    result = np.zeros((5, len(noisy)))
     joined = _joined(classes)
     for one in np.unique(joined):
         at = np.flatnonzero(joined == one)
         values, places, numbers = np.unique(noisy[at], return_inverse=True, return_counts=True)
-        for whole, part in zip(_arrays(result), _arrays(_posterior(values, numbers, rate)), strict=True):
-            whole[at] = part[places]
-    return result
-
-
-def _arrays(posterior: CountPosterior) -> tuple[Array, ...]:
-    return posterior.mean, posterior.variance, posterior.low, posterior.high, posterior.present
+        result[:, at] = np.stack(_posterior(values, numbers, rate))[:, places]
+    return CountPosterior(*result)
 
 
 def _joined(classes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -87,8 +77,8 @@ def _joined(classes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(np.minimum(labels, last)[np.searchsorted(names, classes)], dtype=np.int64)
 
 
-def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: float) -> CountPosterior:
-    """The posterior of each of some distinct noisy counts, of which there are `numbers`."""
+def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: float) -> tuple[Array, ...]:
+    """The attributes of the posterior of each of some distinct noisy counts, of which there are `numbers`."""
     stddev = discrete_laplace_stddev(rate)
     tail = math.ceil((math.log(2 / (1 + math.exp(-rate))) - math.log(_ERROR)) / rate) - 1  # P[|Z| > tail] <= 5%
     flat = values * rate > _FLAT
@@ -114,7 +104,7 @@ def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: floa
         variance[~flat] = np.maximum(masses @ grid**2 - mean[~flat] ** 2, 0)
         low[~flat], high[~flat] = _shortest(below, grid)
         present[~flat] = 1 - masses[:, 0]
-    return CountPosterior(mean, variance, low, high, present)
+    return mean, variance, low, high, present
 
 
 def _kernel(reach: int) -> Array:

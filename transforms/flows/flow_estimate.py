@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,22 +21,12 @@ from scipy.special import ndtr
 from sfumato.schemas.region import deinterleave
 from sfumato.transforms.flows.count_posterior import CountPosterior, posterior_counts
 from sfumato.transforms.flows.flow_tree import MeasuredLevel
-from sfumato.transforms.flows.pair_codes import Codes, split_pairs
+from sfumato.transforms.flows.user_trips import Codes, split_pairs
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 
 LISTED = 0.5
-CLASSES = (
-    -0.5,
-    0.0,
-    0.25,
-    0.5,
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-    16.0,
-    32.0,
-)  # limits of the siblings' mean, in scales of the noise
+# Limits of the siblings' mean, in scales of the noise.
+CLASSES = (-0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _Z = 1.959964
 
 Array = NDArray[np.float64]
@@ -95,15 +86,28 @@ def flows_and_rests(
         within: the level of rests.
         size: number of rests.
     """
-    rows: list[dict[str, NDArray[np.generic]]] = []
+    rows: list[dict[str, Any]] = []
     # Of each coarse pair: all noisy counts less listed estimates, the variance of that; noisy counts that are not
     # listed, the variance of their noise.
     rest = np.zeros((4, size))
     for measured, posterior, place in zip(levels, posteriors, coarse, strict=True):
         listed = ~measured.is_split & (posterior.present >= LISTED)
-        rows.append(_pair_rows(measured, posterior, listed))
-        counted = ~measured.is_split
-        noise = discrete_laplace_stddev(measured.rate) ** 2
+        counted, stddev, shown = ~measured.is_split, discrete_laplace_stddev(measured.rate), int(listed.sum())
+        noise = stddev**2
+        rows.append(
+            {
+                "level": np.full(shown, measured.level),
+                "pair": measured.nodes[listed],
+                "is_rest": np.zeros(shown, dtype=bool),
+                "trips": posterior.mean[listed],
+                "stddev": np.sqrt(posterior.variance[listed]),
+                "low": posterior.low[listed],
+                "high": posterior.high[listed],
+                "present": posterior.present[listed],
+                "noisy": measured.noisy[listed],
+                "noise_stddev": np.full(shown, stddev),
+            }
+        )
         # What the posterior says of a listed pair's noise has the variance of the noise less the posterior variance.
         left = np.where(listed, measured.noisy - posterior.mean, measured.noisy)
         spread = np.where(listed, np.maximum(noise - posterior.variance, 0), noise)
@@ -136,7 +140,7 @@ def _posteriors(levels: Sequence[MeasuredLevel]) -> list[CountPosterior]:
             alike = (alike + _of_neighbours(expected, measured)) / 2
         classes = np.digitize(alike * measured.rate, CLASSES)
         known = posterior_counts(measured.noisy[kept], measured.rate, classes[kept])
-        whole = CountPosterior.empty(len(kept))
+        whole = CountPosterior(*np.zeros((5, len(kept))))
         for name in ("mean", "variance", "low", "high", "present"):
             getattr(whole, name)[kept] = getattr(known, name)
         whole.mean[measured.is_split] = within
@@ -174,7 +178,7 @@ def _of_neighbours(counts: Array, measured: MeasuredLevel) -> Array:
     return np.asarray((total / np.maximum(number, 1))[y1, x1, y2, x2])
 
 
-def _rest_rows(level: int, trips: Array, variance: Array, noisy: Array, noise: Array) -> dict[str, NDArray[np.generic]]:
+def _rest_rows(level: int, trips: Array, variance: Array, noisy: Array, noise: Array) -> dict[str, Any]:
     spread = np.sqrt(variance)
     return {
         "level": np.full(len(trips), level),
@@ -190,19 +194,27 @@ def _rest_rows(level: int, trips: Array, variance: Array, noisy: Array, noise: A
     }
 
 
-def _pair_rows(
-    measured: MeasuredLevel, posterior: CountPosterior, listed: NDArray[np.bool_]
-) -> dict[str, NDArray[np.generic]]:
-    shown = int(listed.sum())
-    return {
-        "level": np.full(shown, measured.level),
-        "pair": measured.nodes[listed],
-        "is_rest": np.zeros(shown, dtype=bool),
-        "trips": posterior.mean[listed],
-        "stddev": np.sqrt(posterior.variance[listed]),
-        "low": posterior.low[listed],
-        "high": posterior.high[listed],
-        "present": posterior.present[listed],
-        "noisy": measured.noisy[listed],
-        "noise_stddev": np.full(shown, discrete_laplace_stddev(measured.rate)),
-    }
+def estimate_zone_flows(levels: Sequence[MeasuredLevel]) -> Flows:
+    """The flows of a release, from its noisy counts alone. The rest of an origin has the pair's code of the origin."""
+    (measured,) = levels
+    zones = round(len(measured.nodes) ** 0.5)
+    noisy = measured.noisy.reshape(zones, zones).astype(np.float64)
+    classes = np.digitize(_of_other_pairs(noisy).ravel() * measured.rate, CLASSES)
+    posterior = posterior_counts(measured.noisy, measured.rate, classes)
+    origins = (measured.nodes // np.uint64(zones)).astype(np.int64)
+    return flows_and_rests(levels, [posterior], [origins], 0, zones)
+
+
+def _of_other_pairs(counts: Array) -> Array:
+    """What other pairs suggest for each, float64[m, m]: never its own count, so that its noise is independent of it.
+
+    The mean of two: its origin's other trips times its destination's other ones, divided by those of neither; and the
+    trips of the way back. Within one zone only the first.
+    """
+    one = counts.sum(axis=1, keepdims=True) - counts
+    other = counts.sum(axis=0, keepdims=True) - counts
+    neither = counts.sum() - one - other - counts
+    product = np.maximum(one, 0) * np.maximum(other, 0) / np.maximum(neither, 1)
+    back = counts.T.copy()
+    np.fill_diagonal(back, np.diag(product))
+    return np.asarray((product + back) / 2)

@@ -25,13 +25,10 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.tree import node_names
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import MeasuredLevel
+from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows, estimate_zone_flows
+from sfumato.transforms.flows.flow_tree import FlowPlan, MeasuredLevel
 from sfumato.transforms.flows.flow_view import flows_view
-from sfumato.transforms.flows.pair_codes import Codes, split_pairs
-from sfumato.transforms.flows.user_trips import TripRule
-from sfumato.transforms.flows.zone_pairs import estimate_zone_flows
+from sfumato.transforms.flows.user_trips import Codes, TripRule, split_pairs
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.builder import build_release
@@ -72,7 +69,15 @@ def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[
     else:
         flows = estimate_zone_flows(levels)
         table = zone_flows_table(flows, zones)
-        parts[FLOW_ZONES_FILE] = _zones_table(zones)
+        points = zones_points(zones)
+        columns = {
+            "zone": pa.array(zones.ids, pa.string()),
+            "longitude": points[:, 0],
+            "latitude": points[:, 1],
+            "area": zones.areas_km2,
+            "geometry": shapely.to_wkb(zones.geometries),
+        }
+        parts[FLOW_ZONES_FILE] = pa.table(columns, schema=FLOW_ZONES_SCHEMA)
     parts |= {FLOWS_FILE: table, FLOWS_CSV: csv_bytes(table.drop_columns(["geometry"]))}
     return build_release(parts, _manifest(flows, levels, metadata), flows_view)
 
@@ -80,19 +85,17 @@ def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[
 def flows_table(flows: Flows, region: Region) -> pa.Table:
     """The flows by `flows_schema`, largest first among the listed pairs, then the rests."""
     order = np.lexsort((flows.pair, flows.level, -flows.trips, flows.is_rest))
-    level = flows.level[order]
-    origins, destinations = _cells(flows.pair[order], level)
-    begin, end = (_centres(cells, level, region) for cells in (origins, destinations))
+    pairs, level = flows.pair[order], flows.level[order]
+    origins, destinations = np.zeros_like(pairs), np.zeros_like(pairs)
+    for one in np.unique(level).tolist():
+        at = level == one
+        origins[at], destinations[at] = split_pairs(pairs[at], one)
+    names = [node_names(cells | np.uint64(1) << (2 * level).astype(np.uint64)) for cells in (origins, destinations)]
     table = {
-        "origin_cell": _names(origins, level),
-        "destination_cell": _names(destinations, level),
+        "origin_cell": names[0],
+        "destination_cell": names[1],
         "depth": level.astype(np.int8),
-        **_counts(flows, order),
-        "origin_longitude": begin[:, 0],
-        "origin_latitude": begin[:, 1],
-        "destination_longitude": end[:, 0],
-        "destination_latitude": end[:, 1],
-        "geometry": shapely.to_wkb(_lines(begin, end)),
+        **_counts(flows, order, *(_centres(cells, level, region) for cells in (origins, destinations))),
     }
     return pa.table(table, schema=flows_schema())
 
@@ -105,17 +108,13 @@ def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
     origins = np.where(is_rest, pair, pair // len(zones))
     destinations = np.where(is_rest, pair, pair % len(zones))
     ids, points = pa.array(zones.ids, pa.string()), zones_points(zones)
-    begin, end = points[origins], points[destinations]
     table = {
         "origin_zone": ids.take(pa.array(origins)),
         "destination_zone": ids.take(pa.array(destinations, mask=is_rest)),
-        **_counts(flows, order),
-        "origin_longitude": begin[:, 0],
-        "origin_latitude": begin[:, 1],
-        "destination_longitude": pa.array(end[:, 0], mask=is_rest),
-        "destination_latitude": pa.array(end[:, 1], mask=is_rest),
-        "geometry": shapely.to_wkb(_lines(begin, end)),
+        **_counts(flows, order, points[origins], points[destinations]),
     }
+    for name in ("destination_longitude", "destination_latitude"):
+        table[name] = pa.array(table[name], mask=is_rest)
     return pa.table(table, schema=flows_schema(zones=True))
 
 
@@ -124,20 +123,13 @@ def zones_points(zones: Zones) -> NDArray[np.float64]:
     return np.asarray(shapely.get_coordinates(shapely.point_on_surface(zones.geometries)))
 
 
-def _zones_table(zones: Zones) -> pa.Table:
-    points = zones_points(zones)
-    table = {
-        "zone": pa.array(zones.ids, pa.string()),
-        "longitude": points[:, 0],
-        "latitude": points[:, 1],
-        "area": zones.areas_km2,
-        "geometry": shapely.to_wkb(zones.geometries),
-    }
-    return pa.table(table, schema=FLOW_ZONES_SCHEMA)
-
-
-def _counts(flows: Flows, order: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
-    """The columns of both tables."""
+def _counts(
+    flows: Flows, order: NDArray[np.int64], begin: NDArray[np.float64], end: NDArray[np.float64]
+) -> dict[str, Any]:
+    """The columns that both tables have. begin, end: longitude and latitude of the two places, float64[n, 2]."""
+    lines = np.asarray(shapely.linestrings(np.stack([begin, end], axis=1)), dtype=object)
+    same = (begin == end).all(axis=1)
+    lines[same] = shapely.points(begin[same])  # a line of no length is invalid
     return {
         "is_rest": flows.is_rest[order],
         "trips": np.round(flows.trips[order], 3),
@@ -147,6 +139,11 @@ def _counts(flows: Flows, order: NDArray[np.int64]) -> dict[str, NDArray[np.gene
         "present": np.round(flows.present[order], 4),
         "noisy": flows.noisy[order],
         "noise_stddev": np.round(flows.noise_stddev[order], 6),
+        "origin_longitude": begin[:, 0],
+        "origin_latitude": begin[:, 1],
+        "destination_longitude": end[:, 0],
+        "destination_latitude": end[:, 1],
+        "geometry": shapely.to_wkb(lines),
     }
 
 
@@ -157,32 +154,11 @@ def csv_bytes(table: pa.Table) -> bytes:
     return file.getvalue()
 
 
-def _cells(pairs: Codes, level: NDArray[np.int64]) -> tuple[Codes, Codes]:
-    """Codes of origins and destinations of pairs of several levels."""
-    origins, destinations = np.zeros_like(pairs), np.zeros_like(pairs)
-    for one in np.unique(level).tolist():
-        at = level == one
-        origins[at], destinations[at] = split_pairs(pairs[at], one)
-    return origins, destinations
-
-
-def _names(cells: Codes, level: NDArray[np.int64]) -> list[str]:
-    return node_names(cells | np.uint64(1) << (2 * level).astype(np.uint64))
-
-
 def _centres(cells: Codes, level: NDArray[np.int64], region: Region) -> NDArray[np.float64]:
     """Longitude and latitude of the centres of cells: float64[n, 2]."""
     x, y = deinterleave(cells)
     west, south, east, north = Grid(region, 1).bounds(x, y, level)
     return np.stack([(west + east) / 2, (south + north) / 2], axis=1)
-
-
-def _lines(begin: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.object_]:
-    """A line from place to place; a point where both are the same, since a line of no length is invalid."""
-    lines = np.asarray(shapely.linestrings(np.stack([begin, end], axis=1)), dtype=object)
-    same = (begin == end).all(axis=1)
-    lines[same] = shapely.points(begin[same])
-    return lines
 
 
 def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, Any]:
@@ -195,6 +171,22 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
     else:
         places = {"zones": {"sha256": zones.digest, "zones": len(zones), "column": zones.name}}
         counted = "trips of all pairs of public zones"
+    rounds, noise = [], 0.0  # the variance of the noise of all counts together
+    for place, one in enumerate(levels):
+        stddev = discrete_laplace_stddev(one.rate)
+        noise += float((~one.is_split).sum()) * stddev**2
+        rounds.append(
+            {
+                "index": place,
+                "level": one.level,
+                "noise": "laplace",
+                "epsilon": one.rate * plan.max_trips,
+                "noise_stddev": stddev,
+                "pairs": len(one.nodes),
+                "split": int(one.is_split.sum()),
+                "published": int((listed & (flows.level == one.level)).sum()),
+            }
+        )
     content = {
         "region": asdict(metadata.region),
         **places,
@@ -210,7 +202,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
             "mechanism": f"discrete Laplace noise on the {counted}, also where nobody travelled, and on two counts of "
             "users, which admit the run",
             "randomness": metadata.release.source,
-            "rounds": [_round(one, flows, plan, place) for place, one in enumerate(levels)],
+            "rounds": rounds,
             "rounds_guarantee": {"epsilon": plan.tree_epsilon, "delta": 0.0},
             "admission": asdict(admission),
             "composition": "a trip is counted in one pair of each level down to the pair that it ends in; the epsilons "
@@ -222,31 +214,13 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         "results": {
             "published": int(listed.sum()),
             "trips": round(float(flows.trips.sum()), 3),
-            "trips_stddev": round(_total_stddev(levels), 3),
+            "trips_stddev": round(math.sqrt(noise), 3),
             "trips_listed": round(float(flows.trips[listed].sum()), 3),
             "users": admission.users,
             "users_stddev": admission.noise_stddev,
         },
     }
     return release_manifest(metadata.release, content, [] if listed.any() else [_NOTHING])
-
-
-def _total_stddev(levels: Sequence[MeasuredLevel]) -> float:
-    """The standard deviation of the noise of all counts together."""
-    return math.sqrt(sum(float((~one.is_split).sum()) * discrete_laplace_stddev(one.rate) ** 2 for one in levels))
-
-
-def _round(measured: MeasuredLevel, flows: Flows, plan: FlowPlan, place: int) -> dict[str, Any]:
-    return {
-        "index": place,
-        "level": measured.level,
-        "noise": "laplace",
-        "epsilon": measured.rate * plan.max_trips,
-        "noise_stddev": discrete_laplace_stddev(measured.rate),
-        "pairs": len(measured.nodes),
-        "split": int(measured.is_split.sum()),
-        "published": int((~flows.is_rest & (flows.level == measured.level)).sum()),
-    }
 
 
 def _bound_text(plan: FlowPlan, rule: TripRule | None) -> str:

@@ -1,17 +1,108 @@
-"""Noisy counts of trips by pair in an adaptive tree: the only place where flows get their noise. Pure."""
+"""The budget of a release of flows, and its noisy counts of trips by pair: the only place where flows get noise. Pure.
+
+Pairs of cells are the nodes of a tree with 16 children a node (`user_trips`). A level from which the tree starts is
+chosen by a noisy number of users: there all pairs are measured. A pair with many trips is split, at most
+MAX_SPLITS times. A small share of the budget at each level decides which pairs are split; a pair that is not split gets
+all that is left. So every trip is counted in one pair of each level down to the pair that it ends in, and the epsilons
+of these add up to the budget of the tree.
+
+Pairs of public zones are all measured at once. A place is first cut to a cell of level MAX_PAIR_DEPTH of the zones'
+rectangle, as without zones. It is in the zone that holds the centre of that cell. So trips, their rule and their bound
+are those of cells.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, deinterleave
+from sfumato.transforms.checks import check_integer
 from sfumato.transforms.flows.count_posterior import posterior_counts
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.pair_codes import Codes, count_prefixes
+from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, Codes, count_prefixes, split_pairs
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
+from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.noise import discrete_laplace
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
+from sfumato.transforms.zones.zone_file import Zones
+from sfumato.transforms.zones.zone_raster import ZoneLocator
+
+MAX_TRIPS = 1000  # of a user
+_SPLIT_SHARE = 0.05  # of the tree's epsilon, for the decisions of one level
+MAX_SPLITS = 2
+MAX_START = 5  # 16^5 pairs are measured at once
+_SPLIT_SCALES = 30.0  # scales of the last noise that a pair's trips exceed where it is split
+_PAIRS_PER_USER = 4.5  # of the level at which the tree starts, at most, with an epsilon of 1
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """A budget for noisy counts of trips by pair.
+
+    Attributes:
+        epsilon: budget of the whole release, > 0. A share pays for the admission.
+        max_trips: K, the most trips of a user that count, 1..MAX_TRIPS.
+        depth: finest level of the cells, 1..MAX_PAIR_DEPTH.
+        max_bad_fraction: the largest share of users without a usable row, 0..1.
+
+    Raises:
+        RequestError: a value is out of range.
+    """
+
+    epsilon: float = 1.0
+    max_trips: int = 1
+    depth: int = 10
+    max_bad_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_epsilon("epsilon", self.epsilon)
+        check_integer("max_trips_per_user", self.max_trips, 1, MAX_TRIPS)
+        check_integer("depth", self.depth, 1, MAX_PAIR_DEPTH)
+        if min(self.admission_rule.epsilon, self.split_epsilon / self.max_trips) < MIN_NOISE_EPSILON:
+            raise RequestError(f"epsilon: {self.epsilon:g} is too small for {self.max_trips} trips a user; raise it")
+
+    @property
+    def admission_rule(self) -> AdmissionRule:
+        """The rule for the noisy counts of users that admit a run, with their cost."""
+        return AdmissionRule(epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction)
+
+    @property
+    def tree_epsilon(self) -> float:
+        """The epsilon of all counts of trips. Beyond a limit the noise is 0 but for a probability of 2e-13 each."""
+        return min(self.epsilon - self.admission_rule.epsilon, MAX_NOISE_EPSILON * self.max_trips)
+
+    @property
+    def split_epsilon(self) -> float:
+        """The epsilon of the decisions of one level."""
+        return _SPLIT_SHARE * self.tree_epsilon
+
+    def levels(self, users: float) -> range:
+        """The levels that are measured, coarse to fine; the last is never split.
+
+        Args:
+            users: a noisy number of users.
+        """
+        seen = max(users, 1.0) * self.tree_epsilon * _PAIRS_PER_USER
+        start = min(max(math.floor(math.log(max(seen, 1.0), 16)), 1), MAX_START, self.depth)
+        return range(start, min(start + MAX_SPLITS, self.depth) + 1)
+
+    def final_epsilon(self, splits: int, is_last: bool) -> float:
+        """What a pair that is not split gets.
+
+        Args:
+            splits: how often a pair around it was split.
+            is_last: whether its level is the last, where nothing is decided.
+        """
+        return self.tree_epsilon - self.split_epsilon * (splits + (not is_last))
+
+    def split_limit(self, splits: int, is_last: bool) -> float:
+        """Expected trips from which a pair is split. Arguments: of its children, as of `final_epsilon`."""
+        return _SPLIT_SCALES * self.max_trips / self.final_epsilon(splits, is_last)
+
 
 _CHILDREN = np.arange(16, dtype=np.uint64)
 
@@ -77,3 +168,69 @@ def measure_flows(
 
 def _noise(key: RunKey, label: str, nodes: Codes, epsilon: float, plan: FlowPlan) -> NDArray[np.int64]:
     return discrete_laplace(key, label, nodes, 1, epsilon, plan.max_trips)[:, 0]
+
+
+MAX_ZONES = 2000  # four million pairs are measured at once
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ZonedCells:
+    """A `Locator` of cells whose centres are in a zone; other places have no cell."""
+
+    zones: Zones
+    _locator: ZoneLocator = field(init=False, repr=False, compare=False)
+    depth: int = field(default=MAX_PAIR_DEPTH, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_locator", ZoneLocator(self.zones))
+
+    @property
+    def grid(self) -> Grid:
+        """The cells."""
+        return Grid(self.zones.region, MAX_PAIR_DEPTH)
+
+    def locate(self, longitude: Array, latitude: Array) -> tuple[NDArray[np.bool_], Codes]:
+        """See Locator.locate."""
+        inside, codes = self.grid.locate(longitude, latitude)
+        cells = codes.astype(np.uint64)
+        is_zoned = self.zone_of(cells) >= 0
+        inside = inside.copy()
+        inside[inside] = is_zoned
+        return inside, cells[is_zoned]
+
+    def zone_of(self, cells: Codes) -> NDArray[np.int64]:
+        """The index of the zone that holds the centre of each cell, int64[n]; negative for none."""
+        x, y = deinterleave(cells)
+        west, south, east, north = self.grid.bounds(x, y, np.full(len(x), MAX_PAIR_DEPTH))
+        return self._locator.zone_of((west + east) / 2, (south + north) / 2)
+
+
+def measure_zone_flows(
+    codes: Codes, counts: NDArray[np.int64], cells: ZonedCells, plan: FlowPlan, key: RunKey
+) -> MeasuredLevel:
+    """Draws the noise of a release: one count of each pair of zones, also where nobody travelled.
+
+    A trip is in one pair, so a change of the K trips of a user costs the tree's epsilon.
+
+    Args:
+        codes: uint64[n], distinct codes of pairs of cells in zones.
+        counts: int64[n], trips of each pair, at most plan.max_trips of each user.
+        cells: of the zones.
+        plan: the budget.
+        key: of the run's noise.
+
+    Returns:
+        The pairs of the m zones as nodes origin * m + destination, all m^2 in ascending order; level is 0.
+    """
+    zones = len(cells.zones)
+    origins, destinations = (cells.zone_of(one) for one in split_pairs(codes, MAX_PAIR_DEPTH))
+    exact = np.zeros(zones**2, np.int64)
+    np.add.at(exact, origins * zones + destinations, counts)
+    nodes = np.arange(zones**2, dtype=np.uint64)
+    # Another noise under one key would share the draws: the difference of two releases would have next to none.
+    key = key.narrowed({"plan": asdict(plan), "zones": cells.zones.digest})
+    noise = discrete_laplace(key, "trips of zones", nodes, 1, plan.tree_epsilon, plan.max_trips)[:, 0]
+    rate = plan.tree_epsilon / plan.max_trips
+    return MeasuredLevel(0, nodes, np.zeros(len(nodes), dtype=bool), exact + noise, rate)

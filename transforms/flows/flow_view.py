@@ -1,13 +1,8 @@
-"""The page of a release of flows as a view, made of its published files alone. Pure.
-
-Flows are pairs of cells of an adaptive tree, or pairs of public zones. `FlowPage` holds what the pages of both say, and
-its two subclasses what differs.
-"""
+"""The page of a release of flows as a view, made of its published files alone. Pure."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -52,6 +47,7 @@ _READING = (
     "An interval holds the true number of trips about 95 times in 100, on average over flows, also over the largest: "
     "it allows for how flows are chosen."
 )
+_OPERATOR = "The operator of the job was trusted: it saw the logs and the exact counts, and added noise to them once."
 _LAYER = "Where trips begin and end", "Sums over the flows that are listed; trips of rarer pairs are missing."
 _ENDS = (("Listed trips from here", "origin"), ("Listed trips to here", "destination"))
 Array = NDArray[np.float64]
@@ -66,10 +62,11 @@ def flows_view(files: Files) -> PageView:
     wide, tall = ground_metres(release.region)
     trips = about(results["trips"], max(results["trips_stddev"], results["trips"] / 200))
     listed, ground = int(results["published"]), f"{length(wide)} × {length(tall)}"
+    matrix = rows.matrix() if isinstance(rows, CellFlows) else None
     return release.page(
-        FlowsBody(map=rows.map(), flows=rows.flows(), listed=listed, matrix=rows.matrix(), reading=_READING),
-        rows.sections(),
-        [*facts(("Area", ground)), rows.size()],
+        FlowsBody(map=rows.map(), flows=rows.flows(), listed=listed, matrix=matrix, reading=_READING),
+        [_how_to_read_it(rows), _largest(rows), *rows.made()],
+        facts(("Area", ground), rows.size),
         _FILES,
         [FLOWS_PICTURE],
         title="Private flows",
@@ -80,18 +77,14 @@ def flows_view(files: Files) -> PageView:
     )
 
 
-class FlowPage(ABC):
-    """The published rows as arrays, and what the page says of them.
+class FlowPage:
+    """The published rows as arrays. What the pages of cells and of zones have in common.
 
     Attributes:
         trips, stddev, low, high, noise_stddev: float64[rows].
         is_rest: bool[rows].
         listed: the rows that are no rests, largest first, as the table has them.
-        FLOW: what a flow is and what the rests hold, in three parts, between them the threshold and the share of rests.
     """
-
-    FLOW: ClassVar[tuple[str, str, str]]
-    FROM: ClassVar[str]
 
     def __init__(self, release: Released):
         self.release, self.region, self.rows = release, release.region, release.table(FLOWS_FILE)
@@ -101,54 +94,6 @@ class FlowPage(ABC):
         )
         self.is_rest = np.asarray(self.rows["is_rest"])
         self.listed = np.flatnonzero(~self.is_rest)
-
-    @abstractmethod
-    def map(self) -> MapBody:
-        """Where the trips of the listed flows begin and end."""
-
-    @abstractmethod
-    def flows(self) -> FlowTable:
-        """The largest listed flows."""
-
-    def matrix(self) -> FlowMatrix | None:
-        """The noisy counts between large cells; None for zones."""
-        return None
-
-    @abstractmethod
-    def size(self) -> Fact:
-        """The fact beside the title on the places."""
-
-    @abstractmethod
-    def places(self, row: int) -> list[str]:
-        """The names of a row's two places."""
-
-    @abstractmethod
-    def made(self) -> list[Section]:
-        """How the counts were made."""
-
-    def sections(self) -> list[Section]:
-        """The report."""
-        rest, total = float(self.trips[self.is_rest].sum()), max(float(self.trips.sum()), 1.0)
-        flow, rests, sums = self.FLOW
-        paragraphs = [
-            f"A flow is a pair of {flow}",
-            f"All other trips, about {rest / total:.0%}, are added up in rows that are marked as rests: {rests} So all "
-            "rows together hold every trip once.",
-            f"{_READING} The trips of a flow are shrunk: what noise alone explains is taken away. All rows of {sums}",
-        ]
-        bound = Fact(term="What counts", text=get(self.release.manifest, "privacy.contribution_bound", ""))
-        reading = Section(title="How to read it", paragraphs=paragraphs, facts=[bound])
-        return [reading, self._largest(), *self.made()]
-
-    def _largest(self) -> Section:
-        """The largest flows as a table, for readers without a script."""
-        texts = []
-        for row in self.listed[:_LISTED].tolist():
-            trips, low, high = with_interval(self.trips[row], self.low[row], self.high[row])
-            texts.append([*self.places(row), trips, f"{low} to {high}"])
-        heads = [self.FROM, "To", "Trips", "95% interval"]
-        table = Table(title="The largest flows", heads=heads, rows=texts, numeric=[False, False, True, False])
-        return Section(title="The largest flows", table=table if texts else None)
 
     def _columns(self) -> dict[str, Any]:
         """The trips of the flows that a page holds."""
@@ -187,7 +132,10 @@ class FlowPage(ABC):
 
 
 class CellFlows(FlowPage):
-    """Flows between cells of an adaptive tree."""
+    """Flows between cells of an adaptive tree.
+
+    FLOW: what a flow is and what the rests hold, in three parts, between them the threshold and the share of rests.
+    """
 
     FROM = "From (centre of a cell)"
     FLOW = (
@@ -203,6 +151,7 @@ class CellFlows(FlowPage):
         self.grid = Grid(self.region, int(release.manifest["grid"]["depth"]))
         self.level, *origin = self._cells("origin_cell")
         self._ends = {"origin": origin, "destination": list(self._cells("destination_cell")[1:])}
+        self.size = "Finest cell", length(ground_metres(self.region)[0] / self.grid.side)
 
     def _cells(self, name: str) -> tuple[Places, Places, Places]:
         order, places = np.unique(np.array(self.rows[name].to_pylist(), dtype=object), return_inverse=True)
@@ -256,10 +205,8 @@ class CellFlows(FlowPage):
             high=np.round(np.maximum(trips + margin, 0), 1).tolist(),
         )
 
-    def size(self) -> Fact:
-        return Fact(term="Finest cell", text=length(ground_metres(self.region)[0] / self.grid.side))
-
     def places(self, row: int) -> list[str]:
+        """The names of a row's two places."""
         found = []
         for end in ("origin", "destination"):
             x, y, level = (one[row : row + 1] for one in (*self._ends[end], self.level))
@@ -268,9 +215,10 @@ class CellFlows(FlowPage):
         return found
 
     def made(self) -> list[Section]:
+        """How the counts were made."""
         first = self.rounds[0]["level"]
         paragraphs = [
-            "The operator of the job was trusted: it saw the logs and the exact counts, and added noise to them once.",
+            _OPERATOR,
             f"All pairs of the {plural(4**first, 'cell')} of level {first} were counted with noise, also where nobody "
             "travelled. Pairs with many trips were split into 16 smaller ones, which were counted in their place.",
         ]
@@ -299,6 +247,7 @@ class ZoneFlows(FlowPage):
         super().__init__(release)
         self.zones = release.table(FLOW_ZONES_FILE)
         self.names = [readable(one) for one in self.zones["zone"].to_pylist()]
+        self.size = "Zones", f"{len(self.names):,}"
         self.origin, self.destination = (
             np.asarray(
                 pc.fill_null(pc.index_in(self.rows[name], self.zones["zone"].combine_chunks()), -1), dtype=np.int64
@@ -330,15 +279,13 @@ class ZoneFlows(FlowPage):
             **self._columns(),
         )
 
-    def size(self) -> Fact:
-        return Fact(term="Zones", text=f"{len(self.names):,}")
-
     def places(self, row: int) -> list[str]:
         return [self.names[self.origin[row]], self.names[self.destination[row]]]
 
     def made(self) -> list[Section]:
+        """How the counts were made."""
         paragraphs = [
-            "The operator of the job was trusted: it saw the logs and the exact counts, and added noise to them once.",
+            _OPERATOR,
             f"All {self.rounds[0]['pairs']:,} pairs of {plural(len(self.names), 'zone')} were counted with noise, also "
             f"where nobody travelled. The noise of a pair has a standard deviation of "
             f"{self.rounds[0]['noise_stddev']:.3g} trips. The list of zones is public, so it says nothing about "
@@ -360,3 +307,27 @@ class ZoneFlows(FlowPage):
         heads = ["From", "All trips", "95% interval, of all zones at once"]
         table = Table(title="Where most trips begin", heads=heads, rows=texts, numeric=[False, True, False])
         return Section(title="Where most trips begin", table=table)
+
+
+def _how_to_read_it(page: CellFlows | ZoneFlows) -> Section:
+    rest, total = float(page.trips[page.is_rest].sum()), max(float(page.trips.sum()), 1.0)
+    flow, rests, sums = page.FLOW
+    paragraphs = [
+        f"A flow is a pair of {flow}",
+        f"All other trips, about {rest / total:.0%}, are added up in rows that are marked as rests: {rests} So all "
+        "rows together hold every trip once.",
+        f"{_READING} The trips of a flow are shrunk: what noise alone explains is taken away. All rows of {sums}",
+    ]
+    bound = Fact(term="What counts", text=get(page.release.manifest, "privacy.contribution_bound", ""))
+    return Section(title="How to read it", paragraphs=paragraphs, facts=[bound])
+
+
+def _largest(page: CellFlows | ZoneFlows) -> Section:
+    """The largest flows as a table, for readers without a script."""
+    texts = []
+    for row in page.listed[:_LISTED].tolist():
+        trips, low, high = with_interval(page.trips[row], page.low[row], page.high[row])
+        texts.append([*page.places(row), trips, f"{low} to {high}"])
+    heads = [page.FROM, "To", "Trips", "95% interval"]
+    table = Table(title="The largest flows", heads=heads, rows=texts, numeric=[False, False, True, False])
+    return Section(title="The largest flows", table=table if texts else None)

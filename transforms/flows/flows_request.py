@@ -15,10 +15,8 @@ from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several, option
 from sfumato.schemas.requests.zones_request import ZoneOptions
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.flows.flow_plan import MAX_TRIPS, FlowPlan
-from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH
-from sfumato.transforms.flows.user_trips import RecordItems, TripItems, TripRule
-from sfumato.transforms.flows.zone_pairs import MAX_ZONES, ZonedCells
+from sfumato.transforms.flows.flow_tree import MAX_TRIPS, MAX_ZONES, FlowPlan, ZonedCells
+from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, RecordItems, TripItems, TripRule
 from sfumato.transforms.zones.zone_file import Zones, zones_of
 
 DEPTH = 10  # where it is not given
@@ -30,8 +28,8 @@ _OF_RECORDS = (*PlaceColumns.model_fields, "max_gap", "min_distance")
 class RequestedFlows:
     """Flows whose options do not contradict each other.
 
-    plan: the budget. region: of the map. zones: of which flows are pairs; None for cells. items: encodes trips, or
-    records of which `rule` makes trips; None where rows are trips.
+    zones: of which flows are pairs; None for cells. items: encodes trips, or records of which `rule` makes trips; rule
+    is None where rows are trips.
     """
 
     plan: FlowPlan
@@ -159,7 +157,15 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     def resolve(self) -> RequestedFlows:
         """The budget, the map or zones, and what makes trips of rows. Raises RequestError."""
         plan = FlowPlan(self.epsilon, self.max_trips_per_user, self.depth, self.max_bad_fraction)
-        zones = self._zones()
+        zones = None
+        if self.has_zones:
+            zones = zones_of(self.zones, self.id_column, self.index, self.region)
+            if len(zones) > MAX_ZONES:
+                name = "zones" if self.index is None else self.index[0]
+                raise RequestError(
+                    f"{name}: {len(zones):,} zones have {len(zones) ** 2:,} pairs, and {MAX_ZONES**2:,} are the most; "
+                    "take larger zones"
+                )
         region = self.region if zones is None else zones.region
         assert region is not None  # a request without zones has one
         locator: Locator = Grid(region, MAX_PAIR_DEPTH) if zones is None else ZonedCells(zones)
@@ -173,16 +179,3 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
         gap = MAX_GAP if self.max_gap is None else self.max_gap
         distance = MIN_DISTANCE if self.min_distance is None else self.min_distance
         return RequestedFlows(plan, region, zones, RecordItems(columns, locator), TripRule(gap, distance, region))
-
-    def _zones(self) -> Zones | None:
-        """The zones of the file or index. Raises RequestError where they cannot be used, or are too many."""
-        if not self.has_zones:
-            return None
-        zones = zones_of(self.zones, self.id_column, self.index, self.region)
-        if len(zones) > MAX_ZONES:
-            name = "zones" if self.index is None else self.index[0]
-            raise RequestError(
-                f"{name}: {len(zones):,} zones have {len(zones) ** 2:,} pairs, and {MAX_ZONES**2:,} are the most; take "
-                "larger zones"
-            )
-        return zones

@@ -1,12 +1,16 @@
 """Trips of users: encoded from batches, made of consecutive records, and bounded by a keyed draw. Pure.
 
-A trip is a pair of cells of level MAX_PAIR_DEPTH (`pair_codes`), the finest that the region's sides are divided into.
+A trip is a pair of cells of level MAX_PAIR_DEPTH, the finest that the region's sides are divided into. A cell's code
+has two bits a level (`schemas/region.py`), a pair's code four: the origin's two before the destination's two. So the
+first 4 l bits of a pair's code are the code of the pair of cells of level l in which it lies, and pairs in the order of
+their codes are in the order of a tree with 16 children a node.
+
 Every function here works on all records of its users at once: no other user, no order and no file has an effect.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +18,50 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Locator, Region, deinterleave, ground_metres
-from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, Codes, join_cells
 from sfumato.transforms.histogram.item_encoding import Drawn, EncodedItems
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample, add_pairs, run_starts, sum_by_item
-from sfumato.transforms.locations.encode import encode_locations
+from sfumato.transforms.locations.encode import EncodedLocations, encode_locations
 from sfumato.transforms.privacy.keys import RunKey, random_bits
+
+MAX_PAIR_DEPTH = 15  # 60 bits
+_TWO_BITS, _FOUR_BITS = np.uint64(3), np.uint64(15)
+Codes = NDArray[np.uint64]
+
+
+def join_cells(origins: Codes, destinations: Codes, depth: int) -> Codes:
+    """Codes of pairs, uint64[n], of origins and destinations, uint64[n] codes of cells of level `depth`."""
+    pairs = np.zeros(len(origins), np.uint64)
+    for level in range(depth):
+        at = np.uint64(2 * level)
+        digit = ((origins >> at) & _TWO_BITS) << np.uint64(2) | ((destinations >> at) & _TWO_BITS)
+        pairs |= digit << np.uint64(4 * level)
+    return pairs
+
+
+def split_pairs(pairs: Codes, depth: int) -> tuple[Codes, Codes]:
+    """The inverse of `join_cells`: origins and destinations, uint64[n] each."""
+    origins, destinations = np.zeros_like(pairs), np.zeros_like(pairs)
+    for level in range(depth):
+        digit = (pairs >> np.uint64(4 * level)) & _FOUR_BITS
+        origins |= (digit >> np.uint64(2)) << np.uint64(2 * level)
+        destinations |= (digit & _TWO_BITS) << np.uint64(2 * level)
+    return origins, destinations
+
+
+def count_prefixes(codes: Codes, counts: NDArray[np.int64], nodes: Codes, bits: int) -> NDArray[np.int64]:
+    """The counts of nodes: int64[m].
+
+    Args:
+        codes: uint64[n] ascending, distinct, of pairs.
+        counts: int64[n], of each.
+        nodes: uint64[m], in any order, prefixes of codes.
+        bits: that a code has more than a node.
+    """
+    before = np.concatenate(([0], np.cumsum(counts)))
+    first = np.searchsorted(codes, nodes << np.uint64(bits))
+    last = np.searchsorted(codes, (nodes << np.uint64(bits)) | np.uint64((1 << bits) - 1), side="right")
+    return np.asarray(before[last] - before[first])
+
 
 PAIR_BITS = 4 * MAX_PAIR_DEPTH
 _CELL_BITS, _TIME_BITS = 2 * MAX_PAIR_DEPTH, 64 - 2 * MAX_PAIR_DEPTH
@@ -37,19 +80,24 @@ class TripItems:
         """See Items.encode. A row is usable where both of its places have a cell."""
         user_key = key.subkey("users")
         begin, end = self.columns.ends
-        rows = pa.RecordBatch.from_arrays(
-            [*batch.columns, pa.array(np.arange(batch.num_rows))], [*batch.schema.names, _ROW]
-        )
-        first = encode_locations(_numbered(rows, begin), _with_row(begin), self.locator, user_key)
+        rows = batch.append_column(_ROW, pa.array(np.arange(batch.num_rows)))
+        first = self._located(rows, begin, user_key)
         kept = np.asarray(first.values, dtype=np.int64)
         rest = rows.take(pa.array(kept))
-        second = encode_locations(_numbered(rest, end), _with_row(end), self.locator, user_key)
+        second = self._located(rest, end, user_key)
         places = np.searchsorted(kept, np.asarray(second.values, dtype=np.int64))
         pairs = join_cells(first.codes[places].astype(np.uint64), second.codes.astype(np.uint64), MAX_PAIR_DEPTH)
         in_sample = drawn(second.users)
         dropped = tuple(a + b for a, b in zip(first.dropped, second.dropped, strict=True))
         sample = Sample.from_arrays(second.users[in_sample], pairs[in_sample])
         return EncodedItems(sample, batch.num_rows, dropped)
+
+    def _located(self, rows: pa.RecordBatch, place: LocationColumns, key: RunKey) -> EncodedLocations:
+        """One place of each row, with the row's number as its value."""
+        columns = replace(place, weight=_ROW)
+        return encode_locations(
+            rows.select([place.user_id, place.latitude, place.longitude, _ROW]), columns, self.locator, key
+        )
 
 
 @dataclass(frozen=True)
@@ -91,23 +139,11 @@ class TripRule:
         cells = items & np.uint64((1 << _CELL_BITS) - 1)
         is_trip = (users[1:] == users[:-1]) & (np.diff(times) <= self.max_gap)
         if self.min_distance > 0:
-            is_trip &= self._distances(cells) >= self.min_distance
+            width, height = (side / (1 << MAX_PAIR_DEPTH) for side in ground_metres(self.region))
+            x, y = deinterleave(cells)
+            is_trip &= np.hypot(np.diff(x) * width, np.diff(y) * height) >= self.min_distance
         pairs = join_cells(cells[:-1][is_trip], cells[1:][is_trip], MAX_PAIR_DEPTH)
         return Sample.from_arrays(users[1:][is_trip], pairs)
-
-    def _distances(self, cells: Codes) -> NDArray[np.float64]:
-        """From each cell to the next, metres: float64[n - 1]."""
-        width, height = (side / (1 << MAX_PAIR_DEPTH) for side in ground_metres(self.region))
-        x, y = deinterleave(cells)
-        return np.asarray(np.hypot(np.diff(x) * width, np.diff(y) * height))
-
-
-def _with_row(columns: LocationColumns) -> LocationColumns:
-    return LocationColumns(columns.user_id, columns.latitude, columns.longitude, weight=_ROW)
-
-
-def _numbered(rows: pa.RecordBatch, columns: LocationColumns) -> pa.RecordBatch:
-    return rows.select([columns.user_id, columns.latitude, columns.longitude, _ROW])
 
 
 def count_trips(sample: Sample, max_trips: int, rule: TripRule | None, key: RunKey) -> list[ItemCounts]:

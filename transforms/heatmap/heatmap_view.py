@@ -33,8 +33,7 @@ from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Sect
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it, rests_on_several
 from sfumato.transforms.report.layers import cell_layer
-from sfumato.transforms.report.night_words import CHANGES, changes_table, night_sentences
-from sfumato.transforms.report.numbers import length, plural
+from sfumato.transforms.report.numbers import CHANGES, changes_table, length, night_sentences, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number

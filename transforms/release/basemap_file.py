@@ -22,7 +22,7 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
-from sfumato.schemas.views import Basemap, Geography, Place, Zone
+from sfumato.schemas.views import Basemap, Geography, Path, Place, Zone
 from sfumato.transforms.feature_files import read_features
 
 MAX_FILE_BYTES = 200 << 20  # of what is read
@@ -32,6 +32,7 @@ WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped m
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
 _MARGIN = 0.1  # of the region's longer side, around it
 _WORLD = "world_map.json.gz"
+Rings = list[Path]  # of an area: its border and its holes
 
 _NAMES = ("name", "label", "title", "name_en", "nom", "nombre")
 _CLASSES = (
@@ -93,7 +94,7 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     ]
     if not extents:
         raise RequestError(f"basemap: {name} holds no geometry")
-    if cut.is_empty:
+    if not (cut.water or cut.land or cut.lines or cut.zones or cut.places):
         west, south = (float(min(extent[i] for extent in extents)) for i in (0, 1))
         east, north = (float(max(extent[i] for extent in extents)) for i in (2, 3))
         if max(abs(west), abs(east)) > 360 or max(abs(south), abs(north)) > 90:
@@ -131,9 +132,9 @@ class _Cut:
     """What of a geography lies in a region and a margin around it, simplified."""
 
     region: Region
-    water: list[list[list[tuple[float, float]]]] = field(default_factory=list)
-    land: list[list[list[tuple[float, float]]]] = field(default_factory=list)
-    lines: list[list[tuple[float, float]]] = field(default_factory=list)
+    water: list[Rings] = field(default_factory=list)
+    land: list[Rings] = field(default_factory=list)
+    lines: list[Path] = field(default_factory=list)
     zones: list[Zone] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
 
@@ -145,10 +146,6 @@ class _Cut:
         self.finest = longer / _RESOLUTION
         self.digits = max(math.ceil(0.5 - math.log10(self.finest)), 0)  # to a third of it, or finer
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.water or self.land or self.lines or self.zones or self.places)
-
     def basemap(self, source: str) -> Basemap:
         """All of it; of many places the most important."""
         places = sorted(self.places, key=lambda place: place.rank)[:MAX_PLACES]
@@ -158,8 +155,9 @@ class _Cut:
 
     def add(self, properties: Mapping[str, Any], geometry: BaseGeometry) -> tuple[float, float, float, float]:
         """Takes what a feature is by its shape and properties. Returns its extent: west, south, east, north."""
-        name, classes = _name(properties), _classes(properties)
-        zone: list[list[tuple[float, float]]] = []
+        found = (value for key in _NAMES if isinstance(value := properties.get(key), str) and value.strip())
+        name, classes = readable(next(found, "").strip()), _classes(properties)
+        zone: Rings = []
         for part in _parts(geometry):
             if part.geom_type == "Point":
                 if name and self.holds(part.x, part.y):
@@ -186,27 +184,26 @@ class _Cut:
         west, south, east, north = self.box
         return west <= longitude <= east and south <= latitude <= north
 
-    def areas(self, polygons: Iterable[BaseGeometry]) -> Iterator[list[list[tuple[float, float]]]]:
+    def areas(self, polygons: Iterable[BaseGeometry]) -> Iterator[Rings]:
         """Rings of what of the polygons is large enough to be seen."""
         for polygon in polygons:
-            for part in _parts(self._seen(polygon if polygon.is_valid else shapely.make_valid(polygon))):
+            for part in self._seen(polygon if polygon.is_valid else shapely.make_valid(polygon), is_area=True):
                 if part.geom_type == "Polygon" and part.area >= self.finest**2:
                     holes = [one for one in part.interiors if shapely.Polygon(one).area >= self.finest**2]
                     yield [self._points(ring) for ring in (part.exterior, *holes)]
 
-    def paths(self, lines: Iterable[BaseGeometry]) -> Iterator[list[tuple[float, float]]]:
+    def paths(self, lines: Iterable[BaseGeometry]) -> Iterator[Path]:
         """Points of what of the lines is long enough to be seen."""
         for line in lines:
-            for part in _parts(self._seen(line, is_area=False)):
+            for part in self._seen(line, is_area=False):
                 if part.geom_type in ("LineString", "LinearRing") and part.length >= self.finest:
                     yield self._points(part)
 
-    def _seen(self, geometry: BaseGeometry, is_area: bool = True) -> BaseGeometry:
+    def _seen(self, geometry: BaseGeometry, is_area: bool) -> Iterator[BaseGeometry]:
         clipped = shapely.clip_by_rect(geometry, *self.box)
-        found: BaseGeometry = shapely.simplify(clipped, self.finest / 2, preserve_topology=is_area)
-        return found
+        return _parts(shapely.simplify(clipped, self.finest / 2, preserve_topology=is_area))
 
-    def _points(self, line: BaseGeometry) -> list[tuple[float, float]]:
+    def _points(self, line: BaseGeometry) -> Path:
         rounded = np.round(shapely.get_coordinates(line), self.digits)
         kept = np.append(True, (np.diff(rounded, axis=0) != 0).any(axis=1))
         return [(x, y) for x, y in rounded[kept].tolist()]
@@ -220,11 +217,6 @@ def _parts(geometry: BaseGeometry) -> Iterator[BaseGeometry]:
             yield from _parts(one)
     else:
         yield geometry
-
-
-def _name(properties: Mapping[str, Any]) -> str:
-    found = next((value for key in _NAMES if isinstance(value := properties.get(key), str) and value.strip()), "")
-    return readable(found.strip())
 
 
 def _classes(properties: Mapping[str, Any]) -> set[str]:

@@ -26,10 +26,9 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.release.notices import removed_release
+from sfumato.transforms.release.notices import NO_COST, StatedCharge, removed_release, stated_charge, stated_cost
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import format_at, format_of, manifest_at
-from sfumato.transforms.release.stated_charge import NO_COST, StatedCharge, stated_charge, stated_cost
 from sfumato.transforms.storage import matching
 
 RELEASES = "releases"
@@ -43,12 +42,7 @@ _NO_RELEASES = {*NO_RELEASE, CHANGES_FORMAT}
 
 
 def published_dates(root: str) -> list[str]:
-    """Returns the dates YYYY-MM-DD, in order, for which `root/releases/` has a manifest.
-
-    Raises:
-        NotReadyError: the folder cannot be listed now.
-        RequestError: the folder cannot be listed.
-    """
+    """Returns the dates YYYY-MM-DD, in order, for which `root/releases/` has a manifest. Raises as `matching`."""
     files = matching(FileSystems.join(root, RELEASES, "*", MANIFEST_FILE))
     names = sorted(file.path.split("/")[-2] for file in files)
     return [name for name in names if _DATE.fullmatch(name)]
@@ -74,10 +68,7 @@ class DatedFolders:
 def read_folders(root: str) -> DatedFolders:
     """Returns what the folders in `root/releases/` hold.
 
-    Raises:
-        FormatError: another version of sfumato wrote one of the releases.
-        NotReadyError: the folder cannot be listed now.
-        RequestError: the folder cannot be listed.
+    Raises as `matching`, and FormatError if another version of sfumato wrote one of the releases.
     """
     names: dict[str, set[str]] = {}
     for file in matching(FileSystems.join(root, RELEASES, "*", "*")):
@@ -86,9 +77,8 @@ def read_folders(root: str) -> DatedFolders:
             names.setdefault(date, set()).add(name)
     dates = sorted(date for date, found in names.items() if MANIFEST_FILE in found)
     with ThreadPoolExecutor(16) as pool:
-        opened = dict(
-            zip(dates, pool.map(_opened, [FileSystems.join(root, RELEASES, one) for one in dates]), strict=True)
-        )
+        found = pool.map(_opened, [FileSystems.join(root, RELEASES, one) for one in dates])
+        opened = dict(zip(dates, found, strict=True))
     return DatedFolders(
         releases={date: one for date, one in opened.items() if isinstance(one, Release)},
         unreadable=[date for date, one in opened.items() if one is False],
@@ -112,9 +102,7 @@ def night_of(reservation: Reservation) -> tuple[str, str] | None:
 def nightly_charges(history: History, dataset: str) -> dict[str, Reservation]:
     """Returns the charge behind each night of a refresh, by date: the newest that published, else the newest.
 
-    Args:
-        history: the ledger.
-        dataset: as in `night_of`.
+    dataset: as in `night_of`.
     """
     ordered = sorted(history.reservations.values(), key=lambda one: (one.manifest is not None, one.index))
     nights = {night: one for one in ordered if (night := night_of(one)) is not None}
@@ -124,9 +112,7 @@ def nightly_charges(history: History, dataset: str) -> dict[str, Reservation]:
 def disagreement(release: Release, history: History) -> str | None:
     """Returns how a published release contradicts the ledger; None if it does not.
 
-    Args:
-        release: a published release.
-        history: the ledger, read after the release. Every release is charged before it is published.
+    history: the ledger, read after the release. Every release is charged before it is published.
     """
     release_id = str(release.manifest.get("release_id"))
     reservation = history.reservations.get(release_id)
@@ -169,12 +155,7 @@ def is_disclosed(release: Release, history: History) -> bool:
 
 
 def remaining_files(release: Release) -> list[str]:
-    """Returns the names of the release's files that are in its folder, without the manifest.
-
-    Raises:
-        NotReadyError: the folder cannot be listed now.
-        RequestError: the folder cannot be listed.
-    """
+    """Returns the names of the release's files in its folder, without the manifest. Raises as `matching`."""
     present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(release.path, "*"))}
     return sorted(present & (RELEASE_FILES | set(release.listed or ())) - {MANIFEST_FILE})
 
@@ -185,28 +166,27 @@ def is_pruned(release: Release, history: History) -> bool:
     return reservation is not None and reservation.pruned is not None and reservation.manifest == release.digest
 
 
-def find_releases(folder: str) -> tuple[list[Release], list[str]]:
-    """Finds every release in a folder, at any depth.
+def _files_below(folder: str) -> dict[str, set[str]]:
+    """The names of files by folder, at any depth. What is in a folder whose name begins with a dot is being written."""
+    root, found = folder.rstrip("/"), dict[str, set[str]]()
+    for file in matching(FileSystems.join(root, "**")):
+        path, _, name = file.path.rpartition("/")
+        if not any(part.startswith(".") for part in path.removeprefix(root).split("/")):
+            found.setdefault(path, set()).add(name)
+    return found
 
-    Args:
-        folder: local or in a bucket. Subfolders whose names begin with a dot are being written, and are ignored.
+
+def find_releases(folder: str) -> tuple[list[Release], list[str]]:
+    """Finds every release in a folder, local or in a bucket, at any depth.
 
     Returns:
         The releases, sorted by path, and a message for each folder that holds a release's file but no readable
         manifest. Evaluations, refusals and notices of removals are in neither list.
 
-    Raises:
-        RequestError: the folder has no release, or cannot be listed.
-        NotReadyError: the folder cannot be listed now.
+    Raises as `matching`, and RequestError if the folder has no release.
     """
-    root = folder.rstrip("/")
-    files_by_folder: dict[str, set[str]] = {}
-    for file in matching(FileSystems.join(root, "**")):
-        path, _, name = file.path.rpartition("/")
-        if not any(part.startswith(".") for part in path.removeprefix(root).split("/")):
-            files_by_folder.setdefault(path, set()).add(name)
     releases, problems, notices = [], [], 0
-    for path, names in sorted(files_by_folder.items()):
+    for path, names in sorted(_files_below(folder).items()):
         if not names & _MARKERS:
             continue
         try:
@@ -231,14 +211,9 @@ def lost_charges(folder: str, history: History) -> tuple[list[StatedCharge], lis
         The charges, in the order of their entries; a message for each manifest that cannot be read, that does not state
         its charge, or that another version of sfumato wrote; and the number of manifests that were charged to a ledger.
 
-    Raises:
-        NotReadyError: the folder cannot be listed or read now.
-        RequestError: the folder cannot be listed.
+    Raises as `matching`, and NotReadyError if a file cannot be read now.
     """
-    root = folder.rstrip("/")
-    files = (file.path for file in matching(FileSystems.join(root, "**")))
-    paths = [path for path, _, name in (file.rpartition("/") for file in files) if name == MANIFEST_FILE]
-    kept = [path for path in paths if not any(part.startswith(".") for part in path.removeprefix(root).split("/"))]
+    kept = [path for path, names in _files_below(folder).items() if MANIFEST_FILE in names]
     known = _known_hashes(history)
 
     def read(path: str) -> StatedCharge | str | bool:
@@ -260,7 +235,7 @@ def lost_charges(folder: str, history: History) -> tuple[list[StatedCharge], lis
 
 
 def _is_lost_removal(manifest: bytes | None, history: History) -> bool:
-    """Whether a manifest is the notice of a removal of which the ledger does not know."""
+    """Whether it is the notice of a removal of which the ledger does not know."""
     reservation = history.reservations.get(removed_release(manifest) or "")
     return reservation is not None and reservation.removal is None
 
@@ -278,8 +253,7 @@ def missing_releases(
     A release is not missing if it was taken down, or if a later one of the same job, dataset and days was found.
 
     Args:
-        before: the ledger, read before the search.
-        history: the ledger, read after the search.
+        before, history: the ledger, read before and after the search.
         releases: the releases found.
         dataset: check this dataset's releases only; None for all.
     """
@@ -288,10 +262,8 @@ def missing_releases(
     def subject(reservation: Reservation) -> tuple[str, str, str]:
         return reservation.charge.job, reservation.charge.dataset, str(reservation.charge.period)
 
-    newest: dict[tuple[str, str, str], int] = {}
-    for reservation in history.reservations.values():
-        if reservation.charge.release_id in found_ids:
-            newest[subject(reservation)] = max(reservation.index, newest.get(subject(reservation), 0))
+    there = (one for one in history.reservations.values() if one.charge.release_id in found_ids)
+    newest = {subject(one): one.index for one in sorted(there, key=lambda one: one.index)}
     missing = [
         reservation.charge
         for reservation in before.reservations.values()
@@ -362,10 +334,9 @@ def _opened(folder: str) -> Release | bool:
 
 def _manifest_of(folder: str) -> bytes | None:
     """Returns the manifest in a folder; None without one, and where it cannot be read."""
-    try:
+    with contextlib.suppress(OSError):
         return manifest_at(folder)
-    except OSError:
-        return None
+    return None
 
 
 def _stated_entry(manifest: bytes | None) -> dict[str, Any]:

@@ -1,20 +1,36 @@
-"""Pages and manifests in place of a release that was refused after its charge, or that was taken down. Pure.
+"""Pages and manifests in place of a release that was refused or taken down, and the charge that a manifest states.
 
-The notice of a removal holds no result: it names the release, its charge and what it cost, the digest of its manifest,
-and the reason. So a charge that its ledger lost can be made again from it.
+Pure. The notice of a removal holds no result: it names the release, its charge and what it cost, the digest of its
+manifest, and the reason. So a charge that its ledger lost can be made again from it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.ledger import ADD_OR_REMOVE, Charge, Reservation, format_amount
-from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REFUSAL_FORMAT, REMOVAL_FORMAT
+from sfumato.schemas.errors import FormatError, LedgerError
+from sfumato.schemas.file_formats import check_format
+from sfumato.schemas.ledger import (
+    ADD_OR_REMOVE,
+    ZERO_OUT,
+    Charge,
+    Period,
+    Reservation,
+    format_amount,
+    parse_amount,
+    parse_day,
+)
+from sfumato.schemas.release import MANIFEST_FILE, MANIFEST_FORMAT, PAGE_FILE, REFUSAL_FORMAT, REMOVAL_FORMAT
+from sfumato.schemas.requests.commands import removal_reason
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, package_versions
 
 _PAGE = """<!doctype html>
@@ -40,12 +56,7 @@ _REMOVED = """<p>Release {release_id} was taken down on {removed}. Reason: {reas
 
 
 def _notice_page(text: str, fields: Mapping[str, str]) -> bytes:
-    """Returns a page without a result.
-
-    Args:
-        text: HTML of the body below the title, with the fields' names in braces.
-        fields: plain text by name, `title` among them.
-    """
+    """A page without a result. text: HTML of the body below the title; fields: plain text for the names in braces."""
     return (_PAGE + text + _PAGE_END).format(**{name: html.escape(value) for name, value in fields.items()}).encode()
 
 
@@ -64,8 +75,7 @@ def refusal_files(
         metadata: the release's identity.
         reason: the refusal's message, made of noisy and public values alone.
         epsilon: what the whole release would have cost.
-        spent: epsilon that the refusal cost.
-        delta_spent: delta that the refusal cost.
+        spent, delta_spent: epsilon and delta that the refusal cost.
         adjacency: of `spent` and `delta_spent`, as text.
         bits: of their value that each user had sent before the refusal; None for none.
     """
@@ -91,13 +101,10 @@ def refusal_files(
     }
     fields = {
         "title": "No result was published",
-        "reason": reason,
         "spent": format_amount(spent),
         "total": format_amount(epsilon),
+        **{name: str(manifest[name]) for name in ("reason", "release_id", "job", "created")},
         "adjacency": adjacency,
-        "release_id": metadata.release_id,
-        "job": metadata.job,
-        "created": metadata.created,
     }
     return {PAGE_FILE: _notice_page(_REFUSED, fields), MANIFEST_FILE: manifest_bytes(manifest)}
 
@@ -157,3 +164,105 @@ def _privacy(charge: Charge) -> dict[str, Any]:
         **({} if charge.bits is None else {"meter": {"bits_per_client": charge.bits}}),
         "participation": {"protected": protected},
     }
+
+
+NO_COST = KeyError, TypeError, AttributeError, ValueError
+"""Errors for a manifest that does not state its cost. RequestError is a ValueError."""
+
+
+@dataclass(frozen=True)
+class StatedCharge:
+    """The charge that a manifest states.
+
+    Attributes:
+        path: the release's folder.
+        entry: number of the ledger's entry.
+        hash: of the entry.
+        charge: as far as the manifest states it: without digests of request, input files and key. Where the manifest
+            names no partition of the users, it counts for all of them.
+        manifest: SHA-256 of the manifest of a published release; None for a refusal.
+        refusal: the reason of a refusal; None for a published release.
+        removal: why the release was taken down; None if it was not.
+    """
+
+    path: str
+    entry: int
+    hash: str
+    charge: Charge
+    manifest: str | None
+    refusal: str | None
+    removal: str | None = None
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether the manifest stands in place of a release."""
+        return self.manifest is None or self.removal is not None
+
+
+def stated_cost(manifest: Mapping[str, Any]) -> tuple[Decimal, Decimal, Decimal | None, str]:
+    """Returns the epsilon, delta, rho and adjacency of a manifest. Raises one of NO_COST.
+
+    A refusal has no rho, so epsilon and delta count as the worst mechanism of them.
+    """
+    privacy = manifest["privacy"]
+    if manifest.get("format") == REFUSAL_FORMAT:
+        spent, delta = parse_amount("epsilon", privacy["epsilon_spent"]), parse_amount("delta", privacy["delta"])
+        return spent, delta, None, ADD_OR_REMOVE if privacy["adjacency"] == guarantee.ADD_OR_REMOVE else ZERO_OUT
+    # With local privacy the collector of the reports may learn more than readers of the release. The larger counts.
+    collector = privacy.get("collector") or {"epsilon": 0}
+    epsilon = max(parse_amount("epsilon", privacy["epsilon"]), parse_amount("epsilon", collector["epsilon"]))
+    rho = privacy.get("rho")
+    participation = privacy.get("participation") or {"protected": True}
+    adjacency = ADD_OR_REMOVE if participation["protected"] else ZERO_OUT
+    return epsilon, parse_amount("delta", privacy.get("delta", 0)), rho and parse_amount("rho", rho), adjacency
+
+
+def stated_charge(path: str, content: bytes) -> StatedCharge:
+    """Returns the charge of a manifest of a release, a refusal or a removal that a ledger charged.
+
+    path: the release's folder. content: the manifest's bytes.
+
+    Raises:
+        FormatError: another version of sfumato wrote the manifest.
+        LedgerError: the manifest does not state what was charged.
+    """
+    try:
+        manifest = json.loads(content)
+        stated = manifest["ledger"]
+        kind = str(manifest["format"]).rpartition("/")[0]
+        known = {one.rpartition("/")[0]: one for one in (REFUSAL_FORMAT, REMOVAL_FORMAT)}.get(kind, MANIFEST_FORMAT)
+        check_format(f"{path}: {MANIFEST_FILE}", manifest["format"], known)
+        epsilon, delta, rho, adjacency = stated_cost(manifest)
+        charge = Charge(
+            release_id=manifest["release_id"],
+            job=str(manifest["job"]),
+            dataset=stated["dataset"],
+            period=Period(parse_day("first_day", stated["first_day"]), parse_day("last_day", stated["last_day"])),
+            epsilon=epsilon,
+            delta=delta,
+            request="",
+            binding="",
+            adjacency=adjacency,
+            trust=Trust(manifest["privacy"].get("trust", Trust.CENTRAL)),
+            rho=rho,
+            also_charged=tuple((str(name), Period.parse(days)) for name, days in stated.get("also_charged", ())),
+            rotation=_rotation(manifest["privacy"].get("rotation"), stated.get("partition")),
+            bits=(manifest["privacy"].get("meter") or {}).get("bits_per_client"),
+        )
+        entry = path, int(stated["entry"]), str(stated["hash"]), charge
+        if known == REFUSAL_FORMAT:
+            return StatedCharge(*entry, None, str(manifest.get("reason")))
+        if known == REMOVAL_FORMAT:
+            digest = str(manifest["removed_manifest"]["sha256"])
+            return StatedCharge(*entry, digest, None, removal_reason(manifest["reason"] or ""))
+        return StatedCharge(*entry, hashlib.sha256(content).hexdigest(), None)
+    except FormatError:
+        raise
+    except (*NO_COST, ArithmeticError, RecursionError) as error:
+        raise LedgerError(f"ledger: {path} was charged, and its manifest does not say for what ({error})") from None
+
+
+def _rotation(asked: Mapping[str, Any] | None, partition: object) -> Rotation | None:
+    if asked is None or not isinstance(partition, str) or not partition:
+        return None
+    return Rotation(int(asked["cohort"]), int(asked["cohorts"]), partition)

@@ -353,9 +353,7 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False, planes:
             f"{text}: a map of a plane (--axes), which this version does not read; sfumato 0.1 of November 2026 or "
             "earlier reads it"
         )
-    if stated == CHANGES_FORMAT and changes:
-        return Release(text, manifest, hashlib.sha256(content).hexdigest())
-    if stated == CHANGES_FORMAT:
+    if stated == CHANGES_FORMAT and not changes:
         raise RequestError(f"{text}: changes between two releases, no release; read {CHANGES_FILE}")
     if stated == REFUSAL_FORMAT:
         raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")

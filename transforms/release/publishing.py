@@ -35,12 +35,10 @@ from sfumato.transforms.release.release_folder import (
 def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
     """Adds the ledger entry that charged a release to its metadata. Call it after the run has charged the ledger.
 
-    Returns:
-        The metadata with the entry, the time of the charge, and the digest of the manifest published under it, if any.
-        Without a ledger, the metadata unchanged.
+    Returns the metadata with the entry, the time of the charge, and the digest of the manifest published under it, if
+    any; without a ledger the metadata unchanged.
 
-    Raises:
-        LedgerError: the ledger does not hold the charge, or the release was taken down.
+    Raises LedgerError if the ledger does not hold the charge, or the release was taken down.
     """
     if metadata.ledger_location is None:
         return metadata
@@ -69,15 +67,12 @@ class WriteRelease(beam.PTransform):
         metadata: the release's identity.
         overwrite: whether to replace a release that exists at `output`.
 
-    Raises:
-        LedgerError: another result was published under the same charge before. Nothing is published.
+    Raises LedgerError if another result was published under the same charge before. Nothing is published then.
     """
 
     def __init__(self, output: str, metadata: ReleaseMetadata, overwrite: bool):
         super().__init__()
-        self._output = output
-        self._metadata = metadata
-        self._overwrite = overwrite
+        self._arguments = output, metadata, overwrite
 
     def expand(self, files: beam.PCollection) -> beam.PCollection:
         def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
@@ -89,7 +84,7 @@ class WriteRelease(beam.PTransform):
             RELEASE_BYTES.record(sum(map(len, content.values())))
             return output
 
-        return files | "Publish" >> beam.Map(write, self._output, self._metadata, self._overwrite)
+        return files | "Publish" >> beam.Map(write, *self._arguments)
 
 
 def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> None:
@@ -110,20 +105,12 @@ def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
         "first_day": str(charge.period.first),
         "last_day": str(charge.period.last),
         **({} if charge.rotation is None else {"partition": charge.rotation.partition}),
-        **(
-            {}
-            if not charge.also_charged
-            else {"also_charged": [[name, str(days)] for name, days in charge.also_charged]}
-        ),
+        **({"also_charged": [[name, str(days)] for name, days in charge.also_charged]} if charge.also_charged else {}),
     }
 
 
 def published_digest(output: str, reservation: Reservation) -> str | None:
-    """Returns the SHA-256 of the manifest at `output` if it belongs to the reserved release and is no notice.
-
-    Raises:
-        OSError: the manifest cannot be read now.
-    """
+    """Returns the SHA-256 of the manifest at `output` if it is the reserved release's, no notice. Raises OSError."""
     manifest = manifest_at(output)
     if manifest is None or is_notice(manifest):
         return None
@@ -135,11 +122,7 @@ def published_digest(output: str, reservation: Reservation) -> str | None:
 
 
 def is_published(output: str, reservation: Reservation) -> bool:
-    """Returns whether the reserved release is at `output`, complete and unchanged.
-
-    Raises:
-        OSError: the manifest cannot be read now.
-    """
+    """Returns whether the reserved release is at `output`, complete and unchanged. Raises OSError."""
     if published_digest(output, reservation) is None:
         return False
     return reservation.pruned is not None or not open_release(output).damage()
@@ -173,16 +156,9 @@ def commit_release(output: str, release_id: str, timeline: str | None, ledger: s
 
     Nothing is committed where `output` holds no release of this charge, but a refusal or the release of another run.
     A charge that the ledger lacks is no error here: `WriteRelease` has raised it before anything was published.
+    Arguments are those of `CommitRelease`. Returns `output`.
 
-    Args:
-        output: the release's folder.
-        release_id, timeline, ledger: see `CommitRelease`.
-
-    Returns:
-        `output`.
-
-    Raises:
-        LedgerError: a file of the release is not the one that its manifest lists.
+    Raises LedgerError if a file of the release is not the one that its manifest lists.
     """
     reservation = None if ledger is None else open_ledger(ledger).history().reservations.get(release_id)
     if ledger is not None and reservation is not None:

@@ -36,21 +36,21 @@ _TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 
 def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> None:
-    """Checks that a release, or a folder of changes, may be written to `output`.
+    """Raises RequestError if a release, or a folder of changes, must not be written to `output`.
 
     Args:
         output: the folder, local or in a bucket.
         overwrite: whether an existing release may be replaced.
         kind: format of the new manifest. A release only replaces a release, and changes only changes.
-
-    Raises:
-        RequestError: it may not.
     """
     if not output:
         raise RequestError("output: name a folder for the release")
     if not _exists(output):
         if not is_remote(output):
-            _check_parent(Path(output).absolute())
+            place = Path(output).absolute()
+            nearest = next(parent for parent in place.parents if parent.exists())
+            if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+                raise RequestError(f"output: {place} cannot be made, {nearest} is no folder that can be written to")
         return
     replaceable = _kind_of(manifest_at(output)) == kind if is_remote(output) else _is_replaceable(Path(output), kind)
     _check_kind(output, overwrite, replaceable, kind)
@@ -80,9 +80,7 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
         restores: whether a ledger charged this very release, whose bytes are the same each time. Then it also replaces
             what is left of a release whose manifest is gone or cannot be read, and its own damaged files.
 
-    Raises:
-        RequestError: `output` must not be overwritten.
-        OSError: writing failed.
+    Raises RequestError if `output` must not be overwritten, and OSError if writing failed.
     """
     files = with_digests(files)
     existing = manifest_at(output)
@@ -278,19 +276,12 @@ def format_at(path: str) -> str | None:
 def manifest_at(output: str) -> bytes | None:
     """Returns the bytes of the manifest in a folder; None without one.
 
-    Raises:
-        OSError: it cannot be read. The caller must not overwrite what may be a release.
+    Raises OSError if it cannot be read. The caller must not overwrite what may be a release.
     """
     try:
         return read_part(output, MANIFEST_FILE)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _check_parent(output: Path) -> None:
-    nearest = next(parent for parent in output.parents if parent.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise RequestError(f"output: {output} cannot be made, {nearest} is no folder that can be written to")
 
 
 def _exists(output: str) -> bool:

@@ -57,9 +57,8 @@ def update_timeline(root: str, ledger: str | None) -> None:
         releases = folders.releases
         if not releases:
             return
-        history = (
-            None if ledger is None else open_ledger(ledger).history()
-        )  # read after the releases, so it has them all
+        # Read after the releases, so it has them all.
+        history = None if ledger is None else open_ledger(ledger).history()
         removed = _pruned(root, releases, history)
         dated = [_Dated(name, one, name in removed) for name, one in releases.items()]
         _write_all(root, dated, _damaged(folders, history), history)

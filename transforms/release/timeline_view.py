@@ -11,7 +11,7 @@ import datetime
 import gzip
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,12 @@ from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import area_km2
 from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, MANIFEST_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
-from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions, nodes_from_names
+from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions, nodes_from_names
 from sfumato.schemas.views import (
     Bounds,
     Fact,
     FileLink,
     Geography,
-    Layer,
     Measure,
     Night,
     NightMap,
@@ -39,8 +38,8 @@ from sfumato.schemas.views import (
     TimelineBody,
 )
 from sfumato.transforms.release.published_release import Release
-from sfumato.transforms.report.night_words import CHANGES, night_sentences, spoken, times
-from sfumato.transforms.report.numbers import tiny
+from sfumato.transforms.report.layers import cell_layer
+from sfumato.transforms.report.numbers import CHANGES, night_sentences, spoken, times, tiny
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import get, noisy_sums
 
@@ -114,11 +113,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         manifest={},
         basemap=geography.basemap,
         tiles=geography.tiles,
-        body=TimelineBody(
-            map_format=MAP_FORMAT,
-            nights=list(map(_night, nights)),
-            spending=list(spending),
-        ),
+        body=TimelineBody(map_format=MAP_FORMAT, nights=list(map(_night, nights)), spending=spending),
     )
 
 
@@ -134,33 +129,25 @@ def _night(night: DatedRelease) -> Night:
     )
 
 
-@dataclass(frozen=True)
-class _OneUser:
-    """The most that releases cost any one user: how often the user was asked, and the sums of epsilon and delta."""
+def _one_user(nights: Iterable[DatedRelease]) -> tuple[int, float, float]:
+    """The most that releases cost any one user: how often the user was asked, and the sums of epsilon and delta.
 
-    asked: int
-    epsilon: float
-    delta: float
-
-    @classmethod
-    def of(cls, nights: Iterable[DatedRelease]) -> _OneUser:
-        """By divisions of the users into cohorts: a user is in one cohort of each.
-
-        A night whose division is not known counts as a division of its own, which gives an upper bound.
-        """
-        divisions: dict[Hashable, dict[int, list[DatedRelease]]] = {}
-        for night in nights:
-            division: Hashable = night.release_id
-            if night.rotation is not None and night.rotation.partition:
-                division = (night.rotation.cohorts, night.rotation.partition)
-            cohort = 0 if night.rotation is None else night.rotation.cohort
-            divisions.setdefault(division, {}).setdefault(cohort, []).append(night)
-        asked, epsilon, delta = 0, 0.0, 0.0
-        for cohorts in divisions.values():
-            asked += max(map(len, cohorts.values()))
-            epsilon += max(sum(night.epsilon for night in several) for several in cohorts.values())
-            delta += max(sum(night.delta for night in several) for several in cohorts.values())
-        return cls(asked, epsilon, delta)
+    A user is in one cohort of each division of the users. A night whose division is not known counts as a division of
+    its own, which gives an upper bound.
+    """
+    divisions: dict[Hashable, dict[int, list[DatedRelease]]] = {}
+    for night in nights:
+        division: Hashable = night.release_id
+        if night.rotation is not None and night.rotation.partition:
+            division = (night.rotation.cohorts, night.rotation.partition)
+        cohort = 0 if night.rotation is None else night.rotation.cohort
+        divisions.setdefault(division, {}).setdefault(cohort, []).append(night)
+    asked, epsilon, delta = 0, 0.0, 0.0
+    for cohorts in divisions.values():
+        asked += max(map(len, cohorts.values()))
+        epsilon += max(sum(night.epsilon for night in several) for several in cohorts.values())
+        delta += max(sum(night.delta for night in several) for several in cohorts.values())
+    return asked, epsilon, delta
 
 
 def _is_rotated(nights: Iterable[DatedRelease]) -> bool:
@@ -170,7 +157,7 @@ def _is_rotated(nights: Iterable[DatedRelease]) -> bool:
 def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[Fact]:
     days = (datetime.date.fromisoformat(nights[-1].date) - datetime.date.fromisoformat(nights[0].date)).days + 1
     term = "Spent at most on one user" if _is_rotated(nights) else "Spent in all"
-    chips = [Fact(term=term, text=f"ε {_OneUser.of(nights).epsilon:.4g}")]
+    chips = [Fact(term=term, text=f"ε {_one_user(nights)[1]:.4g}")]
     if days > len(nights):
         chips.append(Fact(term="Dates without a release", text=f"{days - len(nights):,}"))
     if damaged := sum(night.damaged for night in nights):
@@ -201,7 +188,7 @@ def _guarantee(worst: DatedRelease, nights: Sequence[DatedRelease], spending: Se
             f"{text} What they reveal about any one user adds up to ε {most:.4g}{delta} at most in {longest.days} days."
         )
     if _is_rotated(nights):
-        return f"{text} What they reveal about any one user adds up to ε {_OneUser.of(nights).epsilon:.4g} at most."
+        return f"{text} What they reveal about any one user adds up to ε {_one_user(nights)[1]:.4g} at most."
     return f"{text} What several releases reveal about somebody adds up."
 
 
@@ -280,11 +267,11 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
 
 def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[str]:
     """What was spent, in paragraphs."""
-    most, is_rotated = _OneUser.of(nights), _is_rotated(nights)
-    cost = f"ε {most.epsilon:.6g}" + (f" and δ {tiny(most.delta)}" if most.delta else "")
+    (asked, epsilon, delta), is_rotated = _one_user(nights), _is_rotated(nights)
+    cost = f"ε {epsilon:.6g}" + (f" and δ {tiny(delta)}" if delta else "")
     releases = "release" if len(nights) == 1 else f"{len(nights):,} releases"
     texts = [
-        f"The {releases} of this page asked no user more than {times(most.asked)}. A user who was asked so often "
+        f"The {releases} of this page asked no user more than {times(asked)}. A user who was asked so often "
         f"loses at most {cost}."
         if is_rotated
         else f"The {releases} of this page spent {cost} in all. A user who is in the data of every one of them loses "
@@ -310,10 +297,9 @@ def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]
             last = datetime.date.fromisoformat(day)
             first = str(last - datetime.timedelta(days=one.days - 1))
             within = [night for night in nights if first <= night.date <= day]
-            asked = times(_OneUser.of(within).asked) if within else times(0)
             text += (
-                f" These are figures of a user who was asked most often: in these days, {asked}. Users who were not "
-                "asked in these days have all of it left."
+                f" These are figures of a user who was asked most often: in these days, {times(_one_user(within)[0])}. "
+                "Users who were not asked in these days have all of it left."
             )
         texts.append(text)
     return texts
@@ -333,7 +319,13 @@ def night_map(date: str, release: Release) -> bytes:
     if grid is None:
         raise RequestError(f"{release.path}: the manifest lacks the map's region or depth")
     table = release.arrow_table(CELLS_FILE)
-    nodes = _nodes(table["cell_id"].to_pylist(), grid.depth)
+    names = table["cell_id"].to_pylist()
+    try:
+        nodes = nodes_from_names(names, grid.depth)
+    except ValueError:
+        names = []
+    if not names:
+        raise RequestError(f"cells: names must be r and at most {grid.depth} digits 0..3")
     tree = Tree.of(grid.depth, nodes)
     own = np.minimum(np.searchsorted(tree.entries, nodes), len(tree.entries) - 1)
     count, stddev = (table[name].to_numpy() for name in ("count", "stddev"))
@@ -363,23 +355,14 @@ def night_map(date: str, release: Release) -> bytes:
         uncertain=uncertain.tolist(),
         scale=density_scale(np.maximum(count, 0) / areas, np.where(uncertain, 0.0, count), "users per km²"),
     )
-    layer = Layer(
-        title=spoken(date),
-        note="Estimated users of each cell.",
-        level=level.tolist(),
-        x=x.tolist(),
-        y=y.tolist(),
-        area=[float(f"{one:.7g}") for one in (area / 4.0 ** (grid.depth - level)).tolist()],
-        cell_id=node_names(nodes),
-        measures=[measure],
-    )
+    owned = [float(f"{one:.7g}") for one in (area / 4.0 ** (grid.depth - level)).tolist()]
     night = NightMap(
         format=MAP_FORMAT,
         date=date,
         region=Bounds(**asdict(grid.region)),
         depth=grid.depth,
         finest_metres=Field(grid).cell_metres,
-        layer=layer,
+        layer=cell_layer(spoken(date), "Estimated users of each cell.", nodes, [measure], owned),
         lower_bound="lower bound" in release.manifest.get("errors", {}).get("sums", "lower bound"),
         noisy_sums=noisy_sums((get(release.manifest, "privacy.sub_queries") or [{}])[-1]),
         users=_rounded(users),
@@ -398,17 +381,6 @@ def _measured_levels(release: Release, nodes: NDArray[np.uint64], depth: int) ->
     tree = release.answered_tree()
     first = node_paths(nodes) << (2 * (depth - levels)).astype(np.uint64)
     return np.minimum(node_levels(tree.entries)[tree.index.owners(first)], levels)
-
-
-def _nodes(names: Sequence[str], depth: int) -> NDArray[np.uint64]:
-    """Tree nodes uint64[n] of names such as `r213`. Raises RequestError."""
-    problem = RequestError(f"cells: names must be r and at most {depth} digits 0..3")
-    if not names:
-        raise problem
-    try:
-        return nodes_from_names(names, depth)
-    except ValueError:
-        raise problem from None
 
 
 def _folded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import shapely
@@ -28,8 +29,67 @@ from sfumato.transforms.report.canvas import (
     on_pixels,
     palette,
 )  # fmt: skip
-from sfumato.transforms.report.mercator import Frame
 from sfumato.transforms.report.scales import nice, position
+
+MAX_LATITUDE = 85.0511287798066  # of a square world map
+_POLE = 89.99
+
+
+def mercator(latitude: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Northing in radians. Latitudes beyond the poles' rim are moved to it."""
+    return np.asarray(np.arcsinh(np.tan(np.radians(np.clip(latitude, -_POLE, _POLE)))))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A rectangle of a Web Mercator map as `width` x `height` pixels.
+
+    Attributes:
+        bounds: in degrees.
+        width, height: pixels.
+    """
+
+    bounds: Bounds
+    width: int
+    height: int
+
+    @classmethod
+    def around(cls, region: Bounds, longer: int, margin: float = 0.0) -> Frame:
+        """The frame of a region. Its longer side, margins included, has `longer` pixels.
+
+        Args:
+            region: parts of it beyond 85 degrees north or south are left out, unless nothing else is in it.
+            longer: pixels.
+            margin: how much wider the frame is on each side, as a share of the region's longer side.
+        """
+        rim = MAX_LATITUDE if region.south < MAX_LATITUDE and region.north > -MAX_LATITUDE else _POLE
+        west, east = math.radians(region.west), math.radians(region.east)
+        south, north = mercator(np.clip([region.south, region.north], -rim, rim)).tolist()
+        spare = margin * max(east - west, north - south)
+        west, east = max(west - spare, -math.pi), min(east + spare, math.pi)
+        edge = float(mercator(rim))
+        south, north = max(south - spare, -edge), min(north + spare, edge)
+        scale = longer / max(east - west, north - south)
+        width, height = (max(round(side * scale), 1) for side in (east - west, north - south))
+        degrees = [math.degrees(one) for one in (west, math.atan(math.sinh(south)), east, math.atan(math.sinh(north)))]
+        bounds = Bounds(west=degrees[0], south=degrees[1], east=degrees[2], north=degrees[3])
+        return cls(bounds, width, height)
+
+    @property
+    def middle_latitude(self) -> float:
+        """Latitude half way up the frame, for which its scale bar holds."""
+        low, high = mercator(self.bounds.south), mercator(self.bounds.north)
+        return math.degrees(math.atan(math.sinh((float(low) + float(high)) / 2)))
+
+    def columns(self, longitude: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Pixels from the left edge, float64 of the input's shape."""
+        return np.asarray((longitude - self.bounds.west) * (self.width / (self.bounds.east - self.bounds.west)))
+
+    def rows(self, latitude: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Pixels from the upper edge, float64 of the input's shape."""
+        low, high = (float(mercator(side)) for side in (self.bounds.south, self.bounds.north))
+        return np.asarray((high - mercator(latitude)) * (self.height / (high - low)))
+
 
 UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
 _INCHES = 8.0  # the map's longer side

@@ -1,12 +1,17 @@
-"""Numbers, shares, lengths and places as pages and pictures write them. Pure."""
+"""Numbers, shares, lengths, places and nights as pages and pictures write them. Pure."""
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Sequence
 from decimal import Decimal
 
-from sfumato.schemas.known_digits import raised
+from sfumato.schemas.known_digits import Z, figures, not_negative, raised, with_interval
+from sfumato.schemas.ledger import Period
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import PlaceChange
+from sfumato.schemas.views import Table
 
 _MOST_PLACES = 12
 
@@ -57,3 +62,82 @@ def coordinates(latitude: float, longitude: float, size: float) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """A number of things, as in `1 cell` or `12 cells`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+_MOST_GAPS = 4  # of missing nights that a sentence names one by one
+_TIMES = ("never", "once", "twice")
+CHANGES = (
+    "Each place is compared with what the nights before lead to expect of it. The intervals hold for all places at "
+    "once: with 95% probability every one of them contains the users of its place."
+)
+
+
+def spoken(text: str) -> str:
+    """A date as people write it: 20 November 2026."""
+    day = datetime.date.fromisoformat(text)
+    return f"{day.day} {day:%B} {day.year}"
+
+
+def times(number: int) -> str:
+    """How often, as in `once` or `3 times`."""
+    return _TIMES[number] if number < len(_TIMES) else f"{number:,} times"
+
+
+def night_sentences(
+    rotation: Rotation | None, rests_on: Sequence[str] | None, started_anew: str | None = None
+) -> list[str]:
+    """What the pages say of a night: the cohort that was asked, and the nights on which its estimate rests.
+
+    Args:
+        rotation: the cohort; None where all users were asked, of which nothing is said.
+        rests_on: periods as text; None for an estimate of the night's own answers alone.
+        started_anew: why the nights before were left out, as a sentence.
+    """
+    texts = []
+    if rotation is not None and rotation.cohorts > 1:
+        texts.append(
+            f"Cohort {rotation.cohort} of {rotation.cohorts} was asked. The counts are scaled to all users, and their "
+            "errors hold the chance that decides who is in the cohort."
+        )
+    if rests_on:
+        texts.append(rests_sentence(rests_on))
+    if started_anew:
+        texts.append(f"It was started anew. {started_anew}")
+    return texts
+
+
+def rests_sentence(rests_on: Sequence[str]) -> str:
+    """On which nights an estimate rests, with those that are missing between the first and the last.
+
+    Args:
+        rests_on: periods as text, apart and in order; at least one.
+    """
+    periods = [Period.parse(text) for text in rests_on]
+    first, last = periods[0].first, periods[-1].last
+    nights = sum(period.length for period in periods)
+    if nights == 1:
+        return f"The estimate rests on the answers of this night alone, {spoken(str(first))}."
+    one_year = first.year == last.year
+    start = f"{first.day} {first:%B}" if one_year else spoken(str(first))
+    text = f"The estimate rests on the answers of {plural(nights, 'night')}, {start} to {spoken(str(last))}"
+    missing = Period(first, last).length - nights
+    if not missing:
+        return f"{text}."
+    if missing > _MOST_GAPS:
+        return f"{text}, without {missing:,} nights between them."
+    there = {day for period in periods for day in period.days()}
+    absent = [day for day in Period(first, last).days() if day not in there]
+    names = [f"{day.day} {day:%B}" + ("" if one_year else f" {day.year}") for day in absent]
+    return f"{text}, without {' and '.join([', '.join(names[:-1]), names[-1]] if len(names) > 1 else names)}."
+
+
+def changes_table(changes: Sequence[PlaceChange]) -> Table:
+    """The places that changed, with their intervals; those that differ most come first."""
+    rows = []
+    for one in sorted(changes, key=lambda change: -abs(change.users - change.expected)):
+        users, low, high = with_interval(*not_negative(one.users, one.low, one.high))
+        # What earlier nights lead to expect is known better than the users of one night.
+        expected = figures(max(one.expected, 0.0), (one.high - one.low) / (20 * Z))
+        rows.append([" ".join(one.cell_ids), users, low, high, expected])
+    heads = ["Cells", "Users", "At least", "At most", "Expected"]
+    return Table(title="Places that changed", heads=heads, rows=rows, numeric=[False, True, True, True, True])

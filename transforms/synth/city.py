@@ -16,15 +16,20 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.synth.landscape import (
     AVENUE,
+    Field,
+    SmoothNoise,
     bridge_distance,
+    bump,
     depth_inland,
     freeway_distance,
+    hill,
+    lay_streets,
+    line_distance,
     parks,
+    ramp,
     venues,
 )
 from sfumato.transforms.synth.random_streams import Words, alias_table
-from sfumato.transforms.synth.shapes import Field, SmoothNoise, bump, hill, line_distance, ramp
-from sfumato.transforms.synth.streets import lay_streets
 
 SIZE_KM = 14.0
 SIDE = 2048  # cells along one side, 6.8 m each
@@ -79,8 +84,7 @@ class City:
 @lru_cache(maxsize=2)
 def build_city(side: int = SIDE) -> City:
     """The city on side x side cells, a power of two. The full size takes about 2 s and 150 MB."""
-    rasters = city_rasters(side)
-    tables = np.concatenate([alias_table(raster) for raster in rasters])
+    tables = np.concatenate([alias_table(raster) for raster in city_rasters(side)])
     return City(side, tables, (risk_raster() * 2.0**32).astype(np.uint64).ravel())
 
 
@@ -115,12 +119,7 @@ def city_rasters(side: int) -> tuple[Field, Field, Field]:
 
 
 def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Field, Field]:
-    """The three densities of some rows.
-
-    Args:
-        x, y: positions in km.
-        coast, patches: smooth noise for shores and for differences between neighbourhoods.
-    """
+    """The three densities at positions in km. coast, patches: noise for shores and for neighbourhoods."""
     land_km, piers_km = depth_inland(x, y, coast)
     land = ramp(land_km, 0.02)
     park, paths = parks(x, y, coast, patches)

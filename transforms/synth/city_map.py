@@ -16,9 +16,17 @@ from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.region import Region
 from sfumato.transforms.synth.city import SIZE_KM
-from sfumato.transforms.synth.landscape import AVENUE, BAY_BRIDGE, FREEWAYS, RIVER_BRIDGES, depth_inland
-from sfumato.transforms.synth.shapes import Point, SmoothNoise
-from sfumato.transforms.synth.streets import DISTRICTS, District
+from sfumato.transforms.synth.landscape import (
+    AVENUE,
+    BAY_BRIDGE,
+    DISTRICTS,
+    FREEWAYS,
+    RIVER_BRIDGES,
+    District,
+    Point,
+    SmoothNoise,
+    depth_inland,
+)
 
 _SIDE = 1024  # points along a side at which the shores are found
 _AROUND = 1.4  # km of land and water beyond the city's square

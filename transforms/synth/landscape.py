@@ -1,23 +1,139 @@
-"""The landscape of the city: coast, bay, river, parks, large roads, and single places that attract people.
+"""The shapes of the city: coast, bay, river, parks, large roads, single places that attract people, and street grids.
 
-Lengths are in km in the city's square of 14 x 14 km, x from the west, y from the north.
+Lengths are in km in the city's square of 14 x 14 km, x from the west, y from the north. Arrays are
+float32[rows, columns]. A district is the part of the city that is nearest to the district's centre; its wavy border is
+a road. Each has its own axes, block size and densities. Streets are drawn by distance to the nearest grid line.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from itertools import pairwise
+from typing import NamedTuple
 
-from sfumato.transforms.synth.shapes import (
-    Field,
-    Point,
-    bump,
-    hill,
-    line_distance,
-    ramp,
-    rectangle,
-    rotate,
-    rounded,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+Field = NDArray[np.float32]
+CellIndex = NDArray[np.int32]  # a coordinate or a number of lattice cells
+Point = tuple[float, float]
+
+REACH_KM = 0.6  # larger distances to a line are cut to it
+
+
+def bump(distance: Field, radius: float | Field) -> Field:
+    """exp(-(distance / radius)^2): 1 at distance 0, nearly 0 at three radii."""
+    ratio = distance / np.float32(radius) if isinstance(radius, float) else distance / radius
+    height: Field = np.exp(-ratio * ratio)
+    return height
+
+
+def hill(x: Field, y: Field, centre: Point, radius: float) -> Field:
+    """A `bump` of height 1 around a centre."""
+    east, south = x - np.float32(centre[0]), y - np.float32(centre[1])
+    height: Field = np.exp((east * east + south * south) * np.float32(-1 / radius**2))
+    return height
+
+
+def ramp(value: Field, width: float) -> Field:
+    """A soft edge: 0 for value <= 0, 1 for value >= width, linear between."""
+    share: Field = np.clip(value * np.float32(1 / width), 0, 1)
+    return share
+
+
+def line_distance(x: Field, y: Field, points: list[Point]) -> Field:
+    """Distance to a polyline, at most REACH_KM."""
+    nearest_squared = np.full(x.shape, REACH_KM**2, dtype=np.float32)
+    top, bottom = float(y.min()) - REACH_KM, float(y.max()) + REACH_KM
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if max(y0, y1) < top or min(y0, y1) > bottom:
+            continue  # most lines are far from most strips
+        length = math.hypot(x1 - x0, y1 - y0)
+        ux, uy = np.float32((x1 - x0) / length), np.float32((y1 - y0) / length)
+        east, south = x - np.float32(x0), y - np.float32(y0)
+        along = east * ux + south * uy
+        along -= np.clip(along, 0, np.float32(length))  # distance beyond an end
+        across = east * uy - south * ux
+        np.minimum(nearest_squared, along * along + across * across, out=nearest_squared)
+    return np.sqrt(nearest_squared)
+
+
+def rounded(points: list[Point]) -> list[Point]:
+    """The polyline with its corners cut twice (Chaikin 1974). The ends stay."""
+    for _ in range(2):
+        cut = [
+            (x0 + (x1 - x0) * share, y0 + (y1 - y0) * share)
+            for (x0, y0), (x1, y1) in pairwise(points)
+            for share in (0.25, 0.75)
+        ]
+        points = [points[0], *cut[1:-1], points[-1]]
+    return points
+
+
+def rectangle(x: Field, y: Field, centre: Point, size: Point, degrees: float) -> Field:
+    """Distance of points to the border of a rotated rectangle, negative outside. size: width and height.
+
+    Outside it is the larger distance along the rectangle's two axes. Off a corner the Euclidean distance is longer.
+    """
+    u, v = rotate(x - np.float32(centre[0]), y - np.float32(centre[1]), degrees)
+    return np.minimum(np.float32(size[0] / 2) - np.abs(u), np.float32(size[1] / 2) - np.abs(v))
+
+
+def rotate(x: Field, y: Field, degrees: float) -> tuple[Field, Field]:
+    """Coordinates of points along axes that are rotated by an angle."""
+    cosine, sine = np.float32(math.cos(math.radians(degrees))), np.float32(math.sin(math.radians(degrees)))
+    return x * cosine + y * sine, y * cosine - x * sine
+
+
+def lattice_hash(a: CellIndex, b: CellIndex, salt: CellIndex | int) -> Field:
+    """A hash in [0, 1) of each lattice cell (a, b) and salt."""
+    bits = a.astype(np.uint32) * np.uint32(0x9E3779B1)
+    bits ^= b.astype(np.uint32) * np.uint32(0x85EBCA77)
+    bits ^= np.asarray(salt).astype(np.uint32) * np.uint32(0xC2B2AE3D)
+    bits ^= bits >> np.uint32(15)
+    bits *= np.uint32(0x2C1B3C6D)
+    bits ^= bits >> np.uint32(12)
+    bits *= np.uint32(0x297A2D39)
+    bits ^= bits >> np.uint32(15)
+    return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+class SmoothNoise:
+    """A smooth random field over a square raster, with mean about 0.
+
+    Its standard deviation is about 1 for one octave and about 1.15 for several. The field is a sum of octaves. Each is
+    a lattice of normal numbers, interpolated with cubic B-splines. The interpolation is separable, so rows of the field
+    are a product of two small matrices.
+    """
+
+    def __init__(self, side: int, salt: int, knots: int, octaves: int) -> None:
+        generator = np.random.Generator(np.random.PCG64(salt))
+        self._parts: list[tuple[Field, Field]] = []
+        for octave in range(octaves):
+            splines = _splines(side, knots << octave)
+            lattice = generator.standard_normal((splines.shape[1], splines.shape[1])).astype(np.float32)
+            # 2.1 restores the variance that smoothing removes. Each octave has half the height of the one before.
+            self._parts.append((splines, lattice @ splines.T * np.float32(2.1 * 0.5**octave)))
+
+    def rows(self, first: int, last: int) -> Field:
+        """Rows first .. last - 1 of the field, float32[last - first, side]."""
+        field = self._parts[0][0][first:last] @ self._parts[0][1]
+        for splines, columns in self._parts[1:]:
+            field += splines[first:last] @ columns
+        return field
+
+
+def _splines(side: int, knots: int) -> Field:
+    """Cubic B-splines on `knots` intervals, at the centres of `side` cells: float32[side, knots + 3]."""
+    place = (np.arange(side) + 0.5) * (knots / side)
+    interval = place.astype(np.int64)
+    t = place - interval
+    matrix = np.zeros((side, knots + 3), dtype=np.float32)
+    row = np.arange(side)
+    for offset, weight in enumerate(((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)):
+        matrix[row, interval + offset] = weight / 6
+    return matrix
+
 
 FERRY = (10.0, 4.55)
 AVENUE = [FERRY, (4.3, 9.9), (3.6, 11.4), (3.4, 14.0)]
@@ -99,3 +215,116 @@ def bridge_distance(x: Field, y: Field) -> Field:
 def _nearest(x: Field, y: Field, lines: list[list[Point]]) -> Field:
     distance: Field = np.minimum.reduce([line_distance(x, y, points) for points in lines])
     return distance
+
+
+class District(NamedTuple):
+    """A district of the city.
+
+    Attributes:
+        name: for readers of this file.
+        x, y: its centre, in km.
+        degrees: rotation of its street grid.
+        block_u, block_v: sides of a block along the grid's axes, in km.
+        home, work: relative densities.
+        winding: amplitude of the curves of its streets, in km.
+    """
+
+    name: str
+    x: float
+    y: float
+    degrees: float
+    block_u: float
+    block_v: float
+    home: float
+    work: float
+    winding: float = 0.0
+
+
+DISTRICTS = (
+    District("downtown", 8.6, 4.6, 9, 0.135, 0.088, 3.0, 5.0),
+    District("south of the avenue", 9.3, 6.4, 43, 0.25, 0.16, 1.8, 3.0),
+    District("north beach", 6.5, 2.6, 9, 0.125, 0.09, 3.2, 0.8),
+    District("west addition", 6.5, 4.9, 9, 0.13, 0.105, 2.6, 0.8),
+    District("avenues north", 3.5, 4.3, 3, 0.075, 0.19, 1.4, 0.3),
+    District("avenues south", 3.1, 8.6, 3, 0.075, 0.20, 1.2, 0.25),
+    District("mission", 7.3, 8.2, -4, 0.095, 0.165, 3.0, 0.9),
+    District("hills", 5.2, 10.0, 20, 0.11, 0.17, 0.7, 0.1, 0.16),
+    District("south", 6.4, 12.7, -19, 0.085, 0.19, 1.3, 0.3),
+    District("south-east", 8.7, 11.0, 27, 0.085, 0.18, 1.5, 0.4),
+    District("lake", 2.2, 12.6, 12, 0.10, 0.18, 0.8, 0.2, 0.10),
+    District("port", 12.5, 7.0, 61, 0.33, 0.21, 0.08, 2.2),
+    District("east", 12.9, 10.6, -9, 0.09, 0.17, 1.7, 0.4),
+    District("south-east shore", 12.6, 13.6, 15, 0.10, 0.17, 1.0, 0.5, 0.06),
+    District("yards", 9.9, 8.7, 75, 0.30, 0.18, 0.25, 2.0),
+)
+
+
+class Fabric(NamedTuple):
+    """Fields of some rows: weights of buildings, of streets and of shops, and the district's two densities."""
+
+    built: Field
+    street: Field
+    shops: Field
+    home: Field
+    work: Field
+
+
+def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
+    """Draws streets, blocks and lots of all districts. noise: makes the borders wavy."""
+    label, border_km = _nearest_district(x + 0.10 * noise, y - 0.08 * noise)
+    columns = np.array([district[1:] for district in DISTRICTS], dtype=np.float32).T
+    middle_x, middle_y, _, block_u, block_v, home, work, winding = (column[label] for column in columns)
+    cosine, sine = np.cos(np.radians(columns[2]))[label], np.sin(np.radians(columns[2]))[label]
+    east, south = x - middle_x, y - middle_y
+    u, v = east * cosine + south * sine, south * cosine - east * sine
+    u, v = u + winding * np.sin(3.1 * v + 1), v + winding * np.sin(3.7 * u)
+
+    cross_u, cross_v = np.rint(u / block_u), np.rint(v / block_v)  # number of the nearest street on each axis
+    off_u, off_v = np.abs(u - cross_u * block_u), np.abs(v - cross_v * block_v)
+    block_i, block_j = np.floor(u / block_u).astype(np.int32), np.floor(v / block_v).astype(np.int32)
+    street_u, shops_u = _street(cross_u.astype(np.int32), block_j, off_u, label, 0)
+    street_v, shops_v = _street(cross_v.astype(np.int32), block_i, off_v, label, 1)
+    border = bump(border_km, 0.012)
+    street = np.maximum(np.maximum(street_u, street_v), 2.4 * border)
+
+    edge = np.minimum(np.minimum(off_u, off_v), border_km)
+    lots = lattice_hash(np.floor(u / 0.017).astype(np.int32), np.floor(v / 0.017).astype(np.int32), label)
+    blocks = lattice_hash(block_i, block_j, label + 100)
+    # Houses are along the streets around a courtyard. One block in thirty is a square or a yard.
+    built = ramp(edge - 0.008, 0.006) * (0.45 + 0.55 * bump(edge - 0.022, 0.02))
+    built *= (0.35 + 1.3 * lots) * (0.5 + blocks) * np.where(blocks > 0.035, np.float32(1), np.float32(0.06))
+    shops = np.maximum(np.maximum(shops_u, shops_v), bump(border_km, 0.035))
+    return Fabric(built, street, shops, home, work)
+
+
+def _nearest_district(x: Field, y: Field) -> tuple[CellIndex, Field]:
+    """The index of the district, and the distance in km to its border."""
+    best = np.full(x.shape, np.inf, dtype=np.float32)
+    second = best.copy()
+    label = np.zeros(x.shape, dtype=np.int32)
+    for index, district in enumerate(DISTRICTS):
+        squared = (x - np.float32(district.x)) ** 2 + (y - np.float32(district.y)) ** 2
+        nearer = squared < best
+        second = np.where(nearer, best, np.minimum(second, squared))
+        best = np.where(nearer, squared, best)
+        label[nearer] = index
+    return label, (np.sqrt(second) - np.sqrt(best)) * np.float32(0.5)
+
+
+def _street(number: CellIndex, along: CellIndex, off: Field, label: CellIndex, way: int) -> tuple[Field, Field]:
+    """Weights of the street and of its shops.
+
+    Args:
+        number: of the nearest street.
+        along: number of the block along that street.
+        off: distance to it, in km.
+        label: index of the district.
+        way: axis of the street, 0 or 1.
+    """
+    traffic = lattice_hash(number, number, label * 2 + way)
+    main = (number % 5) == 0
+    weight = np.where(main, np.float32(1.3) + traffic, np.float32(0.25) + np.float32(0.5) * traffic)
+    closed = (lattice_hash(number, along, label * 2 + way + 1000) < 0.12) & ~main
+    width = np.where(main, np.float32(0.010), np.float32(0.0065))
+    weight = weight * bump(off, width) * np.where(closed, np.float32(0.3), np.float32(1))
+    return weight, bump(off, 0.035) * (main & (traffic > 0.6))

@@ -1,16 +1,20 @@
-"""The people of the city: the records of any users as columns, computed from the seed and the users' numbers alone.
+"""The people of the city: records and trips of any users, computed from the seed and the users' numbers alone.
 
 A user has a home and a work place. Each record has an hour of the week, a kind of location that depends on the hour,
 and a position. Every choice is a hash of (seed, choice, user[, record]). So records do not depend on how users are cut
 into blocks, files or workers. With a day (`day_plan`), only the active users have records, and hour, kind of location
 and position also depend on the day. People, homes and work places stay the same.
+
+A user also has a place elsewhere, and each trip joins two of the three. The work place of trips is the nearest to the
+home of CANDIDATES places that are drawn by the density of work, and likewise the place elsewhere. Distances are between
+the centres of DISTRICTS x DISTRICTS squares, and the first of equally near ones is taken. So the probability of each
+pair of cells is known exactly.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from datetime import date
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +22,17 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import EARTH_RADIUS_KM, Region
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, RISK_SIDE, WORK, City
-from sfumato.transforms.synth.day_plan import CROWD, SEASON, DayPlan, plan_day
+from sfumato.transforms.synth.day_plan import (
+    CROWD,
+    HOUR_US,
+    SEASON,
+    WEEK_START_US,
+    DayPlan,
+    clock_offset_us,
+    plan_day,
+    rhythm_table,
+)
 from sfumato.transforms.synth.random_streams import draw, random_bits, scramble_63, stream_key
-from sfumato.transforms.synth.rhythm import HOUR_US, WEEK_START_US, clock_offset_us, rhythm_table
 
 UserIdKind = Literal["int", "string"]
 USER_ID_KINDS: tuple[UserIdKind, ...] = ("int", "string")
@@ -33,20 +45,27 @@ _BLOCK_USERS = 1 << 15  # the arrays of one block fit the processor's cache
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _RHYTHM = rhythm_table()
 _LOCATION_KINDS = 5  # HOME, WORK, ELSEWHERE, SEASON, CROWD
+_KINDS = {  # of the columns of `record_schema`
+    "user_id": np.int64,
+    "latitude": np.float64,
+    "longitude": np.float64,
+    "timestamp": np.int64,  # microseconds since 1970, UTC
+    "infected": np.bool_,
+    "km_from_home": np.float32,  # to the centre of the home's cell
+}
+Columns = dict[str, NDArray[Any]]
+
+
+def _schema(user_id: UserIdKind, columns: dict[str, pa.DataType]) -> pa.Schema:
+    ids = pa.int64() if user_id == "int" else pa.string()
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in {"user_id": ids, **columns}.items()])
 
 
 def record_schema(user_id: UserIdKind = "int") -> pa.Schema:
     """The columns of a location log."""
-    return pa.schema(
-        [
-            pa.field("user_id", pa.int64() if user_id == "int" else pa.string(), nullable=False),
-            pa.field("latitude", pa.float64(), nullable=False),
-            pa.field("longitude", pa.float64(), nullable=False),
-            pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
-            pa.field("infected", pa.bool_(), nullable=False),
-            pa.field("km_from_home", pa.float32(), nullable=False),
-        ]
-    )
+    place = dict.fromkeys(("latitude", "longitude"), pa.float64())
+    time = {"timestamp": pa.timestamp("us", tz="UTC")}
+    return _schema(user_id, {**place, **time, "infected": pa.bool_(), "km_from_home": pa.float32()})
 
 
 def make_records(
@@ -72,51 +91,20 @@ def make_records(
         day: UTC date. Only the users who are active on it have records. None: every user, in the one week.
     """
     plan = None if day is None else plan_day(day, seed, (region.west + region.east) / 2)
-    columns, filled = Columns.empty(last - first), 0
+    columns: Columns = {name: np.empty(last - first, kind) for name, kind in _KINDS.items()}
+    filled = 0
     for start in range(first, last, _BLOCK_USERS):
         users = np.arange(start, min(start + _BLOCK_USERS, last), dtype=np.uint64)
         if plan is not None:
             users = users[_selected(users, plan.active, seed, _ACTIVE, plan.ordinal)]
-        _fill(columns.part(filled, filled + len(users)), users, record, city, seed, region, plan)
+        part = {name: column[filled : filled + len(users)] for name, column in columns.items()}
+        _fill(part, users, record, city, seed, region, plan)
         filled += len(users)
-    return columns.part(0, filled).table(user_id)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of n records, in the order of `record_schema`.
-
-    Attributes:
-        user_id: int64[n].
-        latitude, longitude: float64[n], degrees.
-        timestamp: int64[n], microseconds since 1970, UTC.
-        infected: bool[n].
-        km_from_home: float32[n], to the centre of the home's cell.
-    """
-
-    user_id: NDArray[np.int64]
-    latitude: NDArray[np.float64]
-    longitude: NDArray[np.float64]
-    timestamp: NDArray[np.int64]
-    infected: NDArray[np.bool_]
-    km_from_home: NDArray[np.float32]
-
-    @classmethod
-    def empty(cls, n: int) -> Columns:
-        """Columns of n records that have no values yet."""
-        return cls(*(np.empty(n, kind) for kind in (np.int64, float, float, np.int64, np.bool_, np.float32)))
-
-    def part(self, first: int, last: int) -> Columns:
-        """A view of records first .. last - 1."""
-        return Columns(*(getattr(self, column.name)[first:last] for column in fields(self)))
-
-    def table(self, user_id: UserIdKind) -> pa.Table:
-        """The columns as an Arrow table of `record_schema(user_id)`."""
-        schema = record_schema(user_id)
-        ids = pa.array(self.user_id) if user_id == "int" else hex_ids(self.user_id)
-        times = pa.array(self.timestamp).cast(schema.field("timestamp").type)
-        columns = [ids, self.latitude, self.longitude, times, self.infected, self.km_from_home]
-        return pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
+    found = {name: pa.array(column[:filled]) for name, column in columns.items()}
+    if user_id != "int":
+        found["user_id"] = hex_ids(columns["user_id"][:filled])
+    schema = record_schema(user_id)
+    return pa.Table.from_arrays([found[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def _fill(
@@ -149,23 +137,23 @@ def _fill(
     x = column + (jitter >> np.uint64(32)) * 2.0**-32  # in cells from the west
     y = row + (jitter & _LOW_32) * 2.0**-32  # in cells from the north
     cell_width, cell_height = (region.east - region.west) / city.side, (region.north - region.south) / city.side
-    np.add(x * cell_width, region.west, out=out.longitude)
-    np.subtract(region.north, y * cell_height, out=out.latitude)
+    np.add(x * cell_width, region.west, out=out["longitude"])
+    np.subtract(region.north, y * cell_height, out=out["latitude"])
 
     within_hour_us = ((state & _LOW_32) * np.uint64(HOUR_US)) >> np.uint64(32)
     since_us = (hour_and_kind >> np.uint16(2)).astype(np.int64) * HOUR_US + within_hour_us.view(np.int64)
     week_us = WEEK_START_US - clock_offset_us((region.west + region.east) / 2)
-    np.add(since_us, week_us if plan is None else plan.start_us, out=out.timestamp)
+    np.add(since_us, week_us if plan is None else plan.start_us, out=out["timestamp"])
 
     home_row, home_column = city.positions(draw(city.tables, HOME, random_bits(int(keys[HOME]), users), city.bits))
     risk_cell = (home_row * RISK_SIDE // city.side) * RISK_SIDE + home_column * RISK_SIDE // city.side
     uniform = random_bits(stream_key(seed, _INFECTED), users) >> np.uint64(32)
-    np.less(uniform, city.risk[risk_cell], out=out.infected)
+    np.less(uniform, city.risk[risk_cell], out=out["infected"])
     shrinking = np.cos(np.radians((region.south + region.north) / 2))  # of degrees of longitude, in those of latitude
     east = (x - home_column - 0.5) * ((region.east - region.west) * shrinking / city.side)
     south = (y - home_row - 0.5) * cell_height
-    out.km_from_home[:] = np.radians(np.hypot(east, south)) * EARTH_RADIUS_KM
-    out.user_id[:] = person_ids(users, seed)
+    out["km_from_home"][:] = np.radians(np.hypot(east, south)) * EARTH_RADIUS_KM
+    out["user_id"][:] = person_ids(users, seed)
 
 
 def person_ids(users: NDArray[np.uint64], seed: int) -> NDArray[np.int64]:
@@ -186,3 +174,74 @@ def hex_ids(numbers: NDArray[np.int64]) -> pa.Array:
     text[:, 1:] = pairs[numbers.astype(">i8").view(np.uint8)].view(np.uint8).reshape(-1, 16)
     offsets = np.arange(len(numbers) + 1, dtype=np.int32) * np.int32(17)
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+CANDIDATES = 4
+DISTRICTS = 32  # squares along a side
+SHARES = ((HOME, WORK, 3 / 8), (WORK, HOME, 2 / 8), (HOME, ELSEWHERE, 2 / 8), (ELSEWHERE, HOME, 1 / 8))
+"""The kinds of trips: where one begins and ends, and its share, a multiple of 1/8."""
+_EARLIEST = (7, 16, 10, 19)  # hour of the local clock at which trips of each kind begin to start
+_HOURS = 3
+# First elements of the names of random streams; those of records are smaller numbers.
+_PLACE, _KIND, _POSITION, _START = range(101, 105)
+
+
+def trip_schema(user_id: UserIdKind = "int") -> pa.Schema:
+    """The columns of a log of trips."""
+    ends = [f"{end}_{name}" for end in ("origin", "destination") for name in ("longitude", "latitude")]
+    return _schema(user_id, {**dict.fromkeys(ends, pa.float64()), "start": pa.timestamp("us", tz="UTC")})
+
+
+def make_trips(
+    first: int,
+    last: int,
+    trip: int,
+    *,
+    city: City,
+    seed: int = 0,
+    region: Region = DEFAULT_REGION,
+    user_id: UserIdKind = "int",
+) -> pa.Table:
+    """Trip number `trip` of each of the users first .. last - 1, in the order of the users' numbers.
+
+    Arguments are those of `make_records`, of a city without a day.
+    """
+    users = np.arange(first, last, dtype=np.uint64)
+    home = _cells(city, HOME, seed, users, 0)
+    places = np.stack([home, _near(city, WORK, seed, users, home), _near(city, ELSEWHERE, seed, users, home)])
+    kinds = np.repeat(np.arange(len(SHARES)), [round(8 * share) for *_, share in SHARES])
+    kind = kinds[(random_bits(stream_key(seed, _KIND, trip), users) >> np.uint64(61)).astype(np.int64)]
+    rows = np.arange(len(users))
+    columns = []
+    for place in (0, 1):  # where a trip begins, where it ends
+        cells = places[np.array([share[place] for share in SHARES])[kind], rows]
+        jitter = random_bits(stream_key(seed, _POSITION, trip, place), users)
+        row, column = city.positions(cells)
+        x = (column + (jitter >> np.uint64(32)) * 2.0**-32) / city.side
+        y = (row + (jitter & _LOW_32) * 2.0**-32) / city.side
+        columns += [region.west + x * (region.east - region.west), region.north - y * (region.north - region.south)]
+    bits = random_bits(stream_key(seed, _START, trip), users)
+    within = ((bits >> np.uint64(32)) * np.uint64(_HOURS * HOUR_US)) >> np.uint64(32)
+    day = (bits & np.uint64(0xFFFF)) % np.uint64(5)
+    start = WEEK_START_US - clock_offset_us((region.west + region.east) / 2) + within.astype(np.int64)
+    start += (np.array(_EARLIEST)[kind] + 24 * day.astype(np.int64)) * HOUR_US
+    ids = person_ids(users, seed)
+    schema = trip_schema(user_id)
+    arrays = [pa.array(ids) if user_id == "int" else hex_ids(ids), *map(pa.array, columns)]
+    return pa.Table.from_arrays([*arrays, pa.array(start).cast(schema.field("start").type)], schema=schema)
+
+
+def _cells(city: City, kind: int, seed: int, users: NDArray[np.uint64], number: int) -> NDArray[np.int64]:
+    return draw(city.tables, kind, random_bits(stream_key(seed, _PLACE, kind, number), users), city.bits)
+
+
+def _near(city: City, kind: int, seed: int, users: NDArray[np.uint64], home: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The nearest to the home of some places, cells int64[n]."""
+    wide = city.side // DISTRICTS
+    row, column = (place // wide for place in city.positions(home))
+    drawn = [_cells(city, kind, seed, users, number) for number in range(CANDIDATES)]
+    distances = []
+    for cells in drawn:
+        y, x = (place // wide for place in city.positions(cells))
+        distances.append((y - row) ** 2 + (x - column) ** 2)
+    return np.asarray(np.choose(np.argmin(distances, axis=0), drawn))

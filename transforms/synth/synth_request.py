@@ -34,7 +34,7 @@ class SynthSpec:
 
     Attributes:
         day: UTC date. Only the users who are active on it have records. None: every user, in one week.
-        trips: whether a record is a trip between two places (`commutes`).
+        trips: whether a record is a trip between two places.
 
     Raises:
         RequestError: a value is out of range.

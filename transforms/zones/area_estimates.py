@@ -11,8 +11,26 @@ where w is the expected share and V the variance of the density's share. V adds 
 family of the expected squared mass m, of roughness rho, whose four members lie inside by f_c of their area, adds
 m rho / 3 sum_c (f_c - mean f)^2, and each member has the expected squared mass m (1 + 4 rho) / 16.
 
-Where a border follows a change of density, such as a shore, the errors of cut cells go the same way. `border_steps`
-finds how large they are from the levels above.
+The share of the area is the expected share of a cut cell's users if the border has nothing to do with the density.
+Along a shore it has, and the errors of all cut cells go the same way. How large they are is found on the levels above.
+Let b be the excess of an area: of the n users of
+a cut node, with the share w of its area inside, n (w + b w (1 - w)) are expected inside. Then
+
+    the error of the estimate is     b M      with M = sum of n w (1 - w) over cut leaves, and
+    what the last split changed is   D = b G  with G = sum over families of cut leaves of
+                                                       n w (1 - w) of the parent - sum of n w (1 - w) of its children.
+
+D is a sum of users of nodes, because a parent's w is the mean of its children's. Along an even border, G is about M:
+this is Richardson's extrapolation, cell by cell. D is measured with noise, and has the random spread of the cells
+(`within_cells`). The families one level above give a second figure of the same kind.
+
+b is normal, with a standard deviation s from one of the classes _EXCESS. D and the second figure tell how likely each
+class is for an area. Nothing is taken from other areas, so an area's error does not depend on what else is asked. In
+the leaves b has _REMAINING of that variance and the correlation _PERSISTENCE with b of D (figures of trials,
+benchmarks/release_zones.py). The expected square of b M, given D, is stated with the errors of the estimate. The
+estimate itself stays the share of the area, so that areas that share the map out add up to its users.
+
+Source: Richardson (1911), The approximate arithmetical solution by finite differences.
 """
 
 from __future__ import annotations
@@ -26,16 +44,94 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_positions
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
 from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
 from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
-from sfumato.transforms.zones.border_steps import border_variances
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+_EXCESS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])  # standard deviations of b, by class
+_PRIOR = np.array([15.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.25])  # how frequent each class is, relative to the others
+_PERSISTENCE, _REMAINING = 0.6, 0.8
+_NONE = 99  # splits above a cut leaf: the node has no cut leaf
 _WHOLE = 1e-9  # of a cell's area: pieces that lack less are the cell, smaller ones are nothing
 _SIDE = 16  # points along a side of a cell that is cut
 _FEW = 0.02  # of a cell's area: its grid of points does not show smaller parts
 _MAX_SKEWNESS = 2.0  # that the expansion is used for
 _CHUNK = 4096  # cells whose points are in memory at a time: 10 MB a coordinate
+
+
+def _border_variances(unbiased: UnbiasedCounts, within: WithinCells, pieces: _Pieces, zones: int) -> Floats:
+    """The expected squares of the errors that all cut cells of a zone have in common, float64[zones]."""
+    cut_users = np.zeros(zones)
+    for at, expected in enumerate(within.node_users):
+        here = pieces.level == at
+        share = pieces.area[here]
+        cut_users += np.bincount(pieces.zone[here], expected[pieces.node[here]] * share * (1 - share), zones)
+    (change, own, gain), above = _splits(unbiased, within, pieces, zones)
+    squared = _excess(change, own, gain, *above)
+    squared *= gain > 0
+    known = _PERSISTENCE * squared * cut_users * gain / np.maximum(own + squared * gain**2, 1e-9)
+    left = _REMAINING * squared * cut_users**2 - _PERSISTENCE * known * squared * cut_users * gain
+    return np.asarray((known * change) ** 2 + left)
+
+
+def _excess(first: Floats, own: Floats, gain: Floats, second: Floats, own_above: Floats, gain_above: Floats) -> Floats:
+    """The expected s^2 of each area, float64[n], from D on two levels, with their variances and G."""
+    squares = _EXCESS**2
+    a = np.maximum(own[:, None] + squares * gain[:, None] ** 2, 1e-9)
+    b = squares * (gain * gain_above)[:, None]
+    c = np.maximum(own_above[:, None] + squares * gain_above[:, None] ** 2, 1e-9)
+    size = np.maximum(a * c - b**2, 1e-18)
+    distance = (c * first[:, None] ** 2 - 2 * b * (first * second)[:, None] + a * second[:, None] ** 2) / size
+    log = -0.5 * (np.log(size) + distance)
+    member = np.exp(log - log.max(axis=1, keepdims=True)) * _PRIOR
+    return np.asarray(member @ squares / member.sum(axis=1))
+
+
+def _splits(
+    unbiased: UnbiasedCounts, within: WithinCells, pieces: _Pieces, zones: int
+) -> list[tuple[Floats, Floats, Floats]]:
+    """D, its variance by the noise and by the random spread of users, and G: float64[zones] each.
+
+    First of the families of cut leaves, then of the families of their parents.
+    """
+    full, none = unbiased.full, np.zeros(0, dtype=np.int64)
+    # Zones, levels, indices and weights of the nodes whose weighted sum is D.
+    parts: list[list[tuple[Integers, Integers, Integers, Floats]]] = [[(none, none, none, np.zeros(0))] for _ in "12"]
+    gain, spread = np.zeros((2, zones)), np.zeros((2, zones))
+    carried = (none, none, np.zeros(0), none)  # zones, nodes, shares and splits above a cut leaf, from below
+    for at in range(len(full.codes) - 1, 0, -1):
+        here = pieces.level == at
+        share = pieces.area[here]
+        own = (pieces.zone[here], pieces.node[here], share, np.where(share < 1, 0, _NONE))
+        of, nodes, inside, splits = (np.concatenate(one) for one in zip(own, carried, strict=True))
+        families = len(full.parents[at])
+        keys, row = np.unique(of * families + nodes // 4, return_inverse=True)
+        members = np.zeros((len(keys), 4))
+        members[row, nodes % 4] = inside
+        fewest = np.full(len(keys), _NONE)
+        np.minimum.at(fewest, row, splits + 1)
+        of, family = keys // families, keys % families
+        parents, mean = full.parents[at][family], members.mean(axis=1)
+        apart = members - mean[:, None]
+        below = by_family(within.node_users[at])[family] * members * (1 - members)
+        gained = within.node_users[at - 1][parents] * mean * (1 - mean) - below.sum(axis=1)
+        varied = within.energy[at][family] / 3 * (apart**2).sum(axis=1)
+        for which, found in enumerate(parts):
+            some = fewest == which + 1
+            gain[which] += np.bincount(of[some], gained[some], zones)
+            spread[which] += np.bincount(of[some], varied[some], zones)
+            four = (family[some][:, None] * 4 + np.arange(4)).ravel()
+            found.append((np.repeat(of[some], 4), np.full(len(four), at), four, apart[some].ravel()))
+        carried = (of, parents, mean, fewest)
+    totals = []
+    for which, found in enumerate(parts):
+        zone, level, node, weight = zip(*found, strict=True)
+        joined = np.concatenate(zone), np.concatenate(level), np.concatenate(node), np.concatenate(weight)
+        change, noise = unbiased.node_totals(*joined, zones)
+        totals.append((change, noise + spread[which], gain[which]))
+    return totals
 
 
 @dataclass(frozen=True)
@@ -77,11 +173,14 @@ class _Pieces:
     Attributes:
         zone: int64[p].
         leaf: int64[p], the cell, in the order of the full tree's entries.
-        area: float64[p], the share of the cell's area.
+        level, node: int64[p], the cell's level and index there.
+        area: float64[p], the share of the cell's area, above 0 and up to 1.
     """
 
-    zone: NDArray[np.int64]
-    leaf: NDArray[np.int64]
+    zone: Integers
+    leaf: Integers
+    level: Integers
+    node: Integers
     area: Floats
 
 
@@ -104,10 +203,10 @@ def estimate_areas(
             of cut cells are independent.
     """
     zones = len(geometries)
-    bounds = _bounds(grid, unbiased)
-    pieces = _pieces(bounds, geometries)
-    level, node = unbiased.full.leaf_nodes(pieces.leaf)
-    users, noise = unbiased.node_totals(pieces.zone, level, node, pieces.area, zones)
+    depth, x, y = node_positions(unbiased.full.tree.entries)
+    bounds = np.stack(grid.bounds(x, y, depth))  # west, south, east and north of the leaves: float64[4, leaves]
+    pieces = _pieces(bounds, geometries, unbiased.full)
+    users, noise = unbiased.node_totals(pieces.zone, pieces.level, pieces.node, pieces.area, zones)
     cut = pieces.area < 1
     zone, leaf, share = pieces.zone[cut], pieces.leaf[cut], pieces.area[cut]
     spread = _share_variances(bounds[:, leaf], geometries, zone, share, within.roughness[leaf])
@@ -121,17 +220,11 @@ def estimate_areas(
     third = added * (1 - 2 * share) * (concentration + 2 * many) / (concentration + 2)
     variance, moment = (np.bincount(zone, one, zones).astype(np.float64) for one in (added, third))
     if borders:
-        variance += border_variances(unbiased, within, pieces.zone, level, node, pieces.area, zones)
+        variance += _border_variances(unbiased, within, pieces, zones)
     return AreaUsers(users, noise, variance, moment)
 
 
-def _bounds(grid: Grid, unbiased: UnbiasedCounts) -> Floats:
-    """West, south, east and north of the leaves, degrees: float64[4, leaves]."""
-    level, x, y = node_positions(unbiased.full.tree.entries)
-    return np.stack(grid.bounds(x, y, level))
-
-
-def _pieces(bounds: Floats, geometries: NDArray[np.object_]) -> _Pieces:
+def _pieces(bounds: Floats, geometries: NDArray[np.object_], full: FullTree) -> _Pieces:
     boxes = shapely.box(*bounds)
     shapely.prepare(geometries)
     zone, leaf = shapely.STRtree(boxes).query(geometries, predicate="intersects")
@@ -142,7 +235,7 @@ def _pieces(bounds: Floats, geometries: NDArray[np.object_]) -> _Pieces:
     area = np.where(inside, 1.0, shapely.area(shape) / ((east - west) * (north - south)))
     area[area > 1 - _WHOLE] = 1.0
     kept = area > _WHOLE
-    return _Pieces(zone[kept], leaf[kept], area[kept])
+    return _Pieces(zone[kept], leaf[kept], *full.leaf_nodes(leaf[kept]), area[kept])
 
 
 def _share_variances(

@@ -115,7 +115,14 @@ def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
     Raises:
         RequestError: the file cannot be read, or its zones cannot be used. The message names the zone and the remedy.
     """
-    names = _level_names(id_column, levels)
+    names = tuple(levels) or (id_column,)
+    if names[0] != id_column:
+        raise RequestError(
+            f"levels: names the columns of all levels from the finest, which is the id_column {id_column}, to the "
+            f"coarsest, and starts with {names[0]}"
+        )
+    if len(set(names)) < len(names):
+        raise RequestError(f"levels: {','.join(names)} names a column twice")
     try:
         with open_file(path) as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -150,10 +157,8 @@ def areas_km2(shapes: NDArray[np.object_]) -> NDArray[np.float64]:
     The cylindrical equal-area projection keeps areas: x is the longitude, y the sine of the latitude.
     """
 
-    def project(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.stack([np.radians(points[:, 0]), np.sin(np.radians(points[:, 1]))], axis=1)
-
-    return np.asarray(shapely.area(shapely.transform(shapes, project)) * EARTH_RADIUS_KM**2)
+    projected = shapely.transform(shapes, lambda x, y: (np.radians(x), np.sin(np.radians(y))), interleaved=False)
+    return np.asarray(shapely.area(projected) * EARTH_RADIUS_KM**2)
 
 
 def index_zones(kind: str, resolution: int, region: Region) -> Zones:
@@ -174,11 +179,7 @@ def index_zones(kind: str, resolution: int, region: Region) -> Zones:
 
 
 def check_zones(zones: Zones, label: str) -> None:
-    """Checks ids, coordinates, validity and overlaps.
-
-    Args:
-        zones: to check.
-        label: of the zones in messages, such as the path of their file.
+    """Checks ids, coordinates, validity and overlaps. label: of the zones in messages, such as the path of their file.
 
     Raises:
         RequestError: for each of these. The message names up to three zones.
@@ -203,9 +204,22 @@ def check_zones(zones: Zones, label: str) -> None:
             f"zones: {label}: {_named(zones.name, [ids[i] for i in np.flatnonzero(beyond)])} leaves the globe (it "
             f"spans {west:,.6g} to {east:,.6g} and {south:,.6g} to {north:,.6g}); {remedy}"
         )
-    _check_valid(zones, label)
-    parts, owner = shapely.get_parts(geometries, return_index=True)
-    part_bounds = shapely.bounds(parts)
+    invalid = np.flatnonzero(~shapely.is_valid(geometries))
+    if len(invalid):
+        shape = geometries[invalid[0]]
+        mended = shapely.make_valid(shape)
+        parts = int(shapely.get_num_geometries(mended))
+        raise RequestError(
+            f"zones: {label}: {_named(zones.name, [ids[i] for i in invalid])} is not a valid polygon "
+            f"({shapely.is_valid_reason(shape)}); shapely.make_valid would make of it a {mended.geom_type} of {parts} "
+            f"part{'s'[: parts != 1]}. Nothing is mended here, as that may move users to another zone: mend the file "
+            "and look at the zone"
+        )
+    empty = np.flatnonzero(shapely.area(geometries) == 0)
+    if len(empty):
+        raise RequestError(f"zones: {label}: {_named(zones.name, [ids[i] for i in empty])} has no area")
+    pieces, owner = shapely.get_parts(geometries, return_index=True)
+    part_bounds = shapely.bounds(pieces)
     wide = np.unique(owner[part_bounds[:, 2] - part_bounds[:, 0] > 180])
     if len(wide):
         raise RequestError(
@@ -214,23 +228,6 @@ def check_zones(zones: Zones, label: str) -> None:
             "otherwise cut it in two"
         )
     _check_overlaps(zones, label)
-
-
-def _check_valid(zones: Zones, label: str) -> None:
-    invalid = np.flatnonzero(~shapely.is_valid(zones.geometries))
-    empty = np.flatnonzero(shapely.area(zones.geometries) == 0)
-    if len(invalid):
-        shape = zones.geometries[invalid[0]]
-        mended = shapely.make_valid(shape)
-        parts = int(shapely.get_num_geometries(mended))
-        raise RequestError(
-            f"zones: {label}: {_named(zones.name, [zones.ids[i] for i in invalid])} is not a valid polygon "
-            f"({shapely.is_valid_reason(shape)}); shapely.make_valid would make of it a {mended.geom_type} of {parts} "
-            f"part{'s'[: parts != 1]}. Nothing is mended here, as that may move users to another zone: mend the file "
-            "and look at the zone"
-        )
-    if len(empty):
-        raise RequestError(f"zones: {label}: {_named(zones.name, [zones.ids[i] for i in empty])} has no area")
 
 
 def _check_overlaps(zones: Zones, label: str) -> None:
@@ -252,18 +249,6 @@ def _check_overlaps(zones: Zones, label: str) -> None:
             f"and {pair[1]} by {share[worst]:.3g} of the smaller one ({MAX_OVERLAP:g} is allowed); a record counts in "
             "one zone alone, so cut the overlap out of one of them"
         )
-
-
-def _level_names(id_column: str, levels: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(levels) or (id_column,)
-    if names[0] != id_column:
-        raise RequestError(
-            f"levels: names the columns of all levels from the finest, which is the id_column {id_column}, to the "
-            f"coarsest, and starts with {names[0]}"
-        )
-    if len(set(names)) < len(names):
-        raise RequestError(f"levels: {','.join(names)} names a column twice")
-    return names
 
 
 def _text_id(path: str, number: int, name: str, properties: Any) -> str:

@@ -8,7 +8,7 @@ against these polygons. A point on a border, or in an overlap, belongs to the zo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.region import Region
 from sfumato.transforms.zones.zone_file import Zones
 
+Floats = NDArray[np.float64]
 _CELLS_PER_ZONE = 1600  # of the raster, on average, within these bounds of its longer side
 _LEAST_SIDE, _LARGEST_SIDE = 512, 4096
 _SPARE = 1e-6  # cells: rounding of coordinates does not hide a border
@@ -46,15 +47,13 @@ class ZoneLocator:
     def __getstate__(self) -> dict[str, Any]:
         return {"zones": self.zones}
 
-    def locate(
-        self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+    def locate(self, longitude: Floats, latitude: Floats) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
         """Which points are in a zone, bool[n], and the indexes of the zones of these points, uint64[points inside]."""
         found = self.zone_of(longitude, latitude)
         inside = found >= 0
         return inside, found[inside].astype(np.uint64)
 
-    def zone_of(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.int64]:
+    def zone_of(self, longitude: Floats, latitude: Floats) -> NDArray[np.int64]:
         """The index of each point's zone, int64[n]; OUTSIDE for points in no zone and for NaN. In degrees."""
         raster = self._raster
         found = np.full(len(longitude), OUTSIDE, dtype=np.int64)
@@ -105,18 +104,15 @@ class _Raster:
         empty = np.zeros(0, dtype=np.int64)
         polygons = zones.geometries.copy()
         shapely.prepare(polygons)
-        made = cls(region, columns, rows, np.full(columns * rows, OUTSIDE, np.int32), polygons, empty, empty)
-        return made._filled()
+        return cls(region, columns, rows, np.zeros(0, np.int32), polygons, empty, empty)._filled()
 
-    def cell_of(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.int64]:
+    def cell_of(self, longitude: Floats, latitude: Floats) -> NDArray[np.int64]:
         """The cell of each point in the region, int64[n]."""
         x, y = self._position(longitude, latitude)
         column = np.minimum(x.astype(np.int64), self.columns - 1)
         return np.minimum(y.astype(np.int64), self.rows - 1) * self.columns + column
 
-    def tested(
-        self, cell: NDArray[np.int64], longitude: NDArray[np.float64], latitude: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
+    def tested(self, cell: NDArray[np.int64], longitude: Floats, latitude: Floats) -> NDArray[np.int64]:
         """The first zone that holds each point, borders included, of its cell's candidates; OUTSIDE without one."""
         starts, numbers = self.first[cell], self.first[cell + 1] - self.first[cell]
         point = np.repeat(np.arange(len(cell)), numbers)
@@ -151,15 +147,7 @@ class _Raster:
         order_of_points = np.lexsort((-zone, point))
         of_patch[1 + point[order_of_points]] = zone[order_of_points]
         of_patch[0] = _BORDER
-        return _Raster(
-            self.region,
-            self.columns,
-            self.rows,
-            of_patch[label],
-            self.polygons,
-            np.cumsum(first),
-            candidate[order],
-        )
+        return replace(self, zone=of_patch[label], first=np.cumsum(first), candidates=candidate[order])
 
     def _border_cells(self) -> NDArray[np.int64]:
         """The cells that any border touches, ascending, and perhaps some of their neighbours."""
@@ -181,9 +169,7 @@ class _Raster:
                 marked[row * self.columns + column] = True
         return np.flatnonzero(marked)
 
-    def _position(
-        self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _position(self, longitude: Floats, latitude: Floats) -> tuple[Floats, Floats]:
         region = self.region
         return (
             (longitude - region.west) * (self.columns / (region.east - region.west)),

@@ -54,10 +54,26 @@ def zones_view(files: Files) -> PageView:
     if users < Z * deviation:
         most = about(max(users, 0) + Z * deviation, deviation)
         headline = f"Fewer than {most} users in {zones}, too few to tell from none"
+    queries, groups = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.cohort.shards") or 1
+    made = [
+        "Every user reports one zone of each level that was asked, in "
+        f"{plural(len(queries), 'sub-query', 'sub-queries')}. The list of zones is public, so it says nothing about "
+        "anyone.",
+        "A trusted curator saw the exact sums and added noise to each once."
+        if get(manifest, "privacy.trust") == Trust.CENTRAL
+        else f"Users answered in {plural(groups, 'group')}. A group's sum has its noise before anyone sees it.",
+    ]
     return release.page(
         body,
-        [_how_to_read_it(manifest, len(shown) < len(levels)), _how_it_was_made(manifest), _level_table(manifest)],
-        facts(("Zones", _sizes(levels)), ("Error of a zone", _typical(levels[0]))),
+        [
+            _how_to_read_it(manifest, len(shown) < len(levels)),
+            Section(title="How it was made", paragraphs=made),
+            _level_table(manifest),
+        ],
+        facts(
+            ("Zones", ", ".join(f"{_title(level)}: {level['zones']:,}" for level in levels)),
+            ("Error of a zone", f"{_margin(levels[0]['stddev'])} users (95%)"),
+        ),
         _FILES,
         [ZONES_PICTURE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
         title="Users by zone",
@@ -90,26 +106,23 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     )
 
 
+def _margin(stddev: float) -> str:
+    """Half the width of a 95% interval."""
+    return f"± {significant(Z * stddev, 2)}"
+
+
 def _title(level: Mapping[str, Any]) -> str:
     """What the zones of a level are called."""
     name = str(level["name"])
     return _INDEXES.get(name, readable(name))
 
 
-def _typical(level: Mapping[str, Any]) -> str:
-    return f"± {significant(Z * level['stddev'], 2)} users (95%)"
-
-
-def _sizes(levels: list[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{_title(level)}: {level['zones']:,}" for level in levels)
-
-
 def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
     levels = get(manifest, "zones.levels", [])
     texts = [
         "Every count carries random noise, drawn once, also that of an empty zone. A count below zero is noise too; it "
-        f"is left as it came, because raising it to zero would tilt every total upward. {_typical(levels[0])} is the "
-        "error of a zone of the finest level.",
+        f"is left as it came, because raising it to zero would tilt every total upward. {_margin(levels[0]['stddev'])} "
+        "users (95%) is the error of a zone of the finest level.",
         "A hatched zone may be empty: noise could explain its count.",
     ]
     if len(levels) > 1:
@@ -124,21 +137,6 @@ def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
     return Section(title="How to read it", paragraphs=texts)
 
 
-def _how_it_was_made(manifest: Manifest) -> Section:
-    queries = get(manifest, "privacy.sub_queries", [])
-    central = get(manifest, "privacy.trust") == Trust.CENTRAL
-    groups = plural(get(manifest, "privacy.cohort.shards") or 1, "group")
-    texts = [
-        f"Every user reports one zone of each level that was asked, in "
-        f"{plural(len(queries), 'sub-query', 'sub-queries')}. The list of zones is public, so it says nothing about "
-        "anyone.",
-        "A trusted curator saw the exact sums and added noise to each once."
-        if central
-        else f"Users answered in {groups}. A group's sum has its noise before anyone sees it.",
-    ]
-    return Section(title="How it was made", paragraphs=texts)
-
-
 def _level_table(manifest: Manifest) -> Section:
     heads = ["Level", "Zones", "Share of the budget", "Own noise, users (95%)", "Error of a zone, users (95%)"]
     rows = [
@@ -146,10 +144,10 @@ def _level_table(manifest: Manifest) -> Section:
             _title(level),
             f"{level['zones']:,}",
             f"{level['share']:.1%}" if level["share"] else "not asked",
-            "" if level["noise_stddev"] is None else f"± {significant(Z * level['noise_stddev'], 2)}",
-            f"± {significant(Z * level['stddev'], 2)}",
+            "" if level["noise_stddev"] is None else _margin(level["noise_stddev"]),
+            _margin(level["stddev"]),
         ]
         for level in get(manifest, "zones.levels", [])
     ]
-    table = Table(title="Table of levels", heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
+    table = Table(title="Table of levels", heads=heads, rows=rows, numeric=[False, True, True, True, True])
     return Section(title="Level by level", table=table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thresholded, uniform_grid
-from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.flows.user_trips import count_prefixes
 from tests.transforms.flows.samples import BITS, clustered
 
 CODES, COUNTS = clustered(5_000)

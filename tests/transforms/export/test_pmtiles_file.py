@@ -18,7 +18,7 @@ from pmtiles.tile import Compression, TileType
 
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.export.export_source import ExportSource
-from sfumato.transforms.export.map_layer import MapLayer
+from sfumato.transforms.export.map_raster import MapLayer
 from sfumato.transforms.export.pmtiles_file import write_pmtiles
 
 

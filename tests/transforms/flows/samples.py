@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
+from sfumato.transforms.flows.user_trips import count_prefixes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 DEPTH = 6

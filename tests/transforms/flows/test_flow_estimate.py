@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.flows.flow_estimate import estimate_flows, rest_level
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
 from tests.transforms.flows.samples import BITS, DEPTH, clustered, key_of, released, truth
 
 CODES, COUNTS = clustered(20_000)

@@ -7,9 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import measure_flows
-from sfumato.transforms.flows.pair_codes import count_prefixes
+from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
+from sfumato.transforms.flows.user_trips import count_prefixes
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.transforms.flows.samples import BITS, DEPTH, clustered, key_of
 

@@ -12,10 +12,9 @@ from sfumato.schemas.tree import node_positions
 from sfumato.schemas.views import FlowsBody, PageView
 from sfumato.transforms.flows.flow_estimate import estimate_flows
 from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
 from sfumato.transforms.flows.flow_view import flows_view
-from sfumato.transforms.flows.pair_codes import split_pairs
+from sfumato.transforms.flows.user_trips import split_pairs
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.transforms.flows.samples import BITS, DEPTH, clustered, key_of, truth

@@ -11,8 +11,14 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Region, ground_metres
-from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, join_cells
-from sfumato.transforms.flows.user_trips import RecordItems, TripItems, TripRule, count_trips
+from sfumato.transforms.flows.user_trips import (
+    MAX_PAIR_DEPTH,
+    RecordItems,
+    TripItems,
+    TripRule,
+    count_trips,
+    join_cells,
+)
 from sfumato.transforms.histogram.user_sample import merge
 from tests.transforms.flows.samples import key_of
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.views import Basemap, Bounds, Layer, MapBody, PageView, Place, Scale, Zone
 from sfumato.transforms.report import map_figure
 from sfumato.transforms.report.canvas import palette
-from sfumato.transforms.report.map_figure import UNKNOWN, draw_cells, map_canvas, measure_values
-from sfumato.transforms.report.mercator import Frame
+from sfumato.transforms.report.map_figure import UNKNOWN, Frame, draw_cells, map_canvas, measure_values
 from sfumato.transforms.report.scales import position
 from tests.transforms.report.samples import REGION, layer_of, map_of, pixels, view_of
 

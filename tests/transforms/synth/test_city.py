@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, SIZE_KM, WORK, city_rasters, risk_raster
-from sfumato.transforms.synth.shapes import line_distance, rounded
+from sfumato.transforms.synth.landscape import line_distance, rounded
 
 SIDE = 512
 

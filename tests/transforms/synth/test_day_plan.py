@@ -14,18 +14,21 @@ from sfumato.transforms.synth.day_plan import (
     CROWD,
     EVENT_SHARE,
     EVENTS,
+    HOUR_US,
+    HOURS,
     SEASON,
     SEASON_CENTRE,
     SEASON_SHARE,
     away_share,
     build_city_on,
+    day_rhythm,
     event_of,
     plan_day,
+    rhythm_table,
     weather_of,
 )
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
 from sfumato.transforms.synth.random_streams import alias_probabilities
-from sfumato.transforms.synth.rhythm import HOUR_US, HOURS, day_rhythm, rhythm_table
 from tests.statistics import FLAKE_RATE
 
 SIDE = 256

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.release import NEGATIVE
-from sfumato.transforms.export.export_source import ExportSource
-from sfumato.transforms.export.map_layer import column_text
-from sfumato.transforms.export.release_statement import period_of, release_statement
+from sfumato.transforms.export.export_source import ExportSource, period_of, release_statement
+from sfumato.transforms.export.map_raster import column_text
 from sfumato.transforms.release.published_release import Release
 from tests.transforms.export.conftest import KINDS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sfumato.schemas.region import interleave
-from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, count_prefixes, join_cells, split_pairs
+from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, count_prefixes, join_cells, split_pairs
 
 
 def test_a_pair_is_split_into_what_it_was_joined_from() -> None:

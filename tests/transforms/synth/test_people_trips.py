@@ -10,8 +10,7 @@ from scipy import stats
 
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, WORK, City, build_city
-from sfumato.transforms.synth.commutes import CANDIDATES, DISTRICTS, SHARES, make_trips, trip_schema
-from sfumato.transforms.synth.people import DEFAULT_REGION
+from sfumato.transforms.synth.people import CANDIDATES, DEFAULT_REGION, DISTRICTS, SHARES, make_trips, trip_schema
 from sfumato.transforms.synth.random_streams import alias_probabilities
 
 TRIPS = 60_000

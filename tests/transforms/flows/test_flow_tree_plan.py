@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.flows.flow_plan import MAX_SPLITS, MAX_START, FlowPlan
+from sfumato.transforms.flows.flow_tree import MAX_SPLITS, MAX_START, FlowPlan
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])

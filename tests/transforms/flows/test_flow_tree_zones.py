@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import shapely
 
-from sfumato.transforms.flows.flow_estimate import Flows
-from sfumato.transforms.flows.flow_plan import FlowPlan
-from sfumato.transforms.flows.pair_codes import MAX_PAIR_DEPTH, join_cells
-from sfumato.transforms.flows.zone_pairs import ZonedCells, estimate_zone_flows, measure_zone_flows
+from sfumato.transforms.flows.flow_estimate import Flows, estimate_zone_flows
+from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_zone_flows
+from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, join_cells
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.transforms.flows.samples import key_of
 from tests.transforms.zones.polygons import voronoi, zones_of

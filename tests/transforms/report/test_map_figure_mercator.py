@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.views import Bounds
-from sfumato.transforms.report.mercator import Frame, mercator
+from sfumato.transforms.report.map_figure import Frame, mercator
 from tests.transforms.report.samples import REGION
 
 WORLD = Bounds(west=-180, south=-90, east=180, north=90)

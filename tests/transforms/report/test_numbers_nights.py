@@ -9,7 +9,7 @@ from numpy.random import default_rng
 
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import PlaceChange
-from sfumato.transforms.report.night_words import changes_table, night_sentences, rests_sentence, spoken, times
+from sfumato.transforms.report.numbers import changes_table, night_sentences, rests_sentence, spoken, times
 
 
 def test_cohorts_are_named_and_all_users_are_not() -> None:
