@@ -1,7 +1,7 @@
 """Cells of the indexes that analysts join tables by: H3 and quadkeys (Bing tiles). Pure.
 
 A name is the index's own text: an H3 index in hexadecimal, a quadkey of one digit 0..3 a level. Points and polygons
- are in degrees (WGS 84), longitude first.
+are in degrees (WGS 84), longitude first.
 
 Sources: h3geo.org; Bing Maps Tile System (learn.microsoft.com).
 """
@@ -24,21 +24,15 @@ Floats = NDArray[np.float64]
 MAX_INDEX_CELLS = 1_000_000  # of a region's cells: more would make a table of a GB
 _GLOBE_KM2 = 4 * math.pi * EARTH_RADIUS_KM**2
 _QUADKEY_NORTH = 85.05112877980659  # degrees, where the square map of Web Mercator ends
-_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _MAX_EDGE = 0.25  # degrees between two vertices: beside a longer straight line the great circle would be seen
 _DIGITS = 9  # decimals of a degree, 0.1 mm, to which vertices are rounded so that neighbours share them
 
 
 @dataclass(frozen=True)
 class CellIndex:
-    """One kind of index.
+    """One kind of index: its column in tables of cells, what it is, and its lowest and highest resolution.
 
-    Attributes:
-        name: of its column in tables of cells.
-        text: what it is.
-        coarsest: its lowest resolution.
-        finest: its highest resolution.
-        area: the mean area of its cells, square kilometres, at a resolution and at a latitude in degrees.
+    `area` is the mean area of its cells, square kilometres, at a resolution and at a latitude in degrees.
     """
 
     name: str
@@ -48,11 +42,9 @@ class CellIndex:
     area: Callable[[int, float], float]
 
     def resolution(self, km2: float, latitude: float) -> int:
-        """The resolution whose mean cell is nearest to this area in ratio.
+        """The resolution whose mean cell is nearest in ratio to an area, above 0, square kilometres.
 
-        Args:
-            km2: above 0, square kilometres.
-            latitude: degrees. Cells of quadkeys are smaller far from the equator.
+        latitude: degrees. Cells of quadkeys are smaller far from the equator.
         """
         levels = range(self.coarsest, self.finest + 1)
         return min(levels, key=lambda level: abs(math.log(self.area(level, latitude) / km2)))
@@ -85,30 +77,23 @@ def checked_index(kind: str, resolution: int) -> CellIndex:
 
 
 def index_names(kind: str, resolution: int | NDArray[np.int64], longitude: Floats, latitude: Floats) -> NDArray[Any]:
-    """The index cells in which points lie.
+    """The index cells in which points lie: str[n].
 
     Args:
         kind: one of INDEXES.
         resolution: of the cells, for all points or int64[n] for each.
-        longitude: float64[n], degrees in -180..180.
-        latitude: float64[n], degrees in -90..90. Quadkeys end at 85.05 degrees; points beyond lie in the last tile.
+        longitude, latitude: float64[n], degrees. Quadkeys end at 85.05 degrees; points beyond lie in the last tile.
 
-    Returns:
-        str[n].
-
-    Raises:
-        RequestError: unknown index or resolution.
+    Raises RequestError for an unknown index or resolution.
     """
     levels = np.broadcast_to(np.asarray(resolution, dtype=np.int64), longitude.shape)
     for level in np.unique(np.asarray(resolution)).tolist():
         checked_index(kind, level)
     if kind == "h3":
-        from h3.api.basic_int import latlng_to_cell
+        from h3 import latlng_to_cell
 
-        cells = map(latlng_to_cell, latitude.tolist(), longitude.tolist(), levels.tolist())
-        ids = np.fromiter(cells, dtype=np.uint64, count=len(levels))
-        return np.ascontiguousarray(_hexadecimal(ids)[:, 1:]).view("S15").ravel().astype(str)  # the first is 0
-    return _quadkeys(longitude, latitude, levels)
+        return np.array([*map(latlng_to_cell, latitude.tolist(), longitude.tolist(), levels.tolist())], dtype="U15")
+    return _quadkey_texts(*_tiles(longitude, latitude, levels), levels)
 
 
 def index_columns(
@@ -118,14 +103,9 @@ def index_columns(
 
     The resolution of a level is that whose mean cell is nearest in ratio to the region's area over 4^level.
 
-    Args:
-        grid: with the region.
-        level: int64[n], of the nodes.
-        west, south, east, north: float64[n], degrees.
+    level: int64[n], of the nodes. west, south, east, north: float64[n], degrees.
     """
-    region = grid.region
-    sides = (np.array([side]) for side in (region.west, region.south, region.east, region.north))
-    area, middle = float(area_km2(*sides)[0]), (region.south + region.north) / 2
+    area, middle = _area_km2(grid.region), (grid.region.south + grid.region.north) / 2
     columns = {}
     for name, index in INDEXES.items():
         by_level = np.array([index.resolution(area / 4**one, middle) for one in range(grid.depth + 1)])
@@ -133,15 +113,16 @@ def index_columns(
     return columns
 
 
+def _area_km2(region: Region) -> float:
+    sides = (np.array([side]) for side in (region.west, region.south, region.east, region.north))
+    return float(area_km2(*sides)[0])
+
+
 def index_polygons(kind: str, names: Sequence[str] | NDArray[Any]) -> NDArray[np.object_]:
-    """The shapes of index cells: object[n] of shapely polygons, multipolygons across the antimeridian.
+    """The shapes of index cells by their names: object[n] of shapely polygons, multipolygons across the antimeridian.
 
     The edges of H3 cells are great circles. They are drawn as straight lines of at most a quarter of a degree,
     which are within 100 m of the circle below 80 degrees of latitude, and within a metre for edges of 2 km.
-
-    Args:
-        kind: one of INDEXES.
-        names: of the index, as `index_names` returns them.
     """
     texts = [str(name) for name in names]
     if kind == "quadkey":
@@ -157,21 +138,13 @@ def index_polygons(kind: str, names: Sequence[str] | NDArray[Any]) -> NDArray[np
 def index_cells(kind: str, resolution: int, region: Region) -> tuple[NDArray[Any], NDArray[np.object_]]:
     """The cells of an index that share area with a region.
 
-    Args:
-        kind: one of INDEXES.
-        resolution: of the cells.
-        region: of a map.
+    Returns names str[n], ascending, and their whole shapes object[n], which may leave the region.
 
-    Returns:
-        Names str[n], ascending, and their whole shapes object[n], which may leave the region.
-
-    Raises:
-        RequestError: unknown index or resolution, or the region has more than MAX_INDEX_CELLS cells.
+    Raises RequestError for an unknown index or resolution, or more than MAX_INDEX_CELLS cells.
     """
     index = checked_index(kind, resolution)
     middle = (region.south + region.north) / 2
-    size = area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))
-    cells = float(size[0]) / index.area(resolution, middle)
+    cells = _area_km2(region) / index.area(resolution, middle)
     if cells > MAX_INDEX_CELLS:
         raise RequestError(
             f"{kind}: the region has about {cells:,.0f} cells of resolution {resolution}, more than "
@@ -196,10 +169,6 @@ def _tiles(longitude: Floats, latitude: Floats, levels: NDArray[np.int64]) -> tu
     return x, y
 
 
-def _quadkeys(longitude: Floats, latitude: Floats, levels: NDArray[np.int64]) -> NDArray[Any]:
-    return _quadkey_texts(*_tiles(longitude, latitude, levels), levels)
-
-
 def _quadkey_texts(x: NDArray[np.int64], y: NDArray[np.int64], levels: NDArray[np.int64]) -> NDArray[Any]:
     width = int(levels.max(initial=1))
     digits = np.zeros((len(x), width), dtype=np.uint8)  # NumPy drops the zero bytes at the end of a text
@@ -220,10 +189,8 @@ def _quadkeys_of(region: Region, level: int) -> NDArray[Any]:
 def _quadkey_boxes(texts: list[str]) -> NDArray[np.object_]:
     x, y, levels = (np.zeros(len(texts), dtype=np.int64) for _ in range(3))
     for at, text in enumerate(texts):
-        code = int(text, 4)
-        levels[at] = len(text)
-        x[at] = int("".join(str(int(digit) & 1) for digit in text), 2)
-        y[at] = int(f"{code:b}".zfill(2 * len(text))[::2], 2)
+        bits = f"{int(text, 4):b}".zfill(2 * len(text))
+        levels[at], x[at], y[at] = len(text), int(bits[1::2], 2), int(bits[::2], 2)
     side = (np.int64(1) << levels).astype(np.float64)
     north, south = (np.degrees(np.arctan(np.sinh(np.pi * (1 - 2 * row / side)))) for row in (y, y + 1))
     # Tiles of the first and last row reach the poles, because points there count for them.
@@ -243,21 +210,10 @@ def _h3_cells_of(region: Region, level: int) -> NDArray[Any]:
         ring = [(region.south, west), (region.south, east), (region.north, east), (region.north, west)]
         shape = h3.LatLngPoly(ring)
         cells = set(h3.h3shape_to_cells_experimental(shape, level, contain="overlap"))
+        near = cells or {h3.latlng_to_cell(*corner, level) for corner in ring}
         # H3 follows other lines between corners than great circles do: neighbours are looked at too.
-        found |= cells | {near for cell in cells or _h3_corners(ring, level) for near in h3.grid_disk(cell, 1)}
+        found |= cells.union(*(h3.grid_disk(cell, 1) for cell in near))
     return np.array(sorted(found), dtype=str)
-
-
-def _h3_corners(ring: list[tuple[float, float]], level: int) -> set[str]:
-    import h3
-
-    return {h3.latlng_to_cell(*corner, level) for corner in ring}
-
-
-def _hexadecimal(ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Returns the sixteen hexadecimal digits of integers, as characters: uint8[n, 16]."""
-    octets = ids.astype(">u8").view(np.uint8).reshape(-1, 8)
-    return np.stack([_HEX[octets >> 4], _HEX[octets & 15]], axis=2).reshape(-1, 16)
 
 
 # --- shapes ---
@@ -266,10 +222,8 @@ def _hexadecimal(ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
 def _shapes(longitude: Floats, latitude: Floats, sizes: NDArray[np.int64]) -> NDArray[np.object_]:
     """Polygons of rings whose edges are great circles.
 
-    Args:
-        longitude: float64[m], degrees, of all rings' vertices one after the other.
-        latitude: float64[m].
-        sizes: int64[n], vertices of each ring.
+    longitude, latitude: float64[m], degrees, of all rings' vertices one after the other. sizes: int64[n], vertices of
+    each ring.
     """
     longitude, latitude, sizes = _with_points_on_edges(longitude, latitude, sizes)
     ring = np.repeat(np.arange(len(sizes)), sizes)

@@ -24,7 +24,6 @@ class Declared(NamedTuple):
         kind: int, float, bool or str; None for any other type, which is not checked.
         names: the values of a Literal; empty without one.
         bounds: `ge`, `gt`, `le` and `lt` of a number, those that are declared.
-        optional: whether it may be None.
     """
 
     kind: type | None

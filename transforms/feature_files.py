@@ -20,6 +20,7 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 
 _PARQUET = b"PAR1"
+_NO_FEATURE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ShapelyError, RecursionError)
 _KNOWN_CRS = re.compile(r"(?:urn:ogc:def:crs:)?(?:OGC:(?:1\.3|2)?:?CRS84|EPSG:[0-9.]*:?4326)", re.IGNORECASE)
 Feature = tuple[Mapping[str, Any], BaseGeometry | None]  # properties by name, and a shape, if it has one
 
@@ -27,7 +28,9 @@ Feature = tuple[Mapping[str, Any], BaseGeometry | None]  # properties by name, a
 def read_features(
     option: str, name: str, content: bytes, wanted: Callable[[str], bool]
 ) -> tuple[str, Iterator[Feature]]:
-    """The features of a file.
+    """The source that a file names, and its features in order.
+
+    A shape is None where the feature has none, and may be empty or invalid. Its coordinates are finite.
 
     Args:
         option: that names the file, for messages.
@@ -35,12 +38,7 @@ def read_features(
         content: GeoJSON, or GeoParquet, in degrees of longitude and latitude.
         wanted: whether a column of a GeoParquet file is read as a property. GeoJSON is read with all properties.
 
-    Returns:
-        The source that the file names, and its features in order. A shape is None where the feature has none, and may
-        be empty or invalid. Its coordinates are finite.
-
-    Raises:
-        RequestError: the file cannot be read, or is not in degrees. Also raised while the features are read.
+    Raises RequestError if the file cannot be read, or is not in degrees, also while the features are read.
     """
     if content[:4] == _PARQUET:
         return _parquet_features(option, name, content, wanted)
@@ -69,18 +67,8 @@ def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterato
             try:
                 geometry = feature["geometry"] if feature["type"] == "Feature" else feature
                 properties = {str(key): value for key, value in (feature.get("properties") or {}).items()}
-                made = None if geometry is None else shape(geometry)
-                if made is not None and not np.isfinite(shapely.get_coordinates(made)).all():
-                    raise ValueError("a coordinate is no finite number")
-            except (
-                KeyError,
-                TypeError,
-                ValueError,
-                AttributeError,
-                IndexError,
-                ShapelyError,
-                RecursionError,
-            ) as error:
+                made = None if geometry is None else _finite(shape(geometry))
+            except _NO_FEATURE as error:
                 raise RequestError(f"{option}: {name}: feature {number} is not GeoJSON ({error})") from None
             yield properties, made
 
@@ -113,13 +101,17 @@ def _parquet_features(
             for batch in file.iter_batches(columns=[column, *kept]):
                 shapes = shapely.from_wkb(batch.column(column).to_numpy(zero_copy_only=False))
                 for made, properties in zip(shapes, batch.select(kept).to_pylist() or [{}] * len(shapes), strict=True):
-                    if made is not None and not np.isfinite(shapely.get_coordinates(made)).all():
-                        raise ValueError("a coordinate is no finite number")
-                    yield properties, made
+                    yield properties, None if made is None else _finite(made)
         except (pa.ArrowException, OSError, ValueError, TypeError, ShapelyError) as error:
             raise RequestError(f"{option}: {name} cannot be read as GeoParquet ({error})") from None
 
     return _source(name), rows()
+
+
+def _finite(made: BaseGeometry) -> BaseGeometry:
+    if not np.isfinite(shapely.get_coordinates(made)).all():
+        raise ValueError("a coordinate is no finite number")
+    return made
 
 
 def _member(data: Any, *names: str) -> Any:

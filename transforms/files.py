@@ -91,8 +91,7 @@ def read_file(path: str) -> bytes:
 def read_lines(option: str, path: str) -> tuple[str, ...]:
     """The lines of a file that an option names, without spaces around them and without empty ones.
 
-    Raises:
-        RequestError: the file cannot be read; the message names the option.
+    Raises RequestError, which names the option, if the file cannot be read.
     """
     try:
         text = read_file(path).decode()

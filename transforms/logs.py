@@ -64,10 +64,7 @@ class Event:
 
 READ_FILE = Event("read_file", "read file {file}")
 COUNTED_USERS = Event("read_logs", "read and grouped the logs: {counted}, by a noisy count")
-COUNTED_COHORT = Event(
-    "read_logs",
-    "read and grouped the logs: {counted}, by a noisy count, of the cohort that is asked, one of {cohorts}",
-)
+COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, of the cohort that is asked, one of {{cohorts}}")
 FEW_USERS = Event(
     "few_users",
     "the logs seem to hold hardly any user: {counted}, by a noisy count; check "

@@ -108,12 +108,7 @@ DROPPED_ROWS = {
     reason: Counter(f"dropped_{reason}_rows", "rows", RAW, f"rows dropped: {reason.replace('_', ' ')}")
     for reason in DROP_REASONS
 }
-CLAMPED_ROWS = Counter(
-    "clamped_rows",
-    "rows",
-    RAW,
-    "rows whose value was moved to the border of --range or --bits",
-)
+CLAMPED_ROWS = Counter("clamped_rows", "rows", RAW, "rows whose value was moved to the border of --range or --bits")
 READ_FILES = Counter("read_files", "files", RAW, "files read to their end")
 EARLIER_DAYS_ROWS = Counter(
     "earlier_days_rows", "rows", RAW, "rows of days before the release's, left out by --day_column: late rows"
@@ -145,10 +140,8 @@ METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         *(READ_FILES, READ_ROWS, EARLIER_DAYS_ROWS, LATER_DAYS_ROWS, *DROPPED_ROWS.values(), CLAMPED_ROWS),
-        *(SLICE_ROWS, SLICE_READ),
-        *(BOUNDED_USERS, USER_GROUP_BYTES, SHARD_GROUP_USERS, SHARD_GROUP_BYTES),
-        *(SUB_QUERIES, VECTOR_ENTRIES, LOST_SHARDS, SUM_TIME),
-        *(REPORTED_BITS, TALLY_TIME),
+        *(SLICE_ROWS, SLICE_READ, BOUNDED_USERS, USER_GROUP_BYTES, SHARD_GROUP_USERS, SHARD_GROUP_BYTES),
+        *(SUB_QUERIES, VECTOR_ENTRIES, LOST_SHARDS, SUM_TIME, REPORTED_BITS, TALLY_TIME),
         *(COUNT_TIME, RELEASE_BYTES, RELEASE_TIME),
     )
 }

@@ -150,14 +150,12 @@ def walk(top: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file as a listing shows it.
+    """A file as a listing shows it, local or in a storage.
 
     Attributes:
-        path: local or in a storage.
         size: in bytes.
         changed: time of the last change, in seconds since 1970; 0 if unknown.
-        version: see `content_version`; None where a listing does not show it.
-        digest: see `object_digest`; None where a listing does not show it.
+        version, digest: see `content_version` and `object_digest`; None where a listing does not show them.
     """
 
     path: str
@@ -199,7 +197,7 @@ def content_version(path: str) -> str:
     In Google's storage it has the generation, because checksums have 32 bits only. Elsewhere it is the checksum.
     """
     with storage_errors(path):
-        return _version_of(_described(path)) if path.startswith("gs://") else str(FileSystems.checksum(path))
+        return _version_of(_blob(path, described=True)) if path.startswith("gs://") else str(FileSystems.checksum(path))
 
 
 def _version_of(blob: Any) -> str:
@@ -210,19 +208,15 @@ def _digest_of(blob: Any) -> str:
     return f"{blob.size}-{blob.md5_hash}" if blob.md5_hash else _version_of(blob)
 
 
-def _described(path: str) -> Any:
-    """An object of Google's storage as it is now, without its content."""
-    blob = _blob(path)
-    blob.reload(retry=google_retry())
-    return blob
-
-
-def _blob(path: str, generation: str | None = None) -> Any:
-    """An object of Google's storage."""
+def _blob(path: str, generation: str | None = None, described: bool = False) -> Any:
+    """An object of Google's storage; described as it is now, without its content, or by its name alone."""
     from apache_beam.io.gcp.gcsio import parse_gcs_path
 
     bucket, name = parse_gcs_path(path)
-    return _client().bucket(bucket).blob(name, generation=generation)
+    blob = _client().bucket(bucket).blob(name, generation=generation)
+    if described:
+        blob.reload(retry=google_retry())
+    return blob
 
 
 def _client() -> Any:
@@ -251,17 +245,15 @@ def object_digest(path: str) -> str:
     if not path.startswith("gs://"):
         return content_version(path)
     with storage_errors(path):
-        return _digest_of(_described(path))
+        return _digest_of(_blob(path, described=True))
 
 
 @contextmanager
 def open_object(path: str, version: str | None = None, size: int | None = None) -> Iterator[BinaryIO]:
     """Opens a stored file for reading, without decompression. Raises OSError.
 
-    Args:
-        path: of the file.
-        version: of `content_version`. What is read is of this version, if the storage is Google's.
-        size: in bytes, if it is known. Google's storage is then not asked for it.
+    version: of `content_version`; what is read is of this version, if the storage is Google's. size: in bytes, if it is
+    known; Google's storage is then not asked for it.
     """
     with storage_errors(path):
         if path.startswith("gs://"):

@@ -16,16 +16,13 @@ from sfumato.transforms.export.export_source import TABLE, ExportSource
 from sfumato.transforms.export.map_raster import GEOMETRY, column_text
 
 STATEMENT_SUFFIX = ".statement.json"
-_POINT = {
-    "latitude": "of a point inside the shape, for tools that draw points; degrees",
-    "longitude": "of a point inside the shape, for tools that draw points; degrees",
-}
-_SHAPE = {GEOMETRY: "the shape as well-known text: longitude, then latitude, degrees"}
+_POINT = "of a point inside the shape, for tools that draw points; degrees"
+_SHAPE = "the shape as well-known text: longitude, then latitude, degrees"
 
 
 def write_csv(source: ExportSource) -> dict[str, bytes]:
     """The table, and its statement. A row's shape is a column of well-known text, beside a point inside it."""
-    table = _with_shapes(source) if source.has_shapes else source.table[1]
+    table = _with_shapes(source) if source.has_shapes else source.table
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table.column_names)
@@ -54,24 +51,16 @@ def _texts(values: pa.ChunkedArray) -> list[str]:
 
 def _with_shapes(source: ExportSource) -> pa.Table:
     layer = source.layer
-    texts = {**_POINT, **_SHAPE}
     point = shapely.point_on_surface(layer.shapes)
-    columns = {
-        "latitude": pa.array(shapely.get_y(point)),
-        "longitude": pa.array(shapely.get_x(point)),
-        GEOMETRY: pa.array(shapely.to_wkt(layer.shapes, rounding_precision=-1), pa.string()),
-    }
     table = layer.table
-    for name, values in columns.items():
+    for name, text, values in (
+        ("latitude", _POINT, pa.array(shapely.get_y(point))),
+        ("longitude", _POINT, pa.array(shapely.get_x(point))),
+        (GEOMETRY, _SHAPE, pa.array(shapely.to_wkt(layer.shapes, rounding_precision=-1), pa.string())),
+    ):
         if name not in table.column_names:
-            table = table.append_column(pa.field(name, values.type, metadata={"description": texts[name]}), values)
+            table = table.append_column(pa.field(name, values.type, metadata={"description": text}), values)
     return table
 
 
-FORMAT = ExportFormat(
-    "csv",
-    "a table; the shape of a row is a column of well-known text",
-    (".csv",),
-    TABLE,
-    write_csv,
-)
+FORMAT = ExportFormat("csv", "a table; the shape of a row is a column of well-known text", (".csv",), TABLE, write_csv)

@@ -32,24 +32,20 @@ _POINTWISE = "columns and bands named low and high: ends of a 95% interval, for 
 _USERS = "counts are users; densities are users per square kilometre"
 _TRIPS = "counts are trips of users"
 _BELOW_ZERO = f"a number of users or trips, and its density, {NEGATIVE}"
-_SIDES = ("before", "after")  # of changes: the two releases that were compared
 
 
 def release_statement(release: Release, licence: str | None = None) -> dict[str, str]:
     """Texts by name: the guarantee, the privacy unit, epsilon, the release's id and date, the meaning of intervals.
 
-    Every exported file holds them, in the form that its format has for metadata. All of them are public.
-
-    Args:
-        release: a release, or changes between two releases.
-        licence: under which the operator publishes it; None states that none is stated.
+    Every exported file holds them, in the form that its format has for metadata. All of them are public. licence: under
+    which the operator publishes it; None states that none is stated.
     """
     manifest = release.manifest
     job = str(manifest.get("job", NOT_STATED))
     privacy = _changes_privacy(manifest) if job == "changes" else _release_privacy(release)
-    first, last = period_of(manifest)
+    ledger = entry_of(manifest, "ledger")  # with the days of the logs that the release was charged for
+    first, last = ledger.get("first_day"), ledger.get("last_day")
     named = "no differential privacy" if privacy["epsilon"] == "none" else f"ε = {privacy['epsilon']}"
-    warnings = " ".join(map(str, manifest.get("warnings") or ()))
     return {
         "title": f"sfumato {job}, {named}",
         **privacy,
@@ -64,15 +60,9 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
         "below_zero": _BELOW_ZERO,
         "intervals": str(entry_of(manifest, "errors").get("intervals", _POINTWISE)),
         "errors_of_sums": str(entry_of(manifest, "errors").get("sums", "the errors of places are not independent")),
-        "warnings": warnings or "none",
+        "warnings": " ".join(map(str, manifest.get("warnings") or ())) or "none",
         "made_by": f"sfumato {version('sfumato')} export: post-processing of a release, which costs no privacy budget",
     }
-
-
-def period_of(manifest: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """First and last day, YYYY-MM-DD, of the logs that a release was charged for; None without a ledger."""
-    ledger = entry_of(manifest, "ledger")
-    return ledger.get("first_day"), ledger.get("last_day")
 
 
 def _release_privacy(release: Release) -> dict[str, str]:
@@ -90,20 +80,21 @@ def _release_privacy(release: Release) -> dict[str, str]:
 
 def _changes_privacy(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Of changes between two releases: a user in the data of both is exposed to both, so the costs add up."""
-    sides = [entry_of(manifest, side) for side in _SIDES]
-    costs = {name: [side.get(name) for side in sides] for name in ("epsilon", "delta")}
-    known = {name: all(isinstance(one, int | float) for one in values) for name, values in costs.items()}
-    total = {name: _number(sum(costs[name]) if known[name] else None) for name in costs}
+    sides = [entry_of(manifest, side) for side in ("before", "after")]
     named = " and ".join(f"{side.get('release_id')} (ε = {_number(side.get('epsilon'))})" for side in sides)
     note = str(entry_of(manifest, "privacy").get("note", ""))
+    total = {}
+    for name in ("epsilon", "delta"):
+        costs = [side.get(name) for side in sides]
+        total[name] = _number(sum(costs) if all(isinstance(one, int | float) for one in costs) else None)
+    same = "that of each of the two releases"
     return {
         "guarantee": f"Computed from the releases {named}. {note}",
         "privacy_unit": PRIVACY_UNIT,
-        "contribution_bound": "that of each of the two releases",
-        "adjacency": "that of each of the two releases",
-        "epsilon": total["epsilon"],
-        "delta": total["delta"],
-        "trust": "that of each of the two releases",
+        "contribution_bound": same,
+        "adjacency": same,
+        **total,
+        "trust": same,
     }
 
 
@@ -119,7 +110,6 @@ PARTS = {
     HEATMAP: "a heatmap that states the errors of sums",
 }
 """What a format can be made of, in words."""
-_RASTERS = (CELLS_FILE, CHANGES_FILE)
 _PARQUET = ".parquet"
 
 
@@ -141,24 +131,21 @@ class ExportSource:
 
     @cached_property
     def statement(self) -> dict[str, str]:
-        """See `release_statement`."""
+        """The texts of `release_statement`."""
         return release_statement(self.release, self.licence)
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Those of PARTS that this release has."""
-        release = self.release
-        found: list[str] = []
-        if self._is_model or release.tables:
-            found.append(TABLE)
-        if self._is_model or self._map_table is not None:
-            found.append(MAP)
-        if self._is_model or self._raster_file is not None:
-            found.append(RASTER)
-        sums = str(release.manifest.get("errors", {}).get("sums", ""))
-        if release.manifest.get("job") == "heatmap" and (TOTALS_FILE in sums or "independent" in sums):
-            found.append(HEATMAP)
-        return tuple(found)
+        manifest = self.release.manifest
+        sums = str(manifest.get("errors", {}).get("sums", ""))
+        has = {
+            TABLE: self._is_model or bool(self.release.tables),
+            MAP: self._is_model or self._map_table is not None,
+            RASTER: self._is_model or self._raster_file is not None,
+            HEATMAP: manifest.get("job") == "heatmap" and (TOTALS_FILE in sums or "independent" in sums),
+        }
+        return tuple(part for part in PARTS if has[part])
 
     @property
     def nested(self) -> bool:
@@ -216,15 +203,12 @@ class ExportSource:
         return {str(part["slot_name"][0]): raster_of_cells(self.table_name, part, grid, nested=False) for part in parts}
 
     @cached_property
-    def table(self) -> tuple[str, pa.Table]:
-        """A table without shapes, and its name; for a release with a map use `layer`. Raises RequestError."""
-        name = self.table_name
-        if name is None:
-            tables = self.release.tables
-            if len(tables) != 1:
-                raise RequestError(f"table: name one of {', '.join(tables)}; {self.release.path} has several")
-            name = tables[0]
-        return name, self._table(name)
+    def table(self) -> pa.Table:
+        """A table without shapes; for a release with a map use `layer`. Raises RequestError."""
+        tables = self.release.tables
+        if self.table_name is None and len(tables) != 1:
+            raise RequestError(f"table: name one of {', '.join(tables)}; {self.release.path} has several")
+        return self._table(self.table_name or tables[0])
 
     @property
     def _is_model(self) -> bool:
@@ -240,7 +224,7 @@ class ExportSource:
 
     @property
     def _raster_file(self) -> str | None:
-        return next((name for name in _RASTERS if name in (self.release.listed or {})), None)
+        return next((name for name in (CELLS_FILE, CHANGES_FILE) if name in (self.release.listed or {})), None)
 
     def _table(self, name: str) -> pa.Table:
         if name not in self.release.tables:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
-import numpy as np
 import shapely
 
 from sfumato.transforms.export.export_format import ExportFormat
@@ -33,21 +33,13 @@ def write_geojson(source: ExportSource) -> dict[str, bytes]:
 
 def plain_rows(layer: MapLayer) -> list[dict[str, Any]]:
     """The rows of a layer as values that JSON has; None for what is missing or not finite."""
-    columns = {}
-    for name in layer.table.column_names:
-        values = layer.table[name].to_pylist()
-        columns[name] = [None if isinstance(one, float) and not np.isfinite(one) else _plain(one) for one in values]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return [{name: _plain(value) for name, value in row.items()} for row in layer.table.to_pylist()]
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, str | int | float | bool | list) else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int | list) else str(value)
 
 
-FORMAT = ExportFormat(
-    "geojson",
-    "one feature a row of the map",
-    (".geojson", ".json"),
-    MAP,
-    write_geojson,
-)
+FORMAT = ExportFormat("geojson", "one feature a row of the map", (".geojson", ".json"), MAP, write_geojson)

@@ -5,7 +5,6 @@ A pixel has the value of its cell: nothing finer than the cells was measured, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +72,8 @@ def layer_of_table(name: str, table: pa.Table) -> MapLayer:
 def layer_of_model(model: RangeModel, size: float) -> MapLayer:
     """The answers of a model of range queries in squares that tile its region.
 
-    Args:
-        model: of `sfumato ranges`.
-        size: the side in metres of the largest squares that it was made for. The region has 2^k squares along a side,
-            with the k in 0..8 whose squares are nearest to it.
+    size: the side in metres of the largest squares that it was made for. The region has 2^k squares along a side, with
+    the k in 0..8 whose squares are nearest to it.
     """
     field = model.field
     level = round(np.log2(max(field.metres) / size))
@@ -91,11 +88,9 @@ def layer_of_model(model: RangeModel, size: float) -> MapLayer:
     area = area_km2(west, south, east, north)
     error = f"root mean square error of users around people: {model.model.ERROR}"
     answer = _BIASED_ANSWER if model.model.additive_table is None else _ANSWER
+    sides = {"west": west, "south": south, "east": east, "north": north}
     columns: dict[str, tuple[Any, dict[str, str]]] = {
-        "west": (west, {"unit": "degrees"}),
-        "south": (south, {"unit": "degrees"}),
-        "east": (east, {"unit": "degrees"}),
-        "north": (north, {"unit": "degrees"}),
+        **{name: (values, {"unit": "degrees"}) for name, values in sides.items()},
         "users": (answers.users, {"description": answer}),
         "stddev": (answers.stddev, {"description": error}),
         "density": (answers.users / area, {"unit": "users per square kilometre"}),
@@ -130,12 +125,7 @@ class Band:
 
 @dataclass(frozen=True)
 class MapRaster:
-    """Bands over equal pixels of a region, in degrees.
-
-    Attributes:
-        region: the outer edges of the pixels.
-        bands: of one shape.
-    """
+    """Bands of one shape over equal pixels. region: the outer edges of the pixels, in degrees."""
 
     region: Region
     bands: tuple[Band, ...]
@@ -149,77 +139,72 @@ class MapRaster:
     @property
     def longitudes(self) -> NDArray[np.float64]:
         """Of the centres of columns, from the west."""
-        columns = self.shape[1]
-        return self.region.west + (np.arange(columns) + 0.5) / columns * (self.region.east - self.region.west)
+        return self.region.west + (np.arange(self.shape[1]) + 0.5) / self.shape[1] * (
+            self.region.east - self.region.west
+        )
 
     @property
     def latitudes(self) -> NDArray[np.float64]:
         """Of the centres of rows, from the north."""
-        rows = self.shape[0]
-        return self.region.north - (np.arange(rows) + 0.5) / rows * (self.region.north - self.region.south)
+        return self.region.north - (np.arange(self.shape[0]) + 0.5) / self.shape[0] * (
+            self.region.north - self.region.south
+        )
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The column of a band. per_area: the band is the column divided by the cell's area."""
-
-    column: str
-    band: str
-    text: str
-    per_area: bool = True
-
-
-_USERS = (
-    _Source("count", "density", f"estimated users {_OF_ITS_CELL}"),
-    _Source("users", "density", f"estimated users {_OF_ITS_CELL}"),
-    _Source("users_low", "density_low", f"lower {_END} {_OF_ITS_CELL}"),
-    _Source("users_high", "density_high", f"upper {_END} {_OF_ITS_CELL}"),
-    _Source("low", "density_low", f"lower {_END} {_OF_ITS_CELL}"),
-    _Source("high", "density_high", f"upper {_END} {_OF_ITS_CELL}"),
-    _Source("stddev", "density_stddev", f"standard deviation of the estimated users {_OF_ITS_CELL}"),
-    _Source("expected", "density_expected", f"users to expect by the pattern of all cells {_OF_ITS_CELL}"),
-)
-_CHANGES = (
-    _Source("difference", "difference", f"users after less users before {_OF_ITS_CELL}"),
-    _Source("low", "difference_low", f"lower end of the difference's 95% interval {_OF_ITS_CELL}"),
-    _Source("high", "difference_high", f"upper end of the difference's 95% interval {_OF_ITS_CELL}"),
-    _Source("stddev", "difference_stddev", f"standard deviation of the difference if nothing changed {_OF_ITS_CELL}"),
-    _Source("before", "before", f"users of the first map, without shrinkage {_OF_ITS_CELL}"),
-    _Source("after", "after", f"users of the second map, without shrinkage {_OF_ITS_CELL}"),
-)
+# Bands in users per square kilometre of the cell, by column: name and text.
+_USERS = {
+    "count": ("density", "estimated users"),
+    "users": ("density", "estimated users"),
+    "users_low": ("density_low", f"lower {_END}"),
+    "users_high": ("density_high", f"upper {_END}"),
+    "low": ("density_low", f"lower {_END}"),
+    "high": ("density_high", f"upper {_END}"),
+    "stddev": ("density_stddev", "standard deviation of the estimated users"),
+    "expected": ("density_expected", "users to expect by the pattern of all cells"),
+}
+_CHANGES = {
+    "difference": ("difference", "users after less users before"),
+    "low": ("difference_low", "lower end of the difference's 95% interval"),
+    "high": ("difference_high", "upper end of the difference's 95% interval"),
+    "stddev": ("difference_stddev", "standard deviation of the difference if nothing changed"),
+    "before": ("before", "users of the first map, without shrinkage"),
+    "after": ("after", "users of the second map, without shrinkage"),
+}
 _ADDITIVE = ("density", "density_expected", "difference", "before", "after")  # whose mean over an area has a meaning
 _VALUES = ("_value", "_low", "_high", "_stddev", "_clients")  # columns of moments by cell, after a statistic's name
 
 
 def raster_of_cells(name: str, table: pa.Table, grid: Grid, *, nested: bool) -> MapRaster:
-    """Bands of cells of a quadtree.
+    """Bands of cells of a quadtree, from a table with the columns `cell_id` and `depth`.
 
     `users` has the users of each pixel: the density times the pixel's area, so that a cell's pixels add up to its
     count. The other bands have the value of the pixel's cell, those of users per square kilometre of the cell. A pixel
     without a cell has no value. Where rows lie within each other only the finest level is shown. Where cells are finer
     than level 12, a pixel holds several. It has their mean density, but its interval and deviation are not known.
 
-    Args:
-        name: of the table.
-        table: with the columns `cell_id` and `depth`.
-        grid: of the release.
-        nested: whether each row has all users of its node, so that rows may lie within each other, as with hot spots.
-            Otherwise a row is a node without its descendants.
+    nested: whether each row has all users of its node, so that rows may lie within each other, as with hot spots.
+    Otherwise a row is a node without its descendants.
     """
-    table = _disjoint(table, nested)
+    if "leaf" in table.column_names:
+        table = table.filter(table["leaf"])
+    elif nested and table.num_rows:
+        table = table.filter(pc.equal(table["depth"], pc.max(table["depth"])))
     nodes = nodes_from_names(table["cell_id"].to_pylist(), grid.depth)
     tree = Tree.of(grid.depth, nodes)
     entry = np.searchsorted(tree.entries, nodes)
     pixels = _Pixels.of(nodes, tree.areas[entry], grid.depth)
     area = _pixel_areas(grid.region, len(pixels.row))
-    own = _own_areas(tree, grid)[entry]
+    level, x, y = node_positions(tree.nodes)
+    areas = area_km2(*grid.bounds(x, y, level))
+    own = areas.copy()  # of each node without its descendants, km^2
+    np.subtract.at(own, tree.parents()[1:], areas[1:])
+    own = np.where(tree.areas > 0, own[np.searchsorted(tree.nodes, tree.entries)], 0.0)[entry]
     bands = []
-    for source in _sources(name, table):
-        values = table[source.column].to_numpy(zero_copy_only=False).astype(np.float64)
-        values = values / np.where(own > 0, own, np.nan) if source.per_area else values
-        painted = pixels.paint(values, averaged=source.band in _ADDITIVE)
-        bands.append(Band(source.band, _USERS_KM2 if source.per_area else "", source.text, painted))
-    return MapRaster(grid.region, (*_users_band(bands, area), *bands))
+    for column, band, text, per_area in _sources(name, table):
+        values = table[column].to_numpy(zero_copy_only=False).astype(np.float64)
+        values = values / np.where(own > 0, own, np.nan) if per_area else values
+        bands.append(Band(band, _USERS_KM2 if per_area else "", text, pixels.paint(values, band in _ADDITIVE)))
+    return MapRaster(grid.region, _with_users(bands, area))
 
 
 def raster_of_squares(layer: MapLayer, region: Region) -> MapRaster:
@@ -227,37 +212,29 @@ def raster_of_squares(layer: MapLayer, region: Region) -> MapRaster:
     side = int(np.sqrt(layer.table.num_rows))
     area = _pixel_areas(region, side)
     bands = [
-        Band(
-            source.band, _USERS_KM2, source.text, layer.table[source.column].to_numpy().reshape(side, side) / area
-        )
-        for source in _sources(layer.name, layer.table)
-    ]  # fmt: skip
-    return MapRaster(region, (*_users_band(bands, area), *bands))
+        Band(band, _USERS_KM2, text, layer.table[column].to_numpy().reshape(side, side) / area)
+        for column, band, text, _ in _sources(layer.name, layer.table)
+    ]
+    return MapRaster(region, _with_users(bands, area))
 
 
-def _users_band(bands: list[Band], area: NDArray[np.float64]) -> list[Band]:
+def _with_users(bands: list[Band], area: NDArray[np.float64]) -> tuple[Band, ...]:
     text = "estimated users of the pixel, if its cell's users are spread evenly; the pixels of a cell add up to it"
-    return [Band("users", "users", text, band.values * area) for band in bands if band.name == "density"]
+    return (*(Band("users", "users", text, one.values * area) for one in bands if one.name == "density"), *bands)
 
 
-def _disjoint(table: pa.Table, nested: bool) -> pa.Table:
-    """The rows that do not lie within each other."""
-    if "leaf" in table.column_names:
-        return table.filter(table["leaf"])
-    return table.filter(pc.equal(table["depth"], pc.max(table["depth"]))) if nested and table.num_rows else table
-
-
-def _sources(name: str, table: pa.Table) -> list[_Source]:
-    columns = table.column_names
+def _sources(name: str, table: pa.Table) -> list[tuple[str, str, str, bool]]:
+    """Column, band and text of each band, and whether it is the column divided by the cell's area."""
+    columns, users = table.column_names, _CHANGES if name == "changes" else _USERS
+    found = [(one, band, f"{text} {_OF_ITS_CELL}", True) for one, (band, text) in users.items() if one in columns]
     if name == "changes":
-        return list(_CHANGES)
-    found = [one for one in _USERS if one.column in columns]
+        return found
     rates = [one for one in columns if one.startswith(("rate", "simultaneous"))]
     moments = [one for one in columns if one.endswith(_VALUES) and f"{one.rsplit('_', 1)[0]}_value" in columns]
-    texts: Mapping[str, str] = {
-        field.name: (field.metadata or {}).get(b"description", b"").decode() for field in table.schema
-    }
-    return [*found, *(_Source(one, one, texts[one] or one, per_area=False) for one in (*rates, *moments))]
+    for one in (*rates, *moments):
+        text = (table.schema.field(one).metadata or {}).get(b"description", b"").decode()
+        found.append((one, one, text or one, False))
+    return found
 
 
 @dataclass(frozen=True)
@@ -308,13 +285,3 @@ def _pixel_areas(region: Region, side: int) -> NDArray[np.float64]:
     edges = np.linspace(region.north, region.south, side + 1, dtype=np.float64)
     width = (region.east - region.west) / side
     return area_km2(np.zeros(side), edges[1:], np.full(side, width), edges[:-1])[:, None]
-
-
-def _own_areas(tree: Tree, grid: Grid) -> NDArray[np.float64]:
-    """The area of each entry without its descendants, float64[T], in square kilometres."""
-    level, x, y = node_positions(tree.nodes)
-    area = area_km2(*grid.bounds(x, y, level))
-    own = area.copy()
-    np.subtract.at(own, tree.parents()[1:], area[1:])
-    covered = tree.areas > 0
-    return np.where(covered, own[np.searchsorted(tree.nodes, tree.entries)], 0.0)

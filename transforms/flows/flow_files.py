@@ -25,8 +25,8 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.tree import node_names
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows, estimate_zone_flows
-from sfumato.transforms.flows.flow_tree import FlowPlan, MeasuredLevel
+from sfumato.transforms.flows.flow_estimate import Flows, MeasuredLevel, estimate_flows, estimate_zone_flows
+from sfumato.transforms.flows.flow_tree import FlowPlan
 from sfumato.transforms.flows.flow_view import flows_view
 from sfumato.transforms.flows.user_trips import Codes, TripRule, split_pairs
 from sfumato.transforms.privacy.admission import NoisyUserCounts
@@ -163,14 +163,20 @@ def _centres(cells: Codes, level: NDArray[np.int64], region: Region) -> NDArray[
 
 def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, Any]:
     plan, admission = metadata.plan, metadata.admission
-    depth, zones = levels[-1].level, metadata.zones
+    depth, zones, rule = levels[-1].level, metadata.zones, metadata.rule
+    many = "one trip" if plan.max_trips == 1 else f"at most {plan.max_trips} trips"
+    made = "a row is a trip"
+    if rule is not None:
+        made = f"a trip is two consecutive records within {rule.max_gap:g} s, at least {rule.min_distance:g} m apart"
     listed = ~flows.is_rest
     if zones is None:
         places: dict[str, Any] = {"grid": {"depth": depth, "side": 1 << depth}}
         counted = "trips of pairs of cells in an adaptive tree"
+        once = "one pair of each level down to the pair that it ends in"
     else:
         places = {"zones": {"sha256": zones.digest, "zones": len(zones), "column": zones.name}}
         counted = "trips of all pairs of public zones"
+        once = "one pair of zones"
     rounds, noise = [], 0.0  # the variance of the noise of all counts together
     for place, one in enumerate(levels):
         stddev = discrete_laplace_stddev(one.rate)
@@ -192,7 +198,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         **places,
         "privacy": {
             "unit": PRIVACY_UNIT,
-            "contribution_bound": _bound_text(plan, metadata.rule),
+            "contribution_bound": f"{many} of each user, drawn by the key from all of the user's trips; {made}",
             "adjacency": ADD_OR_REMOVE,
             "trust": Trust.CENTRAL,
             "epsilon": plan.epsilon,
@@ -205,10 +211,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
             "rounds": rounds,
             "rounds_guarantee": {"epsilon": plan.tree_epsilon, "delta": 0.0},
             "admission": asdict(admission),
-            "composition": "a trip is counted in one pair of each level down to the pair that it ends in; the epsilons "
-            "of these and of the admission are added up"
-            if zones is None
-            else "a trip is counted in one pair of zones; the epsilons of these and of the admission are added up",
+            "composition": f"a trip is counted in {once}; the epsilons of these and of the admission are added up",
             "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
         },
         "results": {
@@ -221,13 +224,3 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         },
     }
     return release_manifest(metadata.release, content, [] if listed.any() else [_NOTHING])
-
-
-def _bound_text(plan: FlowPlan, rule: TripRule | None) -> str:
-    many = "one trip" if plan.max_trips == 1 else f"at most {plan.max_trips} trips"
-    made = (
-        "a row is a trip"
-        if rule is None
-        else f"a trip is two consecutive records within {rule.max_gap:g} s, at least {rule.min_distance:g} m apart"
-    )
-    return f"{many} of each user, drawn by the key from all of the user's trips; {made}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.checks import check_integer
-from sfumato.transforms.flows.count_posterior import posterior_counts
+from sfumato.transforms.flows.flow_estimate import MeasuredLevel, posterior_counts
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, Codes, count_prefixes, split_pairs
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
@@ -32,6 +33,7 @@ from sfumato.transforms.zones.zone_file import Zones
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 MAX_TRIPS = 1000  # of a user
+MAX_ZONES = 2000  # four million pairs are measured at once
 _SPLIT_SHARE = 0.05  # of the tree's epsilon, for the decisions of one level
 MAX_SPLITS = 2
 MAX_START = 5  # 16^5 pairs are measured at once
@@ -41,16 +43,13 @@ _PAIRS_PER_USER = 4.5  # of the level at which the tree starts, at most, with an
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """A budget for noisy counts of trips by pair.
+    """A budget for noisy counts of trips by pair. Raises RequestError if a value is out of range.
 
     Attributes:
         epsilon: budget of the whole release, > 0. A share pays for the admission.
         max_trips: K, the most trips of a user that count, 1..MAX_TRIPS.
         depth: finest level of the cells, 1..MAX_PAIR_DEPTH.
         max_bad_fraction: the largest share of users without a usable row, 0..1.
-
-    Raises:
-        RequestError: a value is out of range.
     """
 
     epsilon: float = 1.0
@@ -81,11 +80,7 @@ class FlowPlan:
         return _SPLIT_SHARE * self.tree_epsilon
 
     def levels(self, users: float) -> range:
-        """The levels that are measured, coarse to fine; the last is never split.
-
-        Args:
-            users: a noisy number of users.
-        """
+        """The levels that are measured, coarse to fine, for a noisy number of users; the last is never split."""
         seen = max(users, 1.0) * self.tree_epsilon * _PAIRS_PER_USER
         start = min(max(math.floor(math.log(max(seen, 1.0), 16)), 1), MAX_START, self.depth)
         return range(start, min(start + MAX_SPLITS, self.depth) + 1)
@@ -93,37 +88,13 @@ class FlowPlan:
     def final_epsilon(self, splits: int, is_last: bool) -> float:
         """What a pair that is not split gets.
 
-        Args:
-            splits: how often a pair around it was split.
-            is_last: whether its level is the last, where nothing is decided.
+        splits: how often a pair around it was split. is_last: whether its level is the last, where nothing is decided.
         """
         return self.tree_epsilon - self.split_epsilon * (splits + (not is_last))
 
     def split_limit(self, splits: int, is_last: bool) -> float:
         """Expected trips from which a pair is split. Arguments: of its children, as of `final_epsilon`."""
         return _SPLIT_SCALES * self.max_trips / self.final_epsilon(splits, is_last)
-
-
-_CHILDREN = np.arange(16, dtype=np.uint64)
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredLevel:
-    """The noisy counts of one level: all pairs of the first level, below it the 16 children of each split pair.
-
-    Attributes:
-        level: of the cells of a pair.
-        nodes: uint64[n], codes of the pairs, in groups of 16 siblings.
-        is_split: bool[n], whether a pair's children are measured in its place.
-        noisy: int64[n], noisy counts of trips; 0 where a pair is split.
-        rate: the noise has P[Z = k] proportional to e^(-rate |k|).
-    """
-
-    level: int
-    nodes: Codes
-    is_split: NDArray[np.bool_]
-    noisy: NDArray[np.int64]
-    rate: float
 
 
 def measure_flows(
@@ -153,26 +124,18 @@ def measure_flows(
         is_split = np.zeros(len(nodes), dtype=bool)
         if not is_last:
             epsilon = plan.split_epsilon
-            rough = exact + _noise(key, f"splits {level}", nodes, epsilon, plan)
+            rough = exact + discrete_laplace(key, f"splits {level}", nodes, 1, epsilon, plan.max_trips)[:, 0]
             expected = posterior_counts(rough, epsilon / plan.max_trips, np.zeros(len(nodes), np.int64)).mean
             is_split = expected >= plan.split_limit(splits + 1, level + 1 == levels[-1])
         epsilon = plan.final_epsilon(splits, is_last)
         noisy = np.zeros(len(nodes), np.int64)
-        noisy[~is_split] = exact[~is_split] + _noise(key, f"trips {level}", nodes[~is_split], epsilon, plan)
+        noise = discrete_laplace(key, f"trips {level}", nodes[~is_split], 1, epsilon, plan.max_trips)[:, 0]
+        noisy[~is_split] = exact[~is_split] + noise
         measured.append(MeasuredLevel(level, nodes, is_split, noisy, epsilon / plan.max_trips))
-        nodes = (nodes[is_split][:, None] << np.uint64(4) | _CHILDREN).ravel()
+        nodes = (nodes[is_split][:, None] << np.uint64(4) | np.arange(16, dtype=np.uint64)).ravel()
         if not len(nodes):
             break
     return measured
-
-
-def _noise(key: RunKey, label: str, nodes: Codes, epsilon: float, plan: FlowPlan) -> NDArray[np.int64]:
-    return discrete_laplace(key, label, nodes, 1, epsilon, plan.max_trips)[:, 0]
-
-
-MAX_ZONES = 2000  # four million pairs are measured at once
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -180,20 +143,19 @@ class ZonedCells:
     """A `Locator` of cells whose centres are in a zone; other places have no cell."""
 
     zones: Zones
-    _locator: ZoneLocator = field(init=False, repr=False, compare=False)
     depth: int = field(default=MAX_PAIR_DEPTH, init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_locator", ZoneLocator(self.zones))
+    @cached_property
+    def _locator(self) -> ZoneLocator:
+        return ZoneLocator(self.zones)
 
     @property
-    def grid(self) -> Grid:
-        """The cells."""
+    def _grid(self) -> Grid:
         return Grid(self.zones.region, MAX_PAIR_DEPTH)
 
-    def locate(self, longitude: Array, latitude: Array) -> tuple[NDArray[np.bool_], Codes]:
+    def locate(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> tuple[NDArray[np.bool_], Codes]:
         """See Locator.locate."""
-        inside, codes = self.grid.locate(longitude, latitude)
+        inside, codes = self._grid.locate(longitude, latitude)
         cells = codes.astype(np.uint64)
         is_zoned = self.zone_of(cells) >= 0
         inside = inside.copy()
@@ -203,7 +165,7 @@ class ZonedCells:
     def zone_of(self, cells: Codes) -> NDArray[np.int64]:
         """The index of the zone that holds the centre of each cell, int64[n]; negative for none."""
         x, y = deinterleave(cells)
-        west, south, east, north = self.grid.bounds(x, y, np.full(len(x), MAX_PAIR_DEPTH))
+        west, south, east, north = self._grid.bounds(x, y, np.full(len(x), MAX_PAIR_DEPTH))
         return self._locator.zone_of((west + east) / 2, (south + north) / 2)
 
 
@@ -212,17 +174,10 @@ def measure_zone_flows(
 ) -> MeasuredLevel:
     """Draws the noise of a release: one count of each pair of zones, also where nobody travelled.
 
-    A trip is in one pair, so a change of the K trips of a user costs the tree's epsilon.
+    A trip is in one pair, so a change of the K trips of a user costs the tree's epsilon. Arguments are those of
+    `measure_flows`, but for the cells of the zones, in which all pairs of `codes` are.
 
-    Args:
-        codes: uint64[n], distinct codes of pairs of cells in zones.
-        counts: int64[n], trips of each pair, at most plan.max_trips of each user.
-        cells: of the zones.
-        plan: the budget.
-        key: of the run's noise.
-
-    Returns:
-        The pairs of the m zones as nodes origin * m + destination, all m^2 in ascending order; level is 0.
+    Returns the pairs of the m zones as nodes origin * m + destination, all m^2 in ascending order; level is 0.
     """
     zones = len(cells.zones)
     origins, destinations = (cells.zone_of(one) for one in split_pairs(codes, MAX_PAIR_DEPTH))

@@ -51,11 +51,8 @@ def split_pairs(pairs: Codes, depth: int) -> tuple[Codes, Codes]:
 def count_prefixes(codes: Codes, counts: NDArray[np.int64], nodes: Codes, bits: int) -> NDArray[np.int64]:
     """The counts of nodes: int64[m].
 
-    Args:
-        codes: uint64[n] ascending, distinct, of pairs.
-        counts: int64[n], of each.
-        nodes: uint64[m], in any order, prefixes of codes.
-        bits: that a code has more than a node.
+    codes: uint64[n] ascending, distinct, of pairs. counts: int64[n], of each. nodes: uint64[m], in any order, prefixes
+    of codes. bits: that a code has more than a node.
     """
     before = np.concatenate(([0], np.cumsum(counts)))
     first = np.searchsorted(codes, nodes << np.uint64(bits))
@@ -92,7 +89,7 @@ class TripItems:
         sample = Sample.from_arrays(second.users[in_sample], pairs[in_sample])
         return EncodedItems(sample, batch.num_rows, dropped)
 
-    def _located(self, rows: pa.RecordBatch, place: LocationColumns, key: RunKey) -> EncodedLocations:
+    def _located(self, rows: pa.RecordBatch, place: LocationColumns, key: bytes) -> EncodedLocations:
         """One place of each row, with the row's number as its value."""
         columns = replace(place, weight=_ROW)
         return encode_locations(

@@ -63,10 +63,8 @@ _RANKS = {
 def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
     """The content of `basemap.json`, None where there is nothing to say.
 
-    Args:
-        region: of the maps.
-        basemap: of a file; None takes the world's, if the region is large enough for it.
-        tiles: pattern of a tile server's addresses; None without one.
+    basemap: of a file; None takes the world's, if the region is large enough for it. tiles: pattern of a tile server's
+    addresses; None without one.
     """
     basemap = world_basemap(region) if basemap is None else basemap
     if basemap is None and tiles is None:
@@ -95,8 +93,8 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     if not extents:
         raise RequestError(f"basemap: {name} holds no geometry")
     if not (cut.water or cut.land or cut.lines or cut.zones or cut.places):
-        west, south = (float(min(extent[i] for extent in extents)) for i in (0, 1))
-        east, north = (float(max(extent[i] for extent in extents)) for i in (2, 3))
+        ends = zip(*extents, strict=True)
+        west, south, east, north = (float(choose(end)) for choose, end in zip((min, min, max, max), ends, strict=True))
         if max(abs(west), abs(east)) > 360 or max(abs(south), abs(north)) > 90:
             raise RequestError(
                 f"basemap: {name} is not in degrees of longitude and latitude (it spans {west:,.0f} to {east:,.0f} and "
@@ -169,10 +167,8 @@ class _Cut:
                     self.water.extend(areas)
                 elif classes & _LAND:
                     self.land.extend(areas)
-                elif name:
-                    zone.extend(ring for area in areas for ring in area)
                 else:
-                    self.lines.extend(ring for area in areas for ring in area)
+                    (zone if name else self.lines).extend(ring for area in areas for ring in area)
             else:
                 self.lines.extend(self.paths([part]))
         if zone:

@@ -23,10 +23,8 @@ def build_release(
 ) -> dict[str, bytes]:
     """Returns a release's files by name, with the page and pictures that follow from the others; the manifest is last.
 
-    Args:
-        parts: the published tables and other files by name, the geography among them.
-        manifest: of the release.
-        view: makes the page of the other files.
+    parts: the published tables and other files by name, the geography among them. view: makes the page of the other
+    files.
     """
     files = {name: parquet_bytes(part) if isinstance(part, pa.Table) else part for name, part in parts.items()}
     files[MANIFEST_FILE] = manifest_bytes(manifest)

@@ -280,17 +280,15 @@ def missing_releases(
 
 
 def check_not_lost(history: History, dataset: str, output: str, timeline: str | None = None) -> None:
-    """Checks that a ledger holds the charges of existing releases, so that a lost ledger starts no new budget.
+    """Raises LedgerError if a ledger lacks the charge of a release, so that a lost ledger starts no new budget.
+
+    It also lacks one if it does not know that a release of its dataset was taken down.
 
     Args:
         history: the ledger that a job names.
         dataset: the dataset that the job charges.
         output: the job's output folder. Its release and, on a disk, those in sibling folders are checked.
         timeline: a folder whose `releases/` are checked too; None without one.
-
-    Raises:
-        LedgerError: a release was charged to the dataset, and this ledger lacks the charge, or does not know that the
-            release was taken down.
     """
     folders = {output.rstrip("/")}
     if not is_remote(output):

@@ -126,6 +126,17 @@ def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[s
         ledger: the manifest's entry `ledger` of its charge.
     """
     charge = reservation.charge
+    is_protected, rotation = charge.adjacency == ADD_OR_REMOVE, charge.rotation
+    privacy = {  # as in a release's manifest, with amounts as text, as in the ledger
+        "adjacency": guarantee.ADD_OR_REMOVE if is_protected else guarantee.ZERO_OUT,
+        "trust": charge.trust,
+        "epsilon": format_amount(charge.epsilon),
+        "delta": format_amount(charge.delta),
+        **({} if charge.rho is None else {"rho": format_amount(charge.rho)}),
+        **({} if rotation is None else {"rotation": {"cohort": rotation.cohort, "cohorts": rotation.cohorts}}),
+        **({} if charge.bits is None else {"meter": {"bits_per_client": charge.bits}}),
+        "participation": {"protected": is_protected},
+    }
     manifest = {
         "format": REMOVAL_FORMAT,
         "status": "removed",
@@ -135,7 +146,7 @@ def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[s
         "removed": reservation.pruned,
         "reason": reservation.removal,
         "removed_manifest": {"sha256": reservation.manifest},
-        "privacy": _privacy(charge),
+        "privacy": privacy,
         "ledger": dict(ledger),
     }
     fields = {
@@ -148,22 +159,6 @@ def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[s
         "period": str(charge.period),
     }
     return {MANIFEST_FILE: manifest_bytes(manifest), PAGE_FILE: _notice_page(_REMOVED, fields)}
-
-
-def _privacy(charge: Charge) -> dict[str, Any]:
-    """What a charge states of privacy, in the form of a release's manifest. Amounts are text, as in the ledger."""
-    protected = charge.adjacency == ADD_OR_REMOVE
-    rotation = charge.rotation
-    return {
-        "adjacency": guarantee.ADD_OR_REMOVE if protected else guarantee.ZERO_OUT,
-        "trust": charge.trust,
-        "epsilon": format_amount(charge.epsilon),
-        "delta": format_amount(charge.delta),
-        **({} if charge.rho is None else {"rho": format_amount(charge.rho)}),
-        **({} if rotation is None else {"rotation": {"cohort": rotation.cohort, "cohorts": rotation.cohorts}}),
-        **({} if charge.bits is None else {"meter": {"bits_per_client": charge.bits}}),
-        "participation": {"protected": protected},
-    }
 
 
 NO_COST = KeyError, TypeError, AttributeError, ValueError
@@ -233,6 +228,9 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
         known = {one.rpartition("/")[0]: one for one in (REFUSAL_FORMAT, REMOVAL_FORMAT)}.get(kind, MANIFEST_FORMAT)
         check_format(f"{path}: {MANIFEST_FILE}", manifest["format"], known)
         epsilon, delta, rho, adjacency = stated_cost(manifest)
+        asked, partition, rotation = manifest["privacy"].get("rotation"), stated.get("partition"), None
+        if asked is not None and isinstance(partition, str) and partition:
+            rotation = Rotation(int(asked["cohort"]), int(asked["cohorts"]), partition)
         charge = Charge(
             release_id=manifest["release_id"],
             job=str(manifest["job"]),
@@ -246,7 +244,7 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
             trust=Trust(manifest["privacy"].get("trust", Trust.CENTRAL)),
             rho=rho,
             also_charged=tuple((str(name), Period.parse(days)) for name, days in stated.get("also_charged", ())),
-            rotation=_rotation(manifest["privacy"].get("rotation"), stated.get("partition")),
+            rotation=rotation,
             bits=(manifest["privacy"].get("meter") or {}).get("bits_per_client"),
         )
         entry = path, int(stated["entry"]), str(stated["hash"]), charge
@@ -260,9 +258,3 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
         raise
     except (*NO_COST, ArithmeticError, RecursionError) as error:
         raise LedgerError(f"ledger: {path} was charged, and its manifest does not say for what ({error})") from None
-
-
-def _rotation(asked: Mapping[str, Any] | None, partition: object) -> Rotation | None:
-    if asked is None or not isinstance(partition, str) or not partition:
-        return None
-    return Rotation(int(asked["cohort"]), int(asked["cohorts"]), partition)

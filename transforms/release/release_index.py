@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
-from functools import cached_property
 
 from apache_beam.io.filesystems import FileSystems
 
@@ -60,8 +59,8 @@ def update_timeline(root: str, ledger: str | None) -> None:
         # Read after the releases, so it has them all.
         history = None if ledger is None else open_ledger(ledger).history()
         removed = _pruned(root, releases, history)
-        dated = [_Dated(name, one, name in removed) for name, one in releases.items()]
-        _write_all(root, dated, _damaged(folders, history), history)
+        entries = [_entry(name, one, name in removed, history) for name, one in releases.items()]
+        _write_all(root, releases, entries, _damaged(folders, history), history)
         shown, folders = releases, read_folders(root)
         releases = folders.releases
         if [release.digest for release in shown.values()] == [release.digest for release in releases.values()]:
@@ -97,54 +96,42 @@ def _damaged(folders: DatedFolders, history: History | None) -> list[DatedReleas
     ]
 
 
-@dataclass(frozen=True)
-class _Dated:
-    """A release and the day of its folder. pruned: whether its files were removed, all but the manifest."""
-
-    date: str
-    release: Release
-    pruned: bool = False
-
-    @property
-    def folder(self) -> str:
-        return f"{RELEASES}/{self.date}"
-
-    @cached_property
-    def map(self) -> str | None:
-        """The map's file, relative to the page; None without a map. Its name differs between releases of a day."""
-        if self.release.manifest.get("job") != "heatmap" or self.pruned:
-            return None
-        content = json.dumps([MAP_FORMAT, self.release.manifest], sort_keys=True)
-        mark = hashlib.sha256(content.encode()).hexdigest()[:12]
-        return f"{MAPS}/{self.date}-{mark}.js"
-
-
-def _write_all(root: str, releases: list[_Dated], damaged: list[DatedRelease], history: History | None) -> None:
+def _write_all(
+    root: str,
+    releases: Mapping[str, Release],
+    entries: list[DatedRelease],
+    damaged: list[DatedRelease],
+    history: History | None,
+) -> None:
     present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
-    for dated in releases:
-        if dated.map is not None and dated.map.rsplit("/", 1)[-1] not in present:
-            write_file(FileSystems.join(root, dated.map), night_map(dated.date, dated.release))
-    newest = releases[-1]
+    for entry in entries:
+        if entry.map is not None and entry.map.rsplit("/", 1)[-1] not in present:
+            write_file(FileSystems.join(root, entry.map), night_map(entry.date, releases[entry.date]))
+    newest = releases[entries[-1].date]
     latest = {
-        "date": newest.date,
-        "release": newest.folder,
-        "release_id": newest.release.manifest["release_id"],
-        "created": newest.release.manifest["created"],
+        "date": entries[-1].date,
+        "release": entries[-1].folder,
+        **{name: newest.manifest[name] for name in ("release_id", "created")},
     }
     write_file(FileSystems.join(root, LATEST_FILE), (json.dumps(latest, indent=2) + "\n").encode())
-    entries = [*(_entry(dated, history) for dated in releases), *damaged]
-    dataset = str((newest.release.manifest.get("ledger") or {}).get("dataset", ""))
-    files = {TIMELINE_FILE: timeline_bytes(dataset, entries, _spending(history, dataset, entries))}
-    if BASEMAP_FILE in (newest.release.listed or {}):
-        files[BASEMAP_FILE] = newest.release.read(BASEMAP_FILE)
+    dataset = str((newest.manifest.get("ledger") or {}).get("dataset", ""))
+    nights = [*entries, *damaged]
+    files = {TIMELINE_FILE: timeline_bytes(dataset, nights, _spending(history, dataset, nights))}
+    if BASEMAP_FILE in (newest.listed or {}):
+        files[BASEMAP_FILE] = newest.read(BASEMAP_FILE)
     files[PAGE_FILE] = render_page(timeline_view(files)).encode()
     for name, content in files.items():
         write_file(FileSystems.join(root, name), content)
 
 
-def _entry(dated: _Dated, history: History | None) -> DatedRelease:
+def _entry(date: str, release: Release, is_pruned: bool, history: History | None) -> DatedRelease:
     """Returns a release of the timeline. The ledger knows which division of the users its cohort is of."""
-    entry = DatedRelease.from_manifest(dated.date, dated.folder, dated.release.manifest, dated.map, dated.pruned)
+    manifest, map_file = release.manifest, None
+    if manifest.get("job") == "heatmap" and not is_pruned:
+        # The name of the map's file differs between releases of a day.
+        content = json.dumps([MAP_FORMAT, manifest], sort_keys=True)
+        map_file = f"{MAPS}/{date}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.js"
+    entry = DatedRelease.from_manifest(date, f"{RELEASES}/{date}", manifest, map_file, is_pruned)
     reservation = None if history is None else history.reservations.get(entry.release_id)
     return entry if reservation is None else replace(entry, rotation=reservation.charge.rotation)
 

@@ -49,6 +49,7 @@ LATEST_FILE = "latest.json"
 MAX_CELLS = 1 << 15  # of a night's map; finer cells are added up
 _Z = 1.96
 _ALARM = "The noise of {} came from a known source, so anyone who has it can take the noise away again."
+_REVEAL = "What they reveal about any one user adds up to"
 _CHANGE = (
     "The change map compares what a place has of all users of each night, so a busier night alone changes nothing. "
     "Where one of the two maps has larger cells, the other's are added up to them.",
@@ -64,10 +65,8 @@ _CHANGE = (
 def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> bytes:
     """The file that the page is made of. Raises ValueError without a night, or where a date stands twice.
 
-    Args:
-        title: what the releases are of, such as the dataset's name; may be empty.
-        nights: in any order.
-        spending: the ledger's limits and what had been spent of each; empty without a ledger.
+    title: what the releases are of, such as the dataset's name; may be empty. nights: in any order. spending: the
+    ledger's limits and what had been spent of each; empty without a ledger.
     """
     nights = sorted(nights, key=lambda night: night.date)
     if not nights:
@@ -89,6 +88,8 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
     first, last = nights[0].date, nights[-1].date
     count = f"{len(nights):,} {'night' if len(nights) == 1 else 'nights'}"
     unsafe = sum(not night.safe for night in nights)
+    some = "all of these releases" if unsafe == len(nights) else f"{unsafe:,} of these releases"
+    some = "this release" if len(nights) == 1 else "one of them" if unsafe == 1 else some
     worst = max(nights, key=lambda night: night.epsilon)
     return PageView(
         title=f"Nightly releases{of}",
@@ -99,7 +100,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         created=max(night.created for night in nights),
         chips=_chips(nights, spending),
         guarantee=_guarantee(worst, nights, spending),
-        alarm=_ALARM.format(_some(unsafe, len(nights))) if unsafe else None,
+        alarm=_ALARM.format(some) if unsafe else None,
         files=[
             FileLink(name=LATEST_FILE, description="date and folder of the newest release, for programs"),
             FileLink(name=TIMELINE_FILE, description="all that this page shows but the maps"),
@@ -122,11 +123,10 @@ def _night(night: DatedRelease) -> Night:
     values = {name: value for name, value in asdict(night).items() if name in Night.model_fields}
     periods = [Period.parse(text) for text in night.rests_on or ()]
     values["rests_on"] = [(str(period.first), str(period.last)) for period in periods]
-    damaged = ["The files of this night are damaged, and nothing of them is shown. Its cost is the ledger's."]
-    return Night(
-        **values | {"changes": values["changes"] or [], "job": _job(night)},
-        notes=damaged if night.damaged else night_sentences(night.rotation, night.rests_on, night.started_anew),
-    )
+    notes = ["The files of this night are damaged, and nothing of them is shown. Its cost is the ledger's."]
+    if not night.damaged:
+        notes = night_sentences(night.rotation, night.rests_on, night.started_anew)
+    return Night(**values | {"changes": values["changes"] or [], "job": _job(night)}, notes=notes)
 
 
 def _one_user(nights: Iterable[DatedRelease]) -> tuple[int, float, float]:
@@ -184,33 +184,20 @@ def _guarantee(worst: DatedRelease, nights: Sequence[DatedRelease], spending: Se
         longest = windows[-1]
         delta = f" and δ {tiny(longest.delta)}" if longest.delta else ""
         most = max(spent for _, spent in longest.spent)
-        return (
-            f"{text} What they reveal about any one user adds up to ε {most:.4g}{delta} at most in {longest.days} days."
-        )
+        return f"{text} {_REVEAL} ε {most:.4g}{delta} at most in {longest.days} days."
     if _is_rotated(nights):
-        return f"{text} What they reveal about any one user adds up to ε {_one_user(nights)[1]:.4g} at most."
+        return f"{text} {_REVEAL} ε {_one_user(nights)[1]:.4g} at most."
     return f"{text} What several releases reveal about somebody adds up."
 
 
-def _some(count: int, of: int) -> str:
-    """So many of these releases, in words."""
-    if of == 1:
-        return "this release"
-    return "all of these releases" if count == of else f"{count:,} of these releases" if count > 1 else "one of them"
-
-
 def _table(nights: Sequence[DatedRelease]) -> Table:
-    rows = [
-        [
-            night.date,
-            _job(night) + ("" if night.safe else " (not private)") + (" (pruned)" if night.pruned else ""),
-            _users(night),
-            f"{night.epsilon:g}",
-            tiny(night.delta),
-            night.release_id,
-        ]
-        for night in reversed(nights)
-    ]
+    rows = []
+    for night in reversed(nights):
+        job = _job(night) + ("" if night.safe else " (not private)") + (" (pruned)" if night.pruned else "")
+        users = "" if night.users is None else f"{night.users:,.0f}"
+        if night.users is not None and night.users_stddev is not None:
+            users = about(night.users, night.users_stddev)
+        rows.append([night.date, job, users, f"{night.epsilon:g}", tiny(night.delta), night.release_id])
     heads = ["Date", "Job", "Users", "ε", "δ", "Release"]
     links = [f"{night.folder}/{MANIFEST_FILE if night.pruned else PAGE_FILE}" for night in reversed(nights)]
     numeric = [False, False, True, True, True, False]
@@ -219,13 +206,6 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
 
 def _job(night: DatedRelease) -> str:
     return f"{night.job} (damaged)" if night.damaged else night.job
-
-
-def _users(night: DatedRelease) -> str:
-    """The number of users with the digits that are known."""
-    if night.users is None:
-        return ""
-    return f"{night.users:,.0f}" if night.users_stddev is None else about(night.users, night.users_stddev)
 
 
 def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
@@ -308,12 +288,9 @@ def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]
 def night_map(date: str, release: Release) -> bytes:
     """One night's map as a script that hands it to the page; equal arguments give equal bytes.
 
-    Args:
-        date: YYYY-MM-DD.
-        release: of a heatmap.
+    date: YYYY-MM-DD. release: of a heatmap.
 
-    Raises:
-        RequestError: the release lacks the map's region or depth, or its cells make no sense.
+    Raises RequestError if the release lacks the map's region or depth, or its cells make no sense.
     """
     grid = release.grid
     if grid is None:
@@ -388,10 +365,7 @@ def _folded(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """At most MAX_CELLS nodes, ascending, and the place of each of `nodes` in them; the finest are added up first.
 
-    Args:
-        nodes: the tree's entries that own an area, ascending.
-        area: in finest cells.
-        depth: of the grid.
+    nodes: the tree's entries that own an area, ascending. area: in finest cells. depth: of the grid.
     """
     levels, kept, place = node_levels(nodes), nodes, np.arange(len(nodes))
     for finest in range(int(levels.max()) - 1, -1, -1):

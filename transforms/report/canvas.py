@@ -36,22 +36,17 @@ _CHANGES = "c4ecff7cc4fb3f8fe02a62b024406f1d263d1c1a2242261e7a3617bb5213ec7d25fb
 
 
 def palette(kind: str, *, on_ground: bool = False) -> NDArray[np.float64]:
-    """The 256 colours of a measure, float64[256, 3] in 0..1.
+    """The 256 colours of a measure, by its `kind` (`sfumato.schemas.views.Measure`): float64[256, 3] in 0..1.
 
-    Args:
-        kind: of the measure; see `sfumato.schemas.views.Measure`.
-        on_ground: whether cells lie on the bare ground, from which the lowest colour must stand out.
+    on_ground: whether cells lie on the bare ground, from which the lowest colour must stand out.
     """
     if kind != "count":
-        return _between(_CHANGES if kind == "change" else _RATES)
+        stops = [list(bytes.fromhex(one)) for one in re.findall("......", _CHANGES if kind == "change" else _RATES)]
+        channels = np.array(stops).T / 255
+        places = np.linspace(0, 1, len(stops))
+        return np.stack([np.interp(np.linspace(0, 1, 256), places, channel) for channel in channels], axis=1)
     shades = np.linspace(0.28 if on_ground else 0.0, 1.0, 256)
     return np.asarray(matplotlib.colormaps["inferno"](shades)[:, :3], dtype=np.float64)
-
-
-def _between(colours: str) -> NDArray[np.float64]:
-    stops = np.array([list(bytes.fromhex(colour)) for colour in re.findall("......", colours)]) / 255
-    places = np.linspace(0, 1, len(stops))
-    return np.stack([np.interp(np.linspace(0, 1, 256), places, channel) for channel in stops.T], axis=1)
 
 
 def on_pixels(inches: float) -> float:
@@ -62,11 +57,8 @@ def on_pixels(inches: float) -> float:
 class Canvas:
     """A dark figure with a title and headline above, captions below, and room for axes between.
 
-    Args:
-        view: whose title, headline and guarantee are written; a demonstration seed's alarm stands in its place.
-        width: inches.
-        height: inches, of the room between the texts above and below, margins of axes included.
-        notes: sentences under the figure, above the guarantee.
+    The view's title, headline and guarantee are written; a demonstration seed's alarm stands in place of the guarantee.
+    `height` is of the room, margins of axes included, in inches. `notes` are sentences under the figure.
     """
 
     def __init__(self, view: PageView, width: float, height: float, notes: list[str]):

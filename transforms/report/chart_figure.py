@@ -13,16 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from sfumato.schemas.views import (
-    BarsBody,
-    BitRow,
-    BitTexts,
-    CurveBody,
-    MomentsBody,
-    PageView,
-    QuantileRow,
-    RangeRow,
-)
+from sfumato.schemas.views import BarsBody, BitRow, BitTexts, CurveBody, MomentsBody, PageView, QuantileRow, RangeRow
 from sfumato.transforms.report.canvas import DPI, FAINT, GROUND, INK, SOFT, Canvas, drawable, label, on_pixels, palette
 
 SQUASHED = "#5b5566"
@@ -42,12 +33,7 @@ _DOTTED = (0, (2, 3))
 
 
 def chart_canvas(view: PageView, body: ChartBody) -> Canvas:
-    """Draws what is no map.
-
-    Args:
-        view: whose title, headline and guarantee stand around the charts.
-        body: the view's own body, or one within it.
-    """
+    """Draws what is no map: the view's own body, or one within it, between the view's title and its guarantee."""
     charts, notes = _charts(body)
     top = on_pixels(sum(height + _ABOVE + _BELOW for height, _, _ in charts))
     canvas = Canvas(view, _WIDE, top, notes)
@@ -242,15 +228,11 @@ def _draw_spread(axes: Axes, body: MomentsBody) -> None:
     _head(axes, "; ".join(f"{one.name.lower()} {one.text} ({one.range})" for one in body.statistics))
 
 
-def _is_known(bit: BitRow) -> bool:
-    """Whether enough is known of a share to draw it."""
-    return bit.share is not None and (bit.dropped or (bit.high or 0) - (bit.low or 0) < 1.75)
-
-
 def _draw_bits(axes: Axes, bits: list[BitRow], texts: BitTexts, is_first: bool) -> None:
     """Bars in the order of the rows, with a key over the first chart."""
     share, low, high = np.nan_to_num(_columns(bits, "share", "low", "high"))
-    known, place = np.array([_is_known(bit) for bit in bits]), np.arange(len(bits))
+    known, place = np.array([bit.share is not None for bit in bits]), np.arange(len(bits))
+    known &= np.array([bit.dropped for bit in bits]) | (high - low < 1.75)  # enough is known to draw it
     margins = np.where(known, np.maximum([share - low, high - share], 0), 0)
     bottom = max(float(low.min(where=known, initial=0)), REACH[0])
     top = min(float(high.max(where=known, initial=1)), REACH[1])

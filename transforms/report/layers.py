@@ -21,13 +21,9 @@ _RESOLUTION = 2048  # of the region's longer side: finer parts of a border are l
 def cell_layer(
     title: str, note: str, nodes: NDArray[np.uint64], measures: list[Measure], area: list[float] | None = None
 ) -> Layer:
-    """Returns a layer of cells.
+    """Returns a layer of cells, uint64[n], levels ascending.
 
-    Args:
-        title, note: see Layer.
-        nodes: uint64[n], levels ascending.
-        measures: of the cells.
-        area: the share of each cell that it owns; None for whole cells.
+    area: the share of each cell that it owns; None for whole cells.
     """
     level, x, y = (position.tolist() for position in node_positions(nodes))
     area = [1.0] * len(nodes) if area is None else area
@@ -43,15 +39,9 @@ def zone_layer(
     region: Region,
     measures: list[Measure],
 ) -> Layer:
-    """Returns a layer of polygons.
+    """Returns a layer of the polygons of zones, object[n], by their names in the release.
 
-    Args:
-        title, note: see Layer.
-        names: of the zones, as the release has them.
-        shapes: their polygons, object[n].
-        areas: square kilometres.
-        region: that holds them.
-        measures: of the zones.
+    areas: square kilometres. region: that holds them.
     """
     whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
     return Layer(
@@ -73,22 +63,17 @@ def simple_paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]
     Borders that two zones share stay shared where the file draws them with the same points.
     """
     longer = max(region.east - region.west, region.north - region.south)
-    is_coverage, step = bool(shapely.coverage_is_valid(shapes)), longer / _RESOLUTION
-    while True:
-        simple = (
-            shapely.coverage_simplify(shapes, step / 2)
-            if is_coverage
-            else shapely.simplify(shapes, step / 2, preserve_topology=True)
-        )
-        if shapely.get_num_coordinates(simple).sum() <= _MOST_POINTS or step > longer / 16:
-            break
+    simplify = shapely.coverage_simplify if shapely.coverage_is_valid(shapes) else shapely.simplify
+    step = longer / _RESOLUTION
+    simple = simplify(shapes, step / 2)
+    while shapely.get_num_coordinates(simple).sum() > _MOST_POINTS and step <= longer / 16:
         step *= 2
+        simple = simplify(shapes, step / 2)
     digits = max(math.ceil(1 - math.log10(longer / _RESOLUTION)), 0)
     found = []
     for shape in simple:
-        points = [
-            np.round(shapely.get_coordinates(ring), digits) for ring in shapely.get_rings(shapely.get_parts(shape))
-        ]
+        rings = shapely.get_rings(shapely.get_parts(shape))
+        points = [np.round(shapely.get_coordinates(ring), digits) for ring in rings]
         found.append([[(x, y) for x, y in ring.tolist()] for ring in points])
     return found
 
@@ -96,9 +81,7 @@ def simple_paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]
 def finest_metres(areas: NDArray[np.float64], region: Region) -> tuple[float, float]:
     """How exactly places are written and how far a reader can zoom in: a tenth of the side of the smallest zone.
 
-    Args:
-        areas: of the zones, square kilometres.
-        region: that holds them.
+    areas: of the zones, square kilometres. region: that holds them.
     """
     wide, tall = ground_metres(region)
     side = 100 * math.sqrt(max(float(areas.min(initial=np.inf)), 1e-6))

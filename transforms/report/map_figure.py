@@ -18,17 +18,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import EARTH_RADIUS_KM, area_km2
 from sfumato.schemas.views import Basemap, Bounds, FlowTable, Layer, MapBody, Measure, PageView, Scale
-from sfumato.transforms.report.canvas import (
-    DPI,
-    FAINT,
-    INK,
-    SOFT,
-    VOID,
-    Canvas,
-    label,
-    on_pixels,
-    palette,
-)  # fmt: skip
+from sfumato.transforms.report.canvas import DPI, FAINT, INK, SOFT, VOID, Canvas, label, on_pixels, palette
 from sfumato.transforms.report.scales import nice, position
 
 MAX_LATITUDE = 85.0511287798066  # of a square world map
@@ -40,14 +30,13 @@ def mercator(latitude: NDArray[np.float64] | float) -> NDArray[np.float64]:
     return np.asarray(np.arcsinh(np.tan(np.radians(np.clip(latitude, -_POLE, _POLE)))))
 
 
+def _latitude(northing: float) -> float:
+    return math.atan(math.sinh(northing))
+
+
 @dataclass(frozen=True)
 class Frame:
-    """A rectangle of a Web Mercator map as `width` x `height` pixels.
-
-    Attributes:
-        bounds: in degrees.
-        width, height: pixels.
-    """
+    """A rectangle of a Web Mercator map, in degrees, as `width` x `height` pixels."""
 
     bounds: Bounds
     width: int
@@ -57,10 +46,8 @@ class Frame:
     def around(cls, region: Bounds, longer: int, margin: float = 0.0) -> Frame:
         """The frame of a region. Its longer side, margins included, has `longer` pixels.
 
-        Args:
-            region: parts of it beyond 85 degrees north or south are left out, unless nothing else is in it.
-            longer: pixels.
-            margin: how much wider the frame is on each side, as a share of the region's longer side.
+        Parts of the region beyond 85 degrees north or south are left out, unless nothing else is in it. margin: how
+        much wider the frame is on each side, as a share of the region's longer side.
         """
         rim = MAX_LATITUDE if region.south < MAX_LATITUDE and region.north > -MAX_LATITUDE else _POLE
         west, east = math.radians(region.west), math.radians(region.east)
@@ -71,15 +58,14 @@ class Frame:
         south, north = max(south - spare, -edge), min(north + spare, edge)
         scale = longer / max(east - west, north - south)
         width, height = (max(round(side * scale), 1) for side in (east - west, north - south))
-        degrees = [math.degrees(one) for one in (west, math.atan(math.sinh(south)), east, math.atan(math.sinh(north)))]
-        bounds = Bounds(west=degrees[0], south=degrees[1], east=degrees[2], north=degrees[3])
-        return cls(bounds, width, height)
+        west, south, east, north = map(math.degrees, (west, _latitude(south), east, _latitude(north)))
+        return cls(Bounds(west=west, south=south, east=east, north=north), width, height)
 
     @property
     def middle_latitude(self) -> float:
         """Latitude half way up the frame, for which its scale bar holds."""
         low, high = mercator(self.bounds.south), mercator(self.bounds.north)
-        return math.degrees(math.atan(math.sinh((float(low) + float(high)) / 2)))
+        return math.degrees(_latitude((float(low) + float(high)) / 2))
 
     def columns(self, longitude: NDArray[np.float64]) -> NDArray[np.float64]:
         """Pixels from the left edge, float64 of the input's shape."""
@@ -112,13 +98,9 @@ _FAINT_CELLS = 0.45  # opacity of the cells under arcs
 
 
 def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable | None = None) -> Canvas:
-    """Draws one measure of the layer that the page shows first.
+    """Draws one measure of the layer that the page shows first, with the view's texts and basemap.
 
-    Args:
-        view: whose title, headline and guarantee stand around the map, with its basemap.
-        body: the view's own body, or a map within it.
-        measure: which of the layer's measures.
-        flows: of which the largest are drawn as arcs over the cells; None without any.
+    body: the view's own, or a map within it. flows: of which the largest are drawn as arcs over the cells.
     """
     values, basemap = body.layers[-1].measures[measure], view.basemap
     frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if basemap or body.start else 0.0)
@@ -159,21 +141,21 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
     hatched = np.asarray(measure.uncertain, dtype=bool) & known
     shades = position(measure.scale, np.where(known, values, measure.scale.low))
     colours = palette(measure.kind, on_ground=body.missing is not None)[np.rint(255 * shades).astype(np.int64)]
-    colours[~known] = _rgb(UNKNOWN)
+    colours[~known] = np.array(list(bytes.fromhex(UNKNOWN[1:]))) / 255
     colours[hatched] = 0.5 * colours[hatched] + 0.25 * (colours[hatched] @ (0.3, 0.55, 0.15))[:, None] + 9 / 255
     if layer.shapes is None:
         level, colours, hatched, paths = _cells(layer, colours, hatched, body, frame)
     else:
         paths = [_area([_pixels(frame, ring) for ring in rings]) for rings in layer.shapes]
-        paths = [_pixel(path) if max(path.get_extents().size) < 1 else path for path in paths]
+        for place, path in enumerate(paths):
+            if max(path.get_extents().size) < 1:  # the pixel in which it begins
+                paths[place] = Path.unit_rectangle().transformed(
+                    Affine2D().translate(*np.floor(path.get_extents().min))
+                )
     for depth in np.unique(level).tolist():
         rows = np.flatnonzero(level == depth).tolist()
-        axes.add_collection(
-            PathCollection(
-                [paths[row] for row in rows], facecolors=colours[rows], alpha=opacity, linewidths=0,
-                antialiaseds=False, zorder=2,
-            )
-        )  # fmt: skip
+        style = {"alpha": opacity, "linewidths": 0, "antialiaseds": False, "zorder": 2}
+        axes.add_collection(PathCollection([paths[row] for row in rows], facecolors=colours[rows], **style))
         if hatched[rows].any():
             lined = Path.make_compound_path(*(paths[row] for row in rows if hatched[row]))
             axes.add_patch(PathPatch(lined, facecolor="none", edgecolor=_HATCH, hatch="/////", lw=0, zorder=2))
@@ -206,11 +188,6 @@ def _cells(
     return level, colours, hatched, [Path(one) for one in corners.transpose(2, 0, 1)]
 
 
-def _pixel(path: Path) -> Path:
-    """The pixel in which a path begins."""
-    return Path.unit_rectangle().transformed(Affine2D().translate(*np.floor(path.get_extents().min)))
-
-
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
     """What the colours show, float64[n]: a count by area of what its cell owns, others as they are; NaN if unknown."""
     values = np.array([math.nan if one is None else one for one in measure.value], dtype=np.float64)
@@ -236,10 +213,6 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None) -> list[str
         f"No colour: {missing[:1].lower()}{missing[1:]}." if missing and is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
     ]
-
-
-def _rgb(colour: str) -> NDArray[np.float64]:
-    return np.array(list(bytes.fromhex(colour[1:]))) / 255
 
 
 def _pixels(frame: Frame, points: list[tuple[float, float]]) -> NDArray[np.float64]:

@@ -44,16 +44,10 @@ def length(metres: float) -> str:
 
 
 def coordinates(latitude: float, longitude: float, size: float) -> str:
-    """Returns a place in degrees, with the digits that tell cells of a size apart.
+    """Returns a place in degrees, with the digits that tell cells of a size apart: of the shorter side, in degrees.
 
-    Args:
-        latitude: in degrees.
-        longitude: in degrees.
-        size: of the cell's shorter side, in degrees.
-
-    Example:
-        >>> coordinates(37.78395, -122.45979, 0.0002)
-        '37.7840, -122.4598'
+    >>> coordinates(37.78395, -122.45979, 0.0002)
+    '37.7840, -122.4598'
     """
     digits = max(math.ceil(-math.log10(size)), 0)
     return f"{latitude:.{digits}f}, {longitude:.{digits}f}"
@@ -65,7 +59,6 @@ def plural(number: int, one: str, many: str | None = None) -> str:
 
 
 _MOST_GAPS = 4  # of missing nights that a sentence names one by one
-_TIMES = ("never", "once", "twice")
 CHANGES = (
     "Each place is compared with what the nights before lead to expect of it. The intervals hold for all places at "
     "once: with 95% probability every one of them contains the users of its place."
@@ -80,7 +73,7 @@ def spoken(text: str) -> str:
 
 def times(number: int) -> str:
     """How often, as in `once` or `3 times`."""
-    return _TIMES[number] if number < len(_TIMES) else f"{number:,} times"
+    return ("never", "once", "twice")[number] if number < 3 else f"{number:,} times"
 
 
 def night_sentences(
@@ -107,11 +100,7 @@ def night_sentences(
 
 
 def rests_sentence(rests_on: Sequence[str]) -> str:
-    """On which nights an estimate rests, with those that are missing between the first and the last.
-
-    Args:
-        rests_on: periods as text, apart and in order; at least one.
-    """
+    """On which nights an estimate rests, at least one, with those that are missing between the first and the last."""
     periods = [Period.parse(text) for text in rests_on]
     first, last = periods[0].first, periods[-1].last
     nights = sum(period.length for period in periods)

@@ -19,14 +19,9 @@ Files = Mapping[str, bytes]
 
 
 class Released:
-    """A release's published files, opened for its page.
+    """A release's published files, by name, opened for its page. Those that the page is not made of may be missing.
 
-    Args:
-        files: the release's files by name. Those that the page is not made of may be missing.
-
-    Attributes:
-        files: the same.
-        manifest: the content of manifest.json, without the list of files.
+    `manifest` is the content of manifest.json, without the list of files.
     """
 
     def __init__(self, files: Files):
@@ -72,9 +67,7 @@ class Released:
         manifest, geography = self.manifest, Geography.of(self.files)
         present = {*self.files, *pictures}
         fields = {
-            "job": str(manifest.get("job", "")),
-            "release_id": str(manifest.get("release_id", "")),
-            "created": str(manifest.get("created", "")),
+            **{name: str(manifest.get(name, "")) for name in ("job", "release_id", "created")},
             "chips": chips(manifest, *own_chips),
             "guarantee": guarantee(manifest),
             "alarm": alarm(manifest, noise),

@@ -26,12 +26,14 @@ def density_scale(density: NDArray[np.float64], users: NDArray[np.float64], unit
     Cells count by the users they surely hold, so neither a few tiny cells nor noise darken all others. The scale ends
     at 30 times the density where the median user lives, at most.
 
-    Args:
-        density: float64[n].
-        users: float64[n], >= 0, who surely live there, in any unit; cells without any do not count.
-        unit: of the density.
+    density: float64[n]. users: float64[n], >= 0, who surely live there, in any unit; cells without any do not count.
     """
-    top = _density_top(density, users)
+    seen, top = (users > 0) & (density > 0), 1.0
+    if seen.any():
+        order = np.argsort(density[seen], kind="stable")
+        below, ordered = np.cumsum(users[seen][order]), density[seen][order]
+        middle, top = (float(ordered[np.searchsorted(below, share * below[-1])]) for share in (0.5, 1 - _CLIPPED))
+        top = max(min(top, _REACH * middle), 1e-300)
     digit = 10.0 ** (math.floor(math.log10(top)) - 1)
     top = min(float(f"{math.ceil(top / digit - 1e-9) * digit:.2g}"), max(float(density.max(initial=0.0)), top))
     top = float(f"{top:.6g}")
@@ -49,46 +51,33 @@ def density_scale(density: NDArray[np.float64], users: NDArray[np.float64], unit
     return Scale(kind="log", low=0.0, high=top, knee=knee, unit=unit, ticks=ticks)
 
 
-def _density_top(density: NDArray[np.float64], users: NDArray[np.float64]) -> float:
-    seen = (users > 0) & (density > 0)
-    if not seen.any():
-        return 1.0
-    density, users = density[seen], users[seen]
-    order = np.argsort(density, kind="stable")
-    below = np.cumsum(users[order])
-    middle, top = (float(density[order[np.searchsorted(below, share * below[-1])]]) for share in (0.5, 1 - _CLIPPED))
-    return max(min(top, _REACH * middle), 1e-300)
-
-
 def rate_scale(rate: NDArray[np.float64], width: NDArray[np.float64]) -> Scale:
     """A linear scale of rates that were shrunk towards their average, between round numbers in 0..1.
 
     Its ends are the quantiles at 2% and 98%, so that few cells, however extreme, do not set the scale. It begins at 0
     unless the rates differ by less than they are far from 0. Where they hardly differ it goes to twice their middle.
 
-    Args:
-        rate: float64 of any shape, NaN where unknown.
-        width: the widths of the rates' intervals, of the same shape.
+    rate: float64 of any shape, NaN where unknown. width: the widths of the rates' intervals, of the same shape.
     """
     known = np.isfinite(rate) & np.isfinite(width)
     low, high = 0.0, 1.0
     if known.any():
         rate, width = rate[known], width[known]
-        narrowest, (low, high) = float(width.min()), _middle_part(rate)
+        narrowest, order = float(width.min()), np.sort(rate, axis=None)
+        last = rate.size - 1
+        low, high = float(order[math.floor(_OUTSIDE * last)]), float(order[math.ceil((1 - _OUTSIDE) * last)])
         if high - low < max(narrowest, _FINEST):
             middle = min(max((low + high) / 2, 0.0), 1.0)
             low, high = 0.0, max(2 * middle, narrowest, 0.01)
         elif low < high - low:
             low = 0.0
-        step = nice((high - low) / 5)
-        low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+        low, high, _ = _rounded(low, high)
         low, high = max(round(low, 9), 0.0), min(round(high, 9), 1.0)
     scale = linear_scale(low, high, "")
-    below, above = bool(known.any() and rate.min() < low), bool(known.any() and rate.max() > high)
     texts = [(value, f"{100 * value:.3g}%") for value, _ in scale.ticks]
-    if below:
+    if known.any() and rate.min() < low:
         texts[0] = (texts[0][0], f"≤ {texts[0][1]}")
-    if above:
+    if known.any() and rate.max() > high:
         texts[-1] = (texts[-1][0], f"≥ {texts[-1][1]}")
     return scale.model_copy(update={"ticks": texts})
 
@@ -103,10 +92,10 @@ def linear_scale(low: float, high: float, unit: str) -> Scale:
     return Scale(kind="linear", low=low, high=high, unit=unit, ticks=[(one, number(one)) for one in ticks])
 
 
-def _middle_part(values: NDArray[np.float64]) -> tuple[float, float]:
-    """The quantiles at 2% and 98%, each a value that occurs."""
-    last, order = values.size - 1, np.sort(values, axis=None)
-    return float(order[math.floor(_OUTSIDE * last)]), float(order[math.ceil((1 - _OUTSIDE) * last)])
+def _rounded(low: float, high: float) -> tuple[float, float, float]:
+    """The ends moved outwards to multiples of a round step, and the step, about a fifth of the scale."""
+    step = nice((high - low) / 5)
+    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
 
 
 def number(value: float) -> str:
@@ -148,8 +137,7 @@ def value_scale(values: NDArray[np.float64], unit: str) -> Scale:
     if not high > low:
         room = abs(low) * 0.05 or 1.0
         low, high = low - room, high + room
-    step = nice((high - low) / 5)
-    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    low, high, step = _rounded(low, high)
     scale = Scale(kind="linear", low=low, high=high, unit=unit, ticks=[])
     number = round((high - low) / step)
     ticks = [(low + place * step, figures(low + place * step, 10 * step)) for place in range(number + 1)]

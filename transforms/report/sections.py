@@ -17,14 +17,7 @@ from sfumato.schemas.views import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 
 _VAGUE = 10  # an epsilon above this one promises next to nothing
-_NOUNS = {
-    "heatmap": "map",
-    "hotspots": "map",
-    "ranges": "map",
-    "histogram": "list",
-    "quantiles": "curve",
-    "flows": "map",
-}
+_NOUNS = dict.fromkeys(("heatmap", "hotspots", "ranges", "flows"), "map") | {"histogram": "list", "quantiles": "curve"}
 _SOURCES = {
     "operating system": "a secret key from the operating system",
     "key file": "a secret key from a file: private as long as it stays secret",
@@ -151,10 +144,19 @@ def common_sections(manifest: Manifest) -> list[Section]:
         "Ledger": get(manifest, "ledger", {}),
         "This release": identity if region is None else {**identity, "region": region},
     }
-    folded = [Section(title=title, facts=_written(values), folded=True) for title, values in parts.items() if values]
+    folded = []
+    for title, values in parts.items():
+        if values:
+            texts = {str(name): one if isinstance(one, str) else json.dumps(one) for name, one in values.items()}
+            folded.append(Section(title=title, facts=facts(*texts.items()), folded=True))
     # Changes are post-processing: the promises are those of the two releases, and a section of their own says so.
     promises = get(manifest, "privacy") and get(manifest, "job") != "changes"
-    return [*([_promise(manifest), _trust(manifest)] if promises else []), *folded]
+    if not promises:
+        return folded
+    assumed = get(manifest, "privacy.assumptions") or get(manifest, "assumptions")
+    assumed = assumed or ["The manifest names no assumptions. Ask whoever made this release."]
+    trust = Section(title="What must be trusted", paragraphs=[str(one) for one in assumed])
+    return [_promise(manifest), trust, *folded]
 
 
 def _promise(manifest: Manifest) -> Section:
@@ -186,17 +188,6 @@ def _promise(manifest: Manifest) -> Section:
         ("Randomness", _SOURCES.get(source, source) if is_safe(manifest) else "a seed that anybody can guess"),
     )
     return Section(title=f"What this {this} promises", lead=guarantee(manifest), paragraphs=paragraphs, facts=rows)
-
-
-def _trust(manifest: Manifest) -> Section:
-    assumed = get(manifest, "privacy.assumptions") or get(manifest, "assumptions")
-    missing = ["The manifest names no assumptions. Ask whoever made this release."]
-    return Section(title="What must be trusted", paragraphs=[str(one) for one in assumed or missing])
-
-
-def _written(values: Manifest) -> list[Fact]:
-    pairs = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in values.items())
-    return [Fact(term=str(name), text=text) for name, text in pairs]
 
 
 def _odds_factor(epsilon: float) -> str:

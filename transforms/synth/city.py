@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.synth.landscape import (
     AVENUE,
+    BRIDGES,
+    ROADS,
     Field,
     SmoothNoise,
-    bridge_distance,
     bump,
     depth_inland,
-    freeway_distance,
     hill,
     lay_streets,
     line_distance,
+    nearest_line,
     parks,
     ramp,
     venues,
@@ -125,7 +126,7 @@ def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Fie
     park, paths = parks(x, y, coast, patches)
     fabric = lay_streets(x, y, coast)
     avenue = line_distance(x, y, AVENUE)
-    freeway = freeway_distance(x, y)
+    freeway = nearest_line(x, y, ROADS)
     promenade = bump(land_km - np.float32(0.06), 0.018)
     # No houses on large roads, at the shore and in parks.
     built = fabric.built * ramp(avenue - 0.018, 0.01) * ramp(freeway - 0.03, 0.015)
@@ -146,7 +147,7 @@ def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Fie
     roads += promenade * (0.8 * dense + 0.4 * centres)
     elsewhere = streets + roads * (1 - 0.9 * park) + 0.10 * (0.2 + centres + corridor) * built
     elsewhere += paths + venues(x, y) + 0.8 * ramp(piers_km, 0.01)
-    crossing = 6.0 * bump(bridge_distance(x, y), 0.011)
+    crossing = 6.0 * bump(nearest_line(x, y, BRIDGES), 0.011)
     over_water = np.maximum(elsewhere * land, crossing * (crossing > 0.5) * (1 - land))
     home += np.float32(0.05) * fabric.home * fabric.street * (1 - park)  # positions have errors: homes leak to streets
     return home * land, work * land, over_water

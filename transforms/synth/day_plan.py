@@ -47,12 +47,9 @@ def rhythm_table() -> NDArray[np.uint16]:
 def day_rhythm(first_hour: int, outdoors: float = 1.0) -> tuple[NDArray[np.uint16], float]:
     """The rhythm of a day, which may have hours of a working day and of a weekend.
 
-    Args:
-        first_hour: of the day, as an hour of the week, 0..167.
-        outdoors: factor of the number of records ELSEWHERE.
+    first_hour: of the day, as an hour of the week, 0..167. outdoors: factor of the number of records ELSEWHERE.
 
-    Returns:
-        As `rhythm_table`, with the hour of the day; and the share of the people who have records.
+    Returns as `rhythm_table`, with the hour of the day; and the share of the people who have records.
     """
     hours = (first_hour + np.arange(24)) % HOURS
     weights = _hour_weights()[hours]
@@ -174,13 +171,9 @@ def _build_city_with(event: Point | None, side: int) -> City:
 
 
 def _table_near(city: City, kind: int, centre: Point, radius_km: float, power: float = 1.0) -> Words:
-    """The alias table, uint64[side^2], of one of the city's densities near a point.
+    """The alias table, uint64[side^2], of the density of one kind of location, times a hill around a point, in km.
 
-    Args:
-        city: with a table of the density.
-        kind: of location.
-        centre, radius_km: of the hill by which the density is multiplied, in km.
-        power: of the density. Below 1 it evens the density out, as a crowd does that spreads into side streets.
+    power: of the density. Below 1 it evens the density out, as a crowd does that spreads into side streets.
     """
     density = alias_probabilities(city.tables.reshape(-1, city.side**2)[kind]).reshape(city.side, city.side)
     km = cell_centres(city.side)

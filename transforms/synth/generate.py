@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,12 +26,9 @@ _CITY_LOCK = threading.Lock()
 
 def make_file_tables(spec: SynthSpec, index: int, city: City) -> Iterator[pa.Table]:
     """Yields the records of one file, as tables of at most a row group."""
-    seed, region, user_id, day = spec.seed, spec.region, spec.user_id, spec.day
+    make = make_trips if spec.trips else functools.partial(make_records, day=spec.day)
     for first, last, record in spec.pieces(index):
-        if spec.trips:
-            yield make_trips(first, last, record, city=city, seed=seed, region=region, user_id=user_id)
-            continue
-        yield make_records(first, last, record, city=city, seed=seed, region=region, user_id=user_id, day=day)
+        yield make(first, last, record, city=city, seed=spec.seed, region=spec.region, user_id=spec.user_id)
 
 
 def count_codes(table: pa.Table, grid: Grid) -> NDArray[np.int64]:
@@ -53,9 +51,7 @@ class WriteFile(beam.DoFn):
     """
 
     def __init__(self, spec: SynthSpec, folder: str, with_density: bool) -> None:
-        self._spec = spec
-        self._folder = folder
-        self._with_density = with_density
+        self._spec, self._folder, self._with_density = spec, folder, with_density
 
     def setup(self) -> None:
         """Builds the city, once a process."""
@@ -93,10 +89,7 @@ class SumCounts(beam.CombineFn):
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterator[NDArray[np.int64]]) -> NDArray[np.int64]:
-        total = self.create_accumulator()
-        for accumulator in accumulators:
-            total = self.add_input(total, accumulator)
-        return total
+        return functools.reduce(self.add_input, accumulators, self.create_accumulator())
 
     def extract_output(self, accumulator: NDArray[np.int64]) -> NDArray[np.int64]:
         return accumulator

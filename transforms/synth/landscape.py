@@ -146,7 +146,8 @@ RIVER_BRIDGES = [
     [(9.6, 7.35), (12.2, 7.2)],
     [(9.6, 9.45), (12.2, 9.2)],
     [(9.6, 11.65), (11.6, 12.0), (12.6, 11.9)],
-]
+]  # with the bay's the only lines that cross water
+ROADS, BRIDGES = [*FREEWAYS, BAY_BRIDGE], [*RIVER_BRIDGES, BAY_BRIDGE]
 BAY_CENTRE = (14.6, 0.2)
 BAY_RADIUS = 5.9
 
@@ -202,17 +203,8 @@ def venues(x: Field, y: Field) -> Field:
     return weight + 12 * hill(x, y, (6.5, 5.9), 0.05) + 0.8 * hill(x, y, (4.9, 3.0), 0.3)
 
 
-def freeway_distance(x: Field, y: Field) -> Field:
-    """Distance to the nearest freeway."""
-    return _nearest(x, y, [*FREEWAYS, BAY_BRIDGE])
-
-
-def bridge_distance(x: Field, y: Field) -> Field:
-    """Distance to the nearest bridge. Only bridges cross water."""
-    return _nearest(x, y, [*RIVER_BRIDGES, BAY_BRIDGE])
-
-
-def _nearest(x: Field, y: Field, lines: list[list[Point]]) -> Field:
+def nearest_line(x: Field, y: Field, lines: list[list[Point]]) -> Field:
+    """Distance to the nearest of some polylines."""
     distance: Field = np.minimum.reduce([line_distance(x, y, points) for points in lines])
     return distance
 
@@ -312,14 +304,10 @@ def _nearest_district(x: Field, y: Field) -> tuple[CellIndex, Field]:
 
 
 def _street(number: CellIndex, along: CellIndex, off: Field, label: CellIndex, way: int) -> tuple[Field, Field]:
-    """Weights of the street and of its shops.
+    """Weights of the street that is nearest on one axis (`way`, 0 or 1) and of its shops.
 
-    Args:
-        number: of the nearest street.
-        along: number of the block along that street.
-        off: distance to it, in km.
-        label: index of the district.
-        way: axis of the street, 0 or 1.
+    number: of the street. along: number of the block along it. off: distance to it, in km. label: index of the
+    district.
     """
     traffic = lattice_hash(number, number, label * 2 + way)
     main = (number % 5) == 0

@@ -105,11 +105,8 @@ def alias_table(weights: NDArray[np.floating]) -> Words:
 def draw(tables: Words, which: NDArray[np.integer] | int, words: Words, bits: int) -> NDArray[np.int64]:
     """Draws cells from alias tables: int64[n] in 0 .. 2^bits - 1.
 
-    Args:
-        tables: uint64[t * 2^bits], t tables one after the other.
-        which: int[n], the table of each draw, or one table.
-        words: uint64[n], random bits.
-        bits: of a cell.
+    tables: uint64[t * 2^bits], t tables one after the other. which: int[n], the table of each draw, or one table.
+    words: uint64[n], random bits. bits: of a cell.
     """
     shift = np.uint64(64 - bits)
     slot = words >> shift

@@ -27,7 +27,7 @@ FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
 
 @dataclass(frozen=True)
 class SynthSpec:
-    """The logs to generate.
+    """The logs to generate. Raises RequestError if a value is out of range.
 
     There are as many blocks of `users_per_file` users as files. File f of F holds record j of the users of block
     (f - j) mod F, for every j. So a user's records are in different files, as in real logs.
@@ -35,9 +35,6 @@ class SynthSpec:
     Attributes:
         day: UTC date. Only the users who are active on it have records. None: every user, in one week.
         trips: whether a record is a trip between two places.
-
-    Raises:
-        RequestError: a value is out of range.
     """
 
     users: Annotated[int, Interval(ge=1, le=1 << 40)]
@@ -84,13 +81,10 @@ class SynthSpec:
 
 def parse_days(value: Any) -> Period:
     """Reads `FROM:TO` or one date. Raises RequestError."""
-    if isinstance(value, Period):
-        days = value
-    else:
-        try:
-            days = Period.parse(str(value), "days")
-        except RequestError as error:
-            raise RequestError(re.sub("^period", "days", str(error))) from None
+    try:
+        days = value if isinstance(value, Period) else Period.parse(str(value), "days")
+    except RequestError as error:
+        raise RequestError(re.sub("^period", "days", str(error))) from None
     if days.length > MAX_DAYS or not FIRST_DAY <= days.first <= days.last <= LAST_DAY:
         raise RequestError(f"days: must be {MAX_DAYS} or fewer, from {FIRST_DAY} to {LAST_DAY}, got {days}")
     return days

@@ -28,7 +28,6 @@ from sfumato.transforms.zones.zone_file import Zones, check_zones, read_zones
 if TYPE_CHECKING:
     from sfumato.transforms.release.published_release import Release
 
-_INDEPENDENT = "independent"  # the manifest's word for errors of cells that add up by their variances
 SUFFIXES = (".parquet", ".geojson", ".csv")
 
 
@@ -36,11 +35,8 @@ def zones_of_release(release: Release, zones: Zones) -> pa.Table:
     """The users of zones by a published heatmap, by RELEASE_ZONES_SCHEMA.
 
     What is estimated is the number of users of the cohort whose counted location is in the zone. A user's other
-    locations are not in it.
-
-    Args:
-        release: of `sfumato heatmap`.
-        zones: they may leave the map, where nobody is counted; `share_in_map` says how much of a zone is on it.
+    locations are not in it. Zones may leave the map, where nobody is counted; `share_in_map` says how much of a zone is
+    on it.
 
     Raises:
         RequestError: the release is no heatmap, does not state the errors of its cells, or no zone meets its map.
@@ -58,19 +54,11 @@ def zones_of_release(release: Release, zones: Zones) -> pa.Table:
         )
     found = estimate_areas(grid, unbiased, within, zones.geometries)
     low, high = found.intervals()
-    outside = share <= 0
+    users = {"users": found.users, "stddev": found.stddev, "low": low, "high": high}
+    users["noise_stddev"] = np.sqrt(found.noise_variance)
     columns = {
         "zone": list(zones.ids),
-        **{
-            name: pa.array(values, mask=outside)
-            for name, values in (
-                ("users", found.users),
-                ("stddev", found.stddev),
-                ("low", low),
-                ("high", high),
-                ("noise_stddev", np.sqrt(found.noise_variance)),
-            )
-        },
+        **{name: pa.array(values, mask=share <= 0) for name, values in users.items()},
         "share_in_map": np.clip(share, 0.0, 1.0),
         "geometry": shapely.to_wkb(zones.geometries),
     }
@@ -122,9 +110,8 @@ def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
     if bad or not shapes:
         what = f"number {bad[0]} is {type(shapes[bad[0]]).__name__}" if bad else "there are none"
         raise RequestError(f"zones: give polygons; {what}")
-    geometries = np.empty(len(shapes), dtype=object)
-    geometries[:] = shapes
-    zones = Zones(tuple(map(str, ids)), shapely.force_2d(geometries), id_column or "zone")
+    geometries = shapely.force_2d(np.array(shapes, dtype=object))
+    zones = Zones(tuple(map(str, ids)), geometries, id_column or "zone")
     check_zones(zones, "the polygons")
     return zones
 
@@ -164,7 +151,11 @@ def _cells_of(release: Release, grid: Grid) -> tuple[UnbiasedCounts, WithinCells
     """The users of a heatmap's cells, their errors, and the spread inside them. Raises RequestError."""
     errors = release.manifest.get("errors", {})
     sums = str(errors.get("sums", ""))
-    if TOTALS_FILE not in sums and not (_INDEPENDENT in sums and _all_counted(release)):
+    privacy = release.manifest.get("privacy", {})
+    last = (privacy.get("sub_queries") or [{}])[-1]
+    # Then every user was counted in the last sub-query, so that noise is all of a cell's error.
+    all_counted = privacy.get("composition") != "parallel" and not last.get("shards_lost")
+    if TOTALS_FILE not in sums and not ("independent" in sums and all_counted):
         raise RequestError(
             f"release: {release.path} does not state errors of sums of cells, only a lower bound, so zones would have "
             "none; publish the heatmap with the method adaptive or flat"
@@ -204,10 +195,3 @@ def _area_shares(full: FullTree, cell: NDArray[np.int64], cells: int) -> NDArray
     """The share of each leaf's area in its cell: float64[leaves]."""
     area = np.concatenate([np.full(int(leaf.sum()), 0.25**level) for level, leaf in enumerate(full.leaves)])
     return np.asarray(area / np.bincount(cell, area, cells)[cell])
-
-
-def _all_counted(release: Release) -> bool:
-    """Whether every user was counted in the last sub-query, so that noise is all of a cell's error."""
-    privacy = release.manifest.get("privacy", {})
-    queries = privacy.get("sub_queries") or [{}]
-    return privacy.get("composition") != "parallel" and not queries[-1].get("shards_lost")

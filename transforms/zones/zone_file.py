@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,10 +29,9 @@ _SHOWN = 3  # zones that a message names
 
 @dataclass(frozen=True)
 class ZoneLevel:
-    """A coarser level. Each of its zones is the union of zones of the next finer level.
+    """A coarser level, such as `county`. Each of its zones is the union of zones of the next finer level.
 
     Attributes:
-        name: of the level, such as `county`.
         ids: of its zones, in order of their first zone in the file.
         parents: int64[zones of the next finer level], the index in `ids` of the zone that holds each.
     """
@@ -83,10 +83,8 @@ class Zones:
     @cached_property
     def ancestors(self) -> tuple[NDArray[np.int64], ...]:
         """For each level, from the finest, the index of the zone that holds each finest zone: int64[n] each."""
-        found = [np.arange(len(self.ids))]
-        for level in self.levels:
-            found.append(level.parents[found[-1]])
-        return tuple(found)
+        above = (level.parents for level in self.levels)
+        return tuple(itertools.accumulate(above, lambda held, parents: parents[held], initial=np.arange(len(self.ids))))
 
     @cached_property
     def areas_km2(self) -> NDArray[np.float64]:
@@ -143,10 +141,10 @@ def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
             raise RequestError(f"zones: {path} has more than {MAX_ZONES:,} zones; use a coarser level")
     if not ids:
         raise RequestError(f"zones: {path} has no polygons")
-    geometries = np.empty(len(shapes), dtype=object)
-    geometries[:] = shapes
     columns = list(zip(*ids, strict=True))
-    zones = Zones(columns[0], shapely.force_2d(geometries), names[0], _nested(path, names, columns), source)
+    zones = Zones(
+        columns[0], shapely.force_2d(np.array(shapes, dtype=object)), names[0], _nested(path, names, columns), source
+    )
     check_zones(zones, path)
     return zones
 
@@ -164,10 +162,7 @@ def areas_km2(shapes: NDArray[np.object_]) -> NDArray[np.float64]:
 def index_zones(kind: str, resolution: int, region: Region) -> Zones:
     """The cells of an index that meet a region, as zones. Cells at the region's edge reach beyond it.
 
-    Args:
-        kind: of INDEXES: h3 or quadkey.
-        resolution: or level, of the index.
-        region: in degrees.
+    kind: of INDEXES: h3 or quadkey. resolution: or level, of the index.
 
     Raises:
         RequestError: the index lacks the resolution, or the region has too many cells.

@@ -138,8 +138,7 @@ def level_shares(
     Returns:
         Multiples of 1 / 200 that add up to 1; 0 for a level that is not asked.
 
-    Raises:
-        RequestError: there are too many levels.
+    Raises RequestError if there are too many levels.
     """
     if len(sizes) > MAX_LEVELS:
         raise RequestError(f"levels: at most {MAX_LEVELS}, got {len(sizes)}")
@@ -177,7 +176,6 @@ def _descended(units: list[int], finest: int, sizes: Sequence[int], variance: Se
 
 
 def _loss(units: Sequence[int], sizes: Sequence[int], variance: Sequence[float]) -> float:
-    """The sum over levels of the logarithms of `mean_variances`."""
     found = mean_variances([variance[one] if one else math.inf for one in units], sizes)
     return math.fsum(math.log(one) for one in found)
 
@@ -185,11 +183,8 @@ def _loss(units: Sequence[int], sizes: Sequence[int], variance: Sequence[float])
 def mean_variances(own: Sequence[float], sizes: Sequence[int]) -> list[float]:
     """The variance of a zone of each level after inference, where all zones of a level have equally many parts.
 
-    Hay et al. 2010 (PVLDB 3), with unequal noise.
-
-    Args:
-        own: variance of each level's noisy counts, from the finest; infinite for a level that is not asked.
-        sizes: numbers of zones.
+    Hay et al. 2010 (PVLDB 3), with unequal noise. own: variance of each level's noisy counts, from the finest; infinite
+    for a level that is not asked. sizes: numbers of zones.
     """
     upward = upward_variances(own, [below / above for below, above in itertools.pairwise(sizes)])
     found = [upward[-1]]

@@ -44,6 +44,10 @@ class ZoneLocator:
         assert depth <= MAX_DEPTH
         return depth
 
+    @cached_property
+    def _raster(self) -> _Raster:
+        return _Raster.of(self.zones)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"zones": self.zones}
 
@@ -66,10 +70,6 @@ class ZoneLocator:
             points = inside[at_border]
             found[points] = raster.tested(cell[at_border], longitude[points], latitude[points])
         return found
-
-    @cached_property
-    def _raster(self) -> _Raster:
-        return _Raster.of(self.zones)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _Raster:
 
     @classmethod
     def of(cls, zones: Zones) -> _Raster:
-        """The raster of zones."""
+        """The raster of zones, with border cells and their candidates."""
         region = zones.region
         width, height = region.east - region.west, region.north - region.south
         side = min(max(math.sqrt(len(zones) * _CELLS_PER_ZONE), _LEAST_SIDE), _LARGEST_SIDE)

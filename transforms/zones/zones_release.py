@@ -112,12 +112,8 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
     longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that
     reaches further below.
 
-    Args:
-        epsilon: of each variable.
-        sums: int64[n], number of variables in the noise of each count.
-
-    Returns:
-        float64[n] each; NaN for more than 8 variables, where `margins` are as good.
+    epsilon: of each variable. sums: int64[n], number of variables in the noise of each count. Returns float64[n] each;
+    NaN for more than 8 variables, where `margins` are as good.
     """
     below, above = np.full(len(sums), np.nan), np.full(len(sums), np.nan)
     decay = math.exp(-epsilon)
@@ -153,8 +149,10 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
         zip(zones.level_names, zones.ids_of_levels, found.levels, strict=True)
     ):
         if place:
-            shapes = _unions(shapes, zones.levels[place - 1].parents, len(ids))
-            areas = np.bincount(zones.levels[place - 1].parents, areas, len(ids)).astype(np.float64)
+            parents = zones.levels[place - 1].parents
+            areas = np.bincount(parents, areas, len(ids)).astype(np.float64)
+            parts = np.split(shapes[np.argsort(parents, kind="stable")], np.cumsum(np.bincount(parents))[:-1])
+            shapes = np.array([shapely.union_all(part) for part in parts], dtype=object)
         above = zones.levels[place] if place < len(zones.levels) else None
         users, categories_of_users = estimate.counts.sum(axis=0), len(estimate.counts)
         columns: dict[str, Any] = {
@@ -180,15 +178,6 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
     return pa.concat_tables(tables)
 
 
-def _unions(shapes: NDArray[np.object_], parents: NDArray[np.int64], number: int) -> NDArray[np.object_]:
-    """The union of the shapes of each parent: object[number]."""
-    order = np.argsort(parents, kind="stable")
-    ends = np.cumsum(np.bincount(parents, minlength=number))[:-1]
-    found = np.empty(number, dtype=object)
-    found[:] = [shapely.union_all(part) for part in np.split(shapes[order], ends)]
-    return found
-
-
 def _manifest(
     state: HeatmapState,
     parameters: HeatmapParameters,
@@ -207,11 +196,10 @@ def _manifest(
         levels.append(
             {"name": name, "zones": len(ids), "share": method.shares[place], "noise_stddev": noise, "stddev": stddev}
         )
-    content = counts_content(state, parameters, metadata, "zone")
     manifest = {
         "region": asdict(zones.region),
         "zones": {"source": zones.source, "sha256": zones.digest, "levels": levels},
-        **content,
+        **counts_content(state, parameters, metadata, "zone"),
         "errors": {"stddev": _STDDEV, "intervals": _INTERVALS, "sums": _SUMS},
         **auxiliary_content(parameters, metadata),
     }

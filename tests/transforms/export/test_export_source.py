@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.release import NEGATIVE
-from sfumato.transforms.export.export_source import ExportSource, period_of, release_statement
+from sfumato.transforms.export.export_source import ExportSource, release_statement
 from sfumato.transforms.export.map_raster import column_text
 from sfumato.transforms.release.published_release import Release
 from tests.transforms.export.conftest import KINDS
@@ -57,7 +57,6 @@ def test_the_period_is_that_of_the_ledger() -> None:
     ledger = {"first_day": "2026-11-20", "last_day": "2026-11-21"}
     assert stated(ledger=ledger)["period"] == "2026-11-20/2026-11-21"
     assert stated()["period"] == "not stated"
-    assert period_of({"ledger": ledger}) == ("2026-11-20", "2026-11-21")
 
 
 def test_changes_cost_what_both_releases_cost() -> None:

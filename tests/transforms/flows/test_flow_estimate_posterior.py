@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfumato.transforms.flows.count_posterior import posterior_counts
+from sfumato.transforms.flows.flow_estimate import posterior_counts
 
 
 def noisy(exact: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
