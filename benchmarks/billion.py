@@ -44,8 +44,8 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
-from sfumato.transforms.synth.city import city_rasters
 from sfumato.transforms.synth.generate import density_raster
+from sfumato.transforms.synth.landscape import city_rasters
 from sfumato.transforms.synth.people import DEFAULT_REGION
 
 SIDE = 128  # of the grid on which errors are measured

@@ -25,10 +25,9 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.synth.city import SIZE_KM
-from sfumato.transforms.synth.day_plan import build_city_on
+from sfumato.transforms.synth.city import build_city_on
 from sfumato.transforms.synth.generate import density_raster
-from sfumato.transforms.synth.landscape import Point
+from sfumato.transforms.synth.landscape import SIZE_KM, Point
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
 from sfumato.transforms.synth.random_streams import random_bits, stream_key
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.transforms.synth.city import SIDE
-from sfumato.transforms.synth.day_plan import build_city_on, plan_day
+from sfumato.transforms.synth.city import build_city_on, plan_day
+from sfumato.transforms.synth.landscape import SIDE
 from sfumato.transforms.synth.people import make_records
 from sfumato.transforms.synth.random_streams import alias_probabilities
 

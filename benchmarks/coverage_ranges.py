@@ -31,7 +31,8 @@ from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, make_method
 from sfumato.transforms.ranges.width_search import QuerySample, sample_users
-from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
+from sfumato.transforms.synth.city import ELSEWHERE
+from sfumato.transforms.synth.landscape import city_rasters
 from sfumato.transforms.text_tables import markdown_table
 
 _COMPARED = ("grid", "ug", *BASELINES, ADAPTIVE)

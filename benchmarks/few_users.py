@@ -52,7 +52,8 @@ from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
-from sfumato.transforms.synth.city import SIZE_KM, build_city
+from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.synth.landscape import SIZE_KM
 
 CELLS, USERS, DEPTH = 30, 200, 8
 US = Region(-135, 0, -60, 50)

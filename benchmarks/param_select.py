@@ -39,7 +39,7 @@ from sfumato.transforms.ranges.width_search import (
     sample_users,
     search_grid,
 )
-from sfumato.transforms.synth.city import city_rasters
+from sfumato.transforms.synth.landscape import city_rasters
 from sfumato.transforms.text_tables import markdown_table
 
 SIZES = (Sizes(25, 35), Sizes(25, 100), Sizes(50, 100), Sizes(100, 400))

@@ -46,7 +46,8 @@ from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, paper_training, train_paper
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.width_search import QuerySample, mean_relative_error
-from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
+from sfumato.transforms.synth.city import ELSEWHERE
+from sfumato.transforms.synth.landscape import city_rasters
 
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)
 QUERIES = 10_000

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import interleave
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.synth.city import city_rasters
+from sfumato.transforms.synth.landscape import city_rasters
 
 KINDS = ("city", "even", "mixed", "spiky", "blobs", "points", "roads")
 _USERS = 4e6

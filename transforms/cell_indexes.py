@@ -150,7 +150,13 @@ def index_cells(kind: str, resolution: int, region: Region) -> tuple[NDArray[Any
             f"{kind}: the region has about {cells:,.0f} cells of resolution {resolution}, more than "
             f"{MAX_INDEX_CELLS:,}; choose a lower resolution or a smaller region"
         )
-    names = np.unique((_h3_cells_of if kind == "h3" else _quadkeys_of)(region, resolution))
+    if kind == "h3":
+        names = np.unique(_h3_cells_of(region, resolution))
+    else:
+        corners = np.array([region.west, region.east]), np.array([region.north, region.south])
+        x, y = _tiles(*corners, np.full(2, resolution))
+        across, down = np.meshgrid(np.arange(x[0], x[1] + 1), np.arange(y[0], y[1] + 1))
+        names = np.unique(_quadkey_texts(across.ravel(), down.ravel(), np.full(across.size, resolution)))
     shapes = index_polygons(kind, names)
     box = shapely.box(region.west, region.south, region.east, region.north)
     shared = shapely.intersects(shapes, box) & ~shapely.touches(shapes, box)
@@ -177,13 +183,6 @@ def _quadkey_texts(x: NDArray[np.int64], y: NDArray[np.int64], levels: NDArray[n
         digit = ((x >> shift) & 1) | (((y >> shift) & 1) << 1)
         digits[:, at] = np.where(at < levels, digit + ord("0"), 0)
     return digits.view(f"S{width}").ravel().astype(str)
-
-
-def _quadkeys_of(region: Region, level: int) -> NDArray[Any]:
-    corners = np.array([region.west, region.east]), np.array([region.north, region.south])
-    x, y = _tiles(*corners, np.full(2, level))
-    across, down = np.meshgrid(np.arange(x[0], x[1] + 1), np.arange(y[0], y[1] + 1))
-    return _quadkey_texts(across.ravel(), down.ravel(), np.full(across.size, level))
 
 
 def _quadkey_boxes(texts: list[str]) -> NDArray[np.object_]:

@@ -18,17 +18,11 @@ from sfumato.schemas.requests.request_base import bounds_of, number_text
 
 
 class Declared(NamedTuple):
-    """What a field's annotation declares.
+    """What a field's annotation declares."""
 
-    Attributes:
-        kind: int, float, bool or str; None for any other type, which is not checked.
-        names: the values of a Literal; empty without one.
-        bounds: `ge`, `gt`, `le` and `lt` of a number, those that are declared.
-    """
-
-    kind: type | None
-    names: tuple[str, ...]
-    bounds: dict[str, float]
+    kind: type | None  # int, float, bool or str; None for any other type, which is not checked
+    names: tuple[str, ...]  # the values of a Literal; empty without one
+    bounds: dict[str, float]  # `ge`, `gt`, `le` and `lt` of a number, those that are declared
     optional: bool
 
 

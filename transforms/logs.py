@@ -42,17 +42,11 @@ class _MessageFormatter(string.Formatter):
 
 @dataclass(frozen=True)
 class Event:
-    """A kind of record that a stage of a job writes.
+    """A kind of record that a stage of a job writes."""
 
-    Attributes:
-        name: the event's name in JSON logs.
-        text: the message, a format string of the event's fields.
-        raw: whether the fields describe unprotected data. Raw events are shown with --verbose only.
-    """
-
-    name: str
-    text: str
-    raw: bool = False
+    name: str  # the event's name in JSON logs
+    text: str  # the message, a format string of the event's fields
+    raw: bool = False  # whether the fields describe unprotected data. Raw events are shown with --verbose only
 
     def emit(self, **fields: Any) -> None:
         """Writes a record. fields: one value for each name in `text`."""

@@ -29,21 +29,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric.
-
-    Attributes:
-        name: ends in its unit.
-        unit: of its values.
-        readers: RAW if the value follows from unprotected data, else PUBLIC.
-        meaning: one line of text.
-    """
+    """A metric."""
 
     KIND: ClassVar[str]
 
-    name: str
-    unit: str
-    readers: str
-    meaning: str
+    name: str  # ends in its unit
+    unit: str  # of its values
+    readers: str  # RAW if the value follows from unprotected data, else PUBLIC
+    meaning: str  # one line of text
 
     def __post_init__(self) -> None:
         if self.name != self.unit and not self.name.endswith(f"_{self.unit}"):

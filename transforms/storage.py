@@ -150,19 +150,13 @@ def walk(top: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file as a listing shows it, local or in a storage.
-
-    Attributes:
-        size: in bytes.
-        changed: time of the last change, in seconds since 1970; 0 if unknown.
-        version, digest: see `content_version` and `object_digest`; None where a listing does not show them.
-    """
+    """A file as a listing shows it, local or in a storage."""
 
     path: str
-    size: int
-    changed: float
-    version: str | None = None
-    digest: str | None = None
+    size: int  # in bytes
+    changed: float  # time of the last change, in seconds since 1970; 0 if unknown
+    version: str | None = None  # see `content_version`; None where a listing does not show it
+    digest: str | None = None  # see `object_digest`; None where a listing does not show it
 
 
 def listed(pattern: str) -> list[StoredFile]:

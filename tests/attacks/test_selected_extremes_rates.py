@@ -20,7 +20,8 @@ from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.synth.city import build_city, risk_raster
+from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.synth.landscape import risk_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION
 
 DEPTH, USERS, RUNS = 8, 20_000, 30

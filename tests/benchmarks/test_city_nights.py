@@ -8,7 +8,7 @@ import pytest
 from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, exact_counts, make_nights
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.synth.city import SIZE_KM
+from sfumato.transforms.synth.landscape import SIZE_KM
 
 DAY = date(2026, 10, 20)
 PEOPLE = 40_000

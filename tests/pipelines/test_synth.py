@@ -17,9 +17,8 @@ from sfumato.pipelines.cli import main, run_command
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth import generate
-from sfumato.transforms.synth.city import City, build_city
+from sfumato.transforms.synth.city import City, build_city, build_city_on
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.day_plan import build_city_on
 from sfumato.transforms.synth.people import make_records, trip_schema
 
 

@@ -148,11 +148,6 @@ class ExportSource:
         return tuple(part for part in PARTS if has[part])
 
     @property
-    def nested(self) -> bool:
-        """Whether each row has all users of its node, so that rows may lie within each other."""
-        return self.release.manifest.get("job") in ("histogram", "hotspots")
-
-    @property
     def has_shapes(self) -> bool:
         """Whether the rows of the table to export have shapes."""
         if self.table_name is None:
@@ -185,7 +180,8 @@ class ExportSource:
         if self._raster_file is None:
             raise RequestError(f"{release.path}: this release has no map of cells")
         name = self._raster_file.removesuffix(_PARQUET)
-        return raster_of_cells(name, self._table(name), grid, nested=self.nested)
+        nested = release.manifest.get("job") in ("histogram", "hotspots")  # each row has all users of its node
+        return raster_of_cells(name, self._table(name), grid, nested=nested)
 
     @cached_property
     def slots(self) -> dict[str, MapRaster]:

@@ -5,6 +5,7 @@ A pixel has the value of its cell: nothing finer than the cells was measured, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,17 +29,11 @@ _BIASED_ANSWER = "the model's answer for the square, 0 or more; so the sum over 
 
 @dataclass(frozen=True)
 class MapLayer:
-    """Rows with shapes.
+    """Rows with shapes."""
 
-    Attributes:
-        name: of the table, such as `cells`.
-        table: the columns without the geometry.
-        shapes: object[n], shapely geometries in longitude and latitude, degrees.
-    """
-
-    name: str
-    table: pa.Table
-    shapes: NDArray[np.object_]
+    name: str  # of the table, such as `cells`
+    table: pa.Table  # the columns without the geometry
+    shapes: NDArray[np.object_]  # object[n], shapely geometries in longitude and latitude, degrees
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
@@ -108,19 +103,12 @@ _END = "end of the 95% interval of the users without shrinkage"
 
 @dataclass(frozen=True)
 class Band:
-    """One value a pixel.
+    """One value a pixel."""
 
-    Attributes:
-        name: such as `density`.
-        unit: of the values; empty for shares.
-        text: what a value says.
-        values: float64[rows, columns], row 0 in the north; NaN where there is none.
-    """
-
-    name: str
-    unit: str
-    text: str
-    values: NDArray[np.float64]
+    name: str  # such as `density`
+    unit: str  # of the values; empty for shares
+    text: str  # what a value says
+    values: NDArray[np.float64]  # float64[rows, columns], row 0 in the north; NaN where there is none
 
 
 @dataclass(frozen=True)
@@ -192,8 +180,8 @@ def raster_of_cells(name: str, table: pa.Table, grid: Grid, *, nested: bool) -> 
     nodes = nodes_from_names(table["cell_id"].to_pylist(), grid.depth)
     tree = Tree.of(grid.depth, nodes)
     entry = np.searchsorted(tree.entries, nodes)
-    pixels = _Pixels.of(nodes, tree.areas[entry], grid.depth)
-    area = _pixel_areas(grid.region, len(pixels.row))
+    side, paint = _pixels(nodes, tree.areas[entry], grid.depth)
+    area = _pixel_areas(grid.region, side)
     level, x, y = node_positions(tree.nodes)
     areas = area_km2(*grid.bounds(x, y, level))
     own = areas.copy()  # of each node without its descendants, km^2
@@ -203,7 +191,7 @@ def raster_of_cells(name: str, table: pa.Table, grid: Grid, *, nested: bool) -> 
     for column, band, text, per_area in _sources(name, table):
         values = table[column].to_numpy(zero_copy_only=False).astype(np.float64)
         values = values / np.where(own > 0, own, np.nan) if per_area else values
-        bands.append(Band(band, _USERS_KM2 if per_area else "", text, pixels.paint(values, band in _ADDITIVE)))
+        bands.append(Band(band, _USERS_KM2 if per_area else "", text, paint(values, band in _ADDITIVE)))
     return MapRaster(grid.region, _with_users(bands, area))
 
 
@@ -237,47 +225,36 @@ def _sources(name: str, table: pa.Table) -> list[tuple[str, str, str, bool]]:
     return found
 
 
-@dataclass(frozen=True)
-class _Pixels:
-    """The cells of the pixels of a level.
+def _pixels(
+    nodes: NDArray[np.uint64], areas: NDArray[np.int64], depth: int
+) -> tuple[int, Callable[[NDArray[np.float64], bool], NDArray[np.float64]]]:
+    """The pixels along a side, and what paints the values of nodes, float64[n], on them.
 
-    Attributes:
-        row: int32[side, side], the row of the table that covers a pixel, or what finer cells leave of it; -1 for none.
-        finer: int64[f], rows of cells smaller than a pixel.
-        at: int64[f], their pixels, in the order of `row`.
-        share: float64[f], their shares of the pixel's area.
+    Nodes are uint64[n], each less its descendants, with areas int64[n] in cells of a grid of this depth. A pixel with
+    finer cells has their mean by area if values are averaged, or NaN.
     """
+    levels, x, y = node_positions(nodes)
+    level = min(int(levels.max(initial=0)), MAX_LEVEL)
+    row = np.full((1, 1), -1, dtype=np.int32)  # of the table: what covers a pixel, or what finer cells leave of it
+    for one in range(level + 1):  # a deeper node takes the place of those above it
+        row = np.repeat(np.repeat(row, 2, axis=0), 2, axis=1) if one else row
+        here = np.flatnonzero(levels == one)
+        row[y[here], x[here]] = here
+    finer = np.flatnonzero(levels > level)  # cells smaller than a pixel
+    below = levels[finer] - level
+    pixels, of = np.unique(((y[finer] >> below) << level) + (x[finer] >> below), return_inverse=True)
+    share = areas[finer] / 4.0 ** (depth - level)
 
-    row: NDArray[np.int32]
-    finer: NDArray[np.int64]
-    at: NDArray[np.int64]
-    share: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, nodes: NDArray[np.uint64], areas: NDArray[np.int64], depth: int) -> _Pixels:
-        """Of nodes uint64[n], each less its descendants, with areas int64[n] in cells of a grid of this depth."""
-        levels, x, y = node_positions(nodes)
-        level = min(int(levels.max(initial=0)), MAX_LEVEL)
-        row = np.full((1, 1), -1, dtype=np.int32)
-        for one in range(level + 1):  # a deeper node takes the place of those above it
-            row = np.repeat(np.repeat(row, 2, axis=0), 2, axis=1) if one else row
-            here = np.flatnonzero(levels == one)
-            row[y[here], x[here]] = here
-        finer = np.flatnonzero(levels > level)
-        below = levels[finer] - level
-        at = ((y[finer] >> below) << level) + (x[finer] >> below)
-        return cls(row, finer, at, areas[finer] / 4.0 ** (depth - level))
-
-    def paint(self, values: NDArray[np.float64], averaged: bool) -> NDArray[np.float64]:
-        """Values float64[n] by pixel; a pixel with finer cells has their mean by area, or NaN."""
-        painted = np.append(values, np.nan)[self.row]  # -1 is the last, for no row
-        if len(self.finer):
+    def paint(values: NDArray[np.float64], averaged: bool) -> NDArray[np.float64]:
+        painted = np.append(values, np.nan)[row]  # -1 is the last, for no row
+        if len(finer):
             flat = painted.ravel()
-            pixels, of = np.unique(self.at, return_inverse=True)
-            held, mean = (np.bincount(of, one) for one in (self.share, self.share * values[self.finer]))
+            held, mean = (np.bincount(of, one) for one in (share, share * values[finer]))
             rest = np.where(held < 1, (1 - held) * flat[pixels], 0.0)
             flat[pixels] = mean + rest if averaged else np.nan
         return painted
+
+    return 1 << level, paint
 
 
 def _pixel_areas(region: Region, side: int) -> NDArray[np.float64]:

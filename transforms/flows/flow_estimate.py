@@ -41,38 +41,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class MeasuredLevel:
-    """The noisy counts of one level: all pairs of the first level, below it the 16 children of each split pair.
+    """The noisy counts of one level: all pairs of the first level, below it the 16 children of each split pair."""
 
-    Attributes:
-        level: of the cells of a pair.
-        nodes: uint64[n], codes of the pairs, in groups of 16 siblings.
-        is_split: bool[n], whether a pair's children are measured in its place.
-        noisy: int64[n], noisy counts of trips; 0 where a pair is split.
-        rate: the noise has P[Z = k] proportional to e^(-rate |k|).
-    """
-
-    level: int
-    nodes: Codes
-    is_split: NDArray[np.bool_]
-    noisy: NDArray[np.int64]
-    rate: float
+    level: int  # of the cells of a pair
+    nodes: Codes  # uint64[n], codes of the pairs, in groups of 16 siblings
+    is_split: NDArray[np.bool_]  # bool[n], whether a pair's children are measured in its place
+    noisy: NDArray[np.int64]  # int64[n], noisy counts of trips; 0 where a pair is split
+    rate: float  # the noise has P[Z = k] proportional to e^(-rate |k|)
 
 
 @dataclass(frozen=True)
 class CountPosterior:
-    """What is known of n counts: float64[n] each.
+    """What is known of n counts: float64[n] each."""
 
-    Attributes:
-        mean, variance: of the posterior.
-        low, high: ends of the 95% interval, whole numbers of at least 0.
-        present: the probability that the count is above 0.
-    """
-
-    mean: Array
+    mean: Array  # and variance: of the posterior
     variance: Array
-    low: Array
+    low: Array  # and high: ends of the 95% interval, whole numbers of at least 0
     high: Array
-    present: Array
+    present: Array  # the probability that the count is above 0
 
 
 def posterior_counts(noisy: NDArray[np.int64], rate: float, classes: NDArray[np.int64]) -> CountPosterior:
@@ -143,9 +129,7 @@ def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: floa
 def _shortest(below: Array, grid: Array) -> tuple[Array, Array]:
     """The shortest of some intervals of 95%, whose tails share the rest in different parts: ends, float64[n] each.
 
-    Args:
-        below: float64[n, g], the probability of each point of the grid and of all below it.
-        grid: float64[g].
+    below: float64[n, g], the probability of each point of the grid, float64[g], and of all below it.
     """
     low, high = np.zeros(len(below)), np.full(len(below), np.inf)
     for part in np.linspace(0.5, 0, 6).tolist() + np.linspace(0.6, 1, 5).tolist():
@@ -166,28 +150,20 @@ _Z = 1.959964
 class Flows:
     """Listed pairs, then rests: n rows. Together they hold all trips, each once.
 
-    Attributes:
-        level: int64[n], of the cells of the pair; 0 for the region.
-        pair: uint64[n], code.
-        is_rest: bool[n], the trips of a coarse pair without those of the listed pairs within it.
-        trips, stddev: float64[n], of listed pairs posterior means and standard deviations; of rests what the listed
-            ones leave of the noisy count, which may be negative, and the standard deviation of its error.
-        low, high: float64[n], 95% intervals.
-        present: float64[n], the probability that the row has a trip.
-        noisy: int64[n], noisy counts of the same trips.
-        noise_stddev: float64[n], of their noise.
+    Of listed pairs `trips` and `stddev` are posterior means and standard deviations; of rests what the listed ones
+    leave of the noisy count, which may be negative, and the standard deviation of its error.
     """
 
-    level: NDArray[np.int64]
-    pair: Codes
-    is_rest: NDArray[np.bool_]
-    trips: Array
+    level: NDArray[np.int64]  # int64[n], of the cells of the pair; 0 for the region
+    pair: Codes  # uint64[n]
+    is_rest: NDArray[np.bool_]  # bool[n], the trips of a coarse pair without those of the listed pairs within it
+    trips: Array  # float64[n], as all that follow but `noisy`
     stddev: Array
-    low: Array
+    low: Array  # and high: 95% intervals
     high: Array
-    present: Array
-    noisy: NDArray[np.int64]
-    noise_stddev: Array
+    present: Array  # the probability that the row has a trip
+    noisy: NDArray[np.int64]  # int64[n], noisy counts of the same trips
+    noise_stddev: Array  # of their noise
 
     def __len__(self) -> int:
         return len(self.pair)

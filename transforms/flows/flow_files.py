@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import shapely
 from numpy.typing import NDArray
 
@@ -32,7 +30,7 @@ from sfumato.transforms.flows.user_trips import Codes, TripRule, split_pairs
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.builder import build_release
-from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.release.metadata import ReleaseMetadata, csv_bytes, release_manifest
 from sfumato.transforms.zones.zone_file import Zones
 
 _NOTHING = "No pair surely has trips: everything is in the rests."
@@ -40,23 +38,14 @@ _NOTHING = "No pair surely has trips: everything is in the rests."
 
 @dataclass(frozen=True)
 class FlowMetadata:
-    """What a release of flows is, beside its noisy counts.
+    """What a release of flows is, beside its noisy counts."""
 
-    Attributes:
-        release: identity and origin.
-        plan: the budget.
-        region: of the map.
-        rule: what makes a trip of two records; None where rows are trips.
-        admission: the noisy counts of users that admitted the run.
-        zones: of which flows are pairs; None for cells.
-    """
-
-    release: ReleaseMetadata
-    plan: FlowPlan
-    region: Region
-    rule: TripRule | None
-    admission: NoisyUserCounts
-    zones: Zones | None = None
+    release: ReleaseMetadata  # identity and origin
+    plan: FlowPlan  # the budget
+    region: Region  # of the map
+    rule: TripRule | None  # what makes a trip of two records; None where rows are trips
+    admission: NoisyUserCounts  # the noisy counts of users that admitted the run
+    zones: Zones | None = None  # of which flows are pairs; None for cells
 
 
 def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, bytes]:
@@ -145,13 +134,6 @@ def _counts(
         "destination_latitude": end[:, 1],
         "geometry": shapely.to_wkb(lines),
     }
-
-
-def csv_bytes(table: pa.Table) -> bytes:
-    """A table as CSV with a line of names."""
-    file = io.BytesIO()
-    pyarrow.csv.write_csv(table, file)
-    return file.getvalue()
 
 
 def _centres(cells: Codes, level: NDArray[np.int64], region: Region) -> NDArray[np.float64]:

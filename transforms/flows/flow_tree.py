@@ -43,19 +43,12 @@ _PAIRS_PER_USER = 4.5  # of the level at which the tree starts, at most, with an
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """A budget for noisy counts of trips by pair. Raises RequestError if a value is out of range.
+    """A budget for noisy counts of trips by pair. Raises RequestError if a value is out of range."""
 
-    Attributes:
-        epsilon: budget of the whole release, > 0. A share pays for the admission.
-        max_trips: K, the most trips of a user that count, 1..MAX_TRIPS.
-        depth: finest level of the cells, 1..MAX_PAIR_DEPTH.
-        max_bad_fraction: the largest share of users without a usable row, 0..1.
-    """
-
-    epsilon: float = 1.0
-    max_trips: int = 1
-    depth: int = 10
-    max_bad_fraction: float = 0.1
+    epsilon: float = 1.0  # budget of the whole release, > 0. A share pays for the admission
+    max_trips: int = 1  # K, the most trips of a user that count, 1..MAX_TRIPS
+    depth: int = 10  # finest level of the cells, 1..MAX_PAIR_DEPTH
+    max_bad_fraction: float = 0.1  # the largest share of users without a usable row, 0..1
 
     def __post_init__(self) -> None:
         check_epsilon("epsilon", self.epsilon)

@@ -116,15 +116,10 @@ class RecordItems:
 
 @dataclass(frozen=True)
 class TripRule:
-    """What makes a trip of two consecutive records of a user.
+    """What makes a trip of two consecutive records of a user."""
 
-    Attributes:
-        max_gap: longest time between them, in seconds.
-        min_distance: least distance between the centres of their cells, in metres, at the region's middle latitude.
-    """
-
-    max_gap: float
-    min_distance: float
+    max_gap: float  # longest time between them, in seconds
+    min_distance: float  # least distance between the centres of their cells, in metres, at the region's middle latitude
     region: Region
 
     def trips(self, sample: Sample) -> Sample:

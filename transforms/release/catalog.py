@@ -50,19 +50,12 @@ def published_dates(root: str) -> list[str]:
 
 @dataclass(frozen=True)
 class DatedFolders:
-    """What the folders `releases/YYYY-MM-DD` of an output hold.
+    """What the folders `releases/YYYY-MM-DD` of an output hold."""
 
-    Attributes:
-        releases: the published releases by date, in order.
-        unreadable: dates whose manifest cannot be read.
-        without_manifest: dates whose folder has files and no manifest. In a bucket such a release is being written.
-        dates: all dates with a manifest, of releases and of notices.
-    """
-
-    releases: dict[str, Release]
-    unreadable: list[str]
-    without_manifest: list[str]
-    dates: list[str]
+    releases: dict[str, Release]  # the published releases by date, in order
+    unreadable: list[str]  # dates whose manifest cannot be read
+    without_manifest: list[str]  # dates whose folder has files and no manifest; in a bucket they are being written
+    dates: list[str]  # all dates with a manifest, of releases and of notices
 
 
 def read_folders(root: str) -> DatedFolders:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from sfumato.schemas.release import BASEMAP_FILE, INDEX_FIELDS, MANIFEST_FORMAT
@@ -126,6 +127,13 @@ def parquet_bytes(table: pa.Table) -> bytes:
     others = [name for name in table.column_names if name not in ids]
     encoding = dict.fromkeys(ids, "DELTA_BYTE_ARRAY")
     pq.write_table(table, file, compression="zstd", use_dictionary=others, column_encoding=encoding or None)
+    return file.getvalue()
+
+
+def csv_bytes(table: pa.Table) -> bytes:
+    """Returns a table as CSV with a line of names."""
+    file = io.BytesIO()
+    pyarrow.csv.write_csv(table, file)
     return file.getvalue()
 
 

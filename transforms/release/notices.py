@@ -167,26 +167,19 @@ NO_COST = KeyError, TypeError, AttributeError, ValueError
 
 @dataclass(frozen=True)
 class StatedCharge:
-    """The charge that a manifest states.
+    """The charge that the manifest in a release's folder, `path`, states, and the ledger's entry of it.
 
-    Attributes:
-        path: the release's folder.
-        entry: number of the ledger's entry.
-        hash: of the entry.
-        charge: as far as the manifest states it: without digests of request, input files and key. Where the manifest
-            names no partition of the users, it counts for all of them.
-        manifest: SHA-256 of the manifest of a published release; None for a refusal.
-        refusal: the reason of a refusal; None for a published release.
-        removal: why the release was taken down; None if it was not.
+    The charge is without digests of request, input files and key. Where the manifest names no partition of the users,
+    it counts for all of them.
     """
 
     path: str
     entry: int
     hash: str
     charge: Charge
-    manifest: str | None
-    refusal: str | None
-    removal: str | None = None
+    manifest: str | None  # SHA-256 of the manifest of a published release; None for a refusal
+    refusal: str | None  # the reason of a refusal; None for a published release
+    removal: str | None = None  # why the release was taken down; None if it was not
 
     @property
     def is_notice(self) -> bool:

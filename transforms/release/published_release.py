@@ -49,6 +49,13 @@ _PARQUET = ".parquet"
 _FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT, EVALUATION_FORMAT, CHANGES_FORMAT
 
 
+def _table_of(name: str, text: str) -> cached_property[pd.DataFrame]:
+    """A property of a release that reads one of its tables. text: what it is."""
+    found: cached_property[pd.DataFrame] = cached_property(lambda release: release.table(name))
+    found.__doc__ = text
+    return found
+
+
 @dataclass(frozen=True, repr=False)
 class Release:
     """A published release. Each file is read, and checked against the manifest, when it is used.
@@ -62,6 +69,18 @@ class Release:
     path: str
     manifest: dict[str, Any]
     digest: str
+
+    cells = _table_of("cells", "One row a cell, by CELLS_SCHEMA or hot_cells_schema; see `table`.")
+    zones_table = _table_of(
+        "zones", "One row a zone of each level, the finest level first, by `zones_schema`; see `table`."
+    )
+    items = _table_of("items", "Counted items or prefixes, most frequent first within a level, by `items_schema`.")
+    quantiles = _table_of("quantiles", "One row a quantile, by QUANTILES_SCHEMA.")
+    ranges = _table_of("ranges", "One row a range, by RANGES_SCHEMA.")
+    curve = _table_of("curve", "The estimated distribution function, by CURVE_SCHEMA.")
+    moments = _table_of("moments", "Means and moments, a row a group and statistic, by MOMENTS_SCHEMA.")
+    bits = _table_of("bits", "Bit means of everybody, by BITS_SCHEMA.")
+    bins = _table_of("bins", "Counted bins of a number's range, by BINS_SCHEMA.")
 
     def __repr__(self) -> str:
         created = str(self.manifest.get("created", "unknown time")).replace("T", " ").replace("+00:00", " UTC")
@@ -105,24 +124,12 @@ class Release:
             return None
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of the release, such as `cells` or `moments`.
+        """A table of the release, one of `tables`, such as `cells` or `moments`.
 
-        Args:
-            name: one of `tables`.
-
-        Returns:
-            A DataFrame. A table with geometries is a geopandas.GeoDataFrame where geopandas is installed; else its
-            column `geometry` holds WKB.
-
-        Raises:
-            RequestError: the release has no such table, or it is damaged.
+        A table with geometries is a geopandas.GeoDataFrame where geopandas is installed; else its column `geometry`
+        holds WKB. Raises RequestError if the release has no such table, or it is damaged.
         """
         return data_frame(self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET))
-
-    @cached_property
-    def cells(self) -> pd.DataFrame:
-        """One row a cell, by CELLS_SCHEMA or hot_cells_schema; see `table`."""
-        return self.table("cells")
 
     def total(self, cells: NDArray[Any]) -> tuple[float, float]:
         """Users of several cells together, and the standard deviation of that sum's error.
@@ -175,13 +182,11 @@ class Release:
         return UnbiasedCounts.from_nodes(node, users, variance), cell[cell >= 0]
 
     def answered_tree(self, sub_query: int | None = None) -> Tree:
-        """The tree that a sub-query of a heatmap asked about, from `answers.parquet`.
+        """The tree that a sub-query of a heatmap asked about, from `answers.parquet`; by default the last that is
+        published.
 
-        Args:
-            sub_query: its index in the manifest; by default the last whose answers are published.
-
-        Raises:
-            RequestError: no answers are published, they are damaged, or the manifest lacks the map's region or depth.
+        Raises RequestError if no answers are published, they are damaged, or the manifest lacks the map's region or
+        depth.
         """
         if self.grid is None:
             raise RequestError(f"{self.path}: the manifest lacks the map's region or depth")
@@ -192,46 +197,6 @@ class Release:
             return Tree.of(self.grid.depth, nodes_from_names(names, self.grid.depth))
         except ValueError as error:
             raise RequestError(f"{self.path}: {ANSWERS_FILE} is damaged ({error})") from None
-
-    @cached_property
-    def zones_table(self) -> pd.DataFrame:
-        """One row a zone of each level, the finest level first, by `zones_schema`; see `table`."""
-        return self.table("zones")
-
-    @cached_property
-    def items(self) -> pd.DataFrame:
-        """Counted items or prefixes, most frequent first within a level, by `items_schema`."""
-        return self.table("items")
-
-    @cached_property
-    def quantiles(self) -> pd.DataFrame:
-        """One row a quantile, by QUANTILES_SCHEMA."""
-        return self.table("quantiles")
-
-    @cached_property
-    def ranges(self) -> pd.DataFrame:
-        """One row a range, by RANGES_SCHEMA."""
-        return self.table("ranges")
-
-    @cached_property
-    def curve(self) -> pd.DataFrame:
-        """The estimated distribution function, by CURVE_SCHEMA."""
-        return self.table("curve")
-
-    @cached_property
-    def moments(self) -> pd.DataFrame:
-        """Means and moments, a row a group and statistic, by MOMENTS_SCHEMA."""
-        return self.table("moments")
-
-    @cached_property
-    def bits(self) -> pd.DataFrame:
-        """Bit means of everybody, by BITS_SCHEMA."""
-        return self.table("bits")
-
-    @cached_property
-    def bins(self) -> pd.DataFrame:
-        """Counted bins of a number's range, by BINS_SCHEMA."""
-        return self.table("bins")
 
     def arrow_table(self, name: str, max_rows: int | None = None) -> pa.Table:
         """A Parquet file of the release. Raises RequestError if there is none, it is damaged or has too many rows.

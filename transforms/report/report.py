@@ -41,25 +41,22 @@ def render_page(view: PageView) -> str:
         f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'; "
         f"img-src data: blob:{_FETCHED}{f' {tile_host}' if tile_host else ''}; base-uri 'none'; form-action 'none'"
     )
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            view=view,
-            sections=[*view.sections, *common_sections(view.manifest)],
-            policy=policy,
-            tile_host=tile_host,
-            style=Markup(style),
-            script=Markup(script),
-            data=_packed(view),
-        )
+    data = view.model_copy(update={"sections": [], "files": []}).model_dump_json()  # the report is in the page already
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        view=view,
+        sections=[*view.sections, *common_sections(view.manifest)],
+        policy=policy,
+        tile_host=tile_host,
+        style=Markup(style),
+        script=Markup(script),
+        data=base64.b64encode(gzip.compress(data.encode(), _COMPRESSION, mtime=0)).decode(),
     )
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    loader = jinja2.FunctionLoader(lambda name: _text(name))
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return jinja2.Environment(loader=jinja2.FunctionLoader(_text), autoescape=True, undefined=jinja2.StrictUndefined)
 
 
 def _text(*path: str) -> str:
@@ -68,9 +65,3 @@ def _text(*path: str) -> str:
 
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _packed(view: PageView) -> str:
-    """The view without the report, which is in the page already."""
-    text = view.model_copy(update={"sections": [], "files": []}).model_dump_json()
-    return base64.b64encode(gzip.compress(text.encode(), _COMPRESSION, mtime=0)).decode()

@@ -1,76 +1,42 @@
-"""Penumbra, an invented city: three density rasters (homes, work places, elsewhere) and one of infection risk.
+"""Penumbra, an invented city: the distributions of homes, work places and other places, of infections, and its days.
 
 The city fills a square of 14 x 14 km, which the job stretches over any region. It has an ocean in the west, a bay in
 the north-east with the mouth of a river, districts with street grids of different angles and block sizes, a diagonal
 avenue, parks and a port. Every seed has the same city with other people. Rasters have row 0 in the north. The model
 follows no paper. Its only aim is that a heatmap of it looks like a city.
+
+The plan of a date says how many people are active, and has the season, the weather and an event. It depends on the date
+and, for the weather, on the seed, not on which other dates are made. Days are UTC days, as folders `dt=YYYY-MM-DD` of
+logs usually are. Their hours follow the local clock. So a UTC Saturday in the far west begins on Friday afternoon,
+local time.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.synth.landscape import (
-    AVENUE,
-    BRIDGES,
-    ROADS,
-    Field,
-    SmoothNoise,
-    bump,
-    depth_inland,
-    hill,
-    lay_streets,
-    line_distance,
-    nearest_line,
-    parks,
-    ramp,
-    venues,
-)
-from sfumato.transforms.synth.random_streams import Words, alias_table
+from sfumato.transforms.synth.landscape import SIDE, Point, cell_centres, city_rasters, hill, risk_raster
+from sfumato.transforms.synth.random_streams import Words, alias_probabilities, alias_table, random_bits, stream_key
 
-SIZE_KM = 14.0
-SIDE = 2048  # cells along one side, 6.8 m each
 HOME, WORK, ELSEWHERE = 0, 1, 2  # kinds of location
-RISK_SIDE = 256
-_STRIP_ROWS = 64  # rows that are painted at a time: they fit the processor's cache
-
-BASE_RISK = 0.02
-HOT_SPOTS = (((7.3, 8.6), 0.9, 0.20), ((12.9, 10.9), 0.8, 0.14), ((3.6, 3.7), 0.7, 0.12))
-"""Centre (km), radius (km) and the added risk of infection at the centre."""
-
-CENTRES = (
-    ((8.75, 5.0), 0.55, 60.0),
-    ((8.9, 6.0), 0.9, 9.0),
-    ((7.2, 8.3), 0.4, 12.0),
-    ((6.1, 2.7), 0.4, 9.0),
-    ((3.6, 4.4), 0.25, 7.0),
-    ((3.0, 9.3), 0.3, 7.0),
-    ((12.9, 10.3), 0.4, 10.0),
-    ((6.4, 12.7), 0.35, 9.0),
-    ((2.4, 12.3), 0.3, 8.0),
-    ((6.5, 5.9), 0.35, 10.0),
-)
-"""Downtown and the sub-centres: centre (km), radius (km), density relative to a residential street."""
 
 
 @dataclass(frozen=True)
 class City:
     """The distributions from which people are drawn.
 
-    Attributes:
-        side: cells along one side, a power of two.
-        tables: uint64[kinds * side^2], one alias table after the other: HOME, WORK and ELSEWHERE; of a day also SEASON
-            and CROWD (`day_plan`).
-        risk: uint64[RISK_SIDE^2], the probability of infection by home, times 2^32.
+    `tables` are alias tables, one after the other: HOME, WORK and ELSEWHERE; of a day also SEASON and CROWD.
     """
 
-    side: int
-    tables: Words
-    risk: NDArray[np.uint64]
+    side: int  # cells along one side, a power of two
+    tables: Words  # uint64[kinds * side^2]
+    risk: NDArray[np.uint64]  # uint64[RISK_SIDE^2], the probability of infection by home, times 2^32
 
     @property
     def bits(self) -> int:
@@ -89,65 +55,153 @@ def build_city(side: int = SIDE) -> City:
     return City(side, tables, (risk_raster() * 2.0**32).astype(np.uint64).ravel())
 
 
-def risk_raster() -> NDArray[np.float64]:
-    """The probability that a person who lives in a cell is infected: float64[RISK_SIDE, RISK_SIDE]."""
-    km = cell_centres(RISK_SIDE)
-    risk = np.full((RISK_SIDE, RISK_SIDE), BASE_RISK)
-    for centre, radius, height in HOT_SPOTS:
-        risk += height * hill(km[None, :], km[:, None], centre, radius)
-    return risk
+HOURS = 7 * 24
+HOUR_US = 3_600_000_000
+WEEK_START_US = 1_741_564_800_000_000
+"""Monday 10 March 2025, 00:00, in microseconds since 1970: the start of the records' week, local time."""
+
+# Relative numbers of records by hour from midnight. Phones report while they are used or moved.
+_ACTIVITY = (6, 4, 3, 3, 4, 8, 18, 32, 38, 34, 32, 34, 38, 36, 34, 35, 40, 46, 46, 42, 36, 30, 20, 11)
+# Per cent of an hour's records at WORK and ELSEWHERE. The rest is at HOME.
+# fmt: off
+_WORKDAY_WORK = (3, 3, 3, 3, 4, 6, 12, 28, 48, 58, 60, 56, 46, 54, 58, 56, 48, 28, 12, 7, 5, 4, 3, 3)
+_WORKDAY_ELSEWHERE = (6, 5, 4, 4, 5, 10, 22, 36, 30, 22, 20, 24, 34, 26, 22, 24, 32, 46, 44, 38, 32, 26, 18, 10)
+_WEEKEND_WORK = (3, 3, 3, 3, 3, 3, 4, 6, 8, 10, 11, 11, 11, 11, 11, 11, 10, 9, 8, 7, 6, 5, 4, 3)
+_WEEKEND_ELSEWHERE = (14, 12, 8, 5, 4, 4, 7, 12, 20, 32, 42, 48, 52, 52, 50, 50, 48, 46, 46, 46, 44, 38, 30, 20)
+# fmt: on
 
 
-def cell_centres(side: int) -> Field:
-    """The centres of `side` cells along an axis of the city, in km from the west or north: float32[side]."""
-    return ((np.arange(side) + 0.5) * (SIZE_KM / side)).astype(np.float32)
+# Share of the people who have records on a day with hours of this kind alone.
+_WORKDAY_ACTIVE, _WEEKEND_ACTIVE = 0.77, 0.64
 
 
-def city_rasters(side: int) -> tuple[Field, Field, Field]:
-    """Relative densities of HOME, WORK and ELSEWHERE: float32[side, side] each. Water is 0."""
-    coast = SmoothNoise(side, salt=11, knots=5, octaves=5)
-    patches = SmoothNoise(side, salt=23, knots=14, octaves=3)
-    km = cell_centres(side)
-    rasters = tuple(np.empty((side, side), dtype=np.float32) for _ in range(3))
-    for first in range(0, side, _STRIP_ROWS):
-        last = min(first + _STRIP_ROWS, side)
-        x = np.broadcast_to(km[None, :], (last - first, side))
-        y = np.broadcast_to(km[first:last, None], (last - first, side))
-        strip = _paint(x, y, coast.rows(first, last), patches.rows(first, last))
-        for raster, part in zip(rasters, strip, strict=True):
-            raster[first:last] = part
-    return rasters[0], rasters[1], rasters[2]
+def rhythm_table() -> NDArray[np.uint16]:
+    """4 * (hour of the week) + (kind of location) for 2^16 equally likely states of a record: uint16[65536]."""
+    return _states(_hour_weights())
 
 
-def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Field, Field]:
-    """The three densities at positions in km. coast, patches: noise for shores and for neighbourhoods."""
-    land_km, piers_km = depth_inland(x, y, coast)
-    land = ramp(land_km, 0.02)
-    park, paths = parks(x, y, coast, patches)
-    fabric = lay_streets(x, y, coast)
-    avenue = line_distance(x, y, AVENUE)
-    freeway = nearest_line(x, y, ROADS)
-    promenade = bump(land_km - np.float32(0.06), 0.018)
-    # No houses on large roads, at the shore and in parks.
-    built = fabric.built * ramp(avenue - 0.018, 0.01) * ramp(freeway - 0.03, 0.015)
-    built *= ramp(land_km - 0.09, 0.03) * (1 - park)
+def day_rhythm(first_hour: int, outdoors: float = 1.0) -> tuple[NDArray[np.uint16], float]:
+    """The rhythm of a day, which may have hours of a working day and of a weekend.
 
-    centres = sum(height * hill(x, y, centre, radius) for centre, radius, height in CENTRES)
-    corridor = 2.5 * bump(avenue, 0.16) + 1.2 * fabric.shops
-    texture = np.exp(np.float32(0.40) * patches)
-    # Density falls by a factor of seven over ten kilometres from the centre.
-    dense = np.float32(0.25) + 1.75 * np.exp(-np.hypot(x - 8.2, (y - 5.6) * 0.85) / 3.2)
-    home = fabric.home * dense * texture * (1 + 0.12 * np.minimum(centres, 10)) * built
-    work = (fabric.work + centres + corridor * 0.8) * built
+    first_hour: of the day, as an hour of the week, 0..167. outdoors: factor of the number of records ELSEWHERE.
 
-    # Records on streets make the blocks visible on a map.
-    busy = dense * (0.35 + 0.55 * fabric.home * texture) + 0.5 * centres + 0.7 * corridor
-    streets = fabric.street * busy * (1 - park) * (1 - bump(freeway, 0.04))
-    roads = 9.0 * bump(avenue, 0.016) * (0.5 + dense + 0.2 * centres) + 7.0 * bump(freeway, 0.012)
-    roads += promenade * (0.8 * dense + 0.4 * centres)
-    elsewhere = streets + roads * (1 - 0.9 * park) + 0.10 * (0.2 + centres + corridor) * built
-    elsewhere += paths + venues(x, y) + 0.8 * ramp(piers_km, 0.01)
-    crossing = 6.0 * bump(nearest_line(x, y, BRIDGES), 0.011)
-    over_water = np.maximum(elsewhere * land, crossing * (crossing > 0.5) * (1 - land))
-    home += np.float32(0.05) * fabric.home * fabric.street * (1 - park)  # positions have errors: homes leak to streets
-    return home * land, work * land, over_water
+    Returns as `rhythm_table`, with the hour of the day; and the share of the people who have records.
+    """
+    hours = (first_hour + np.arange(24)) % HOURS
+    weights = _hour_weights()[hours]
+    weights[:, ELSEWHERE] *= outdoors
+    active = np.where(hours < 5 * 24, _WORKDAY_ACTIVE, _WEEKEND_ACTIVE)
+    share = float(np.average(active, weights=weights.sum(axis=1)))
+    return _states(weights * active[:, None]), share
+
+
+def _hour_weights() -> NDArray[np.float64]:
+    """Relative numbers of records by hour of the week and kind of location: float64[168, 4]; the last kind is 0."""
+    weights = np.zeros((HOURS, 4))
+    for hour in range(HOURS):
+        is_weekend = hour >= 5 * 24
+        work = (_WEEKEND_WORK if is_weekend else _WORKDAY_WORK)[hour % 24] / 100
+        elsewhere = (_WEEKEND_ELSEWHERE if is_weekend else _WORKDAY_ELSEWHERE)[hour % 24] / 100
+        for kind, share in {HOME: 1 - work - elsewhere, WORK: work, ELSEWHERE: elsewhere}.items():
+            weights[hour, kind] = _ACTIVITY[hour % 24] * share
+    return weights
+
+
+def _states(weights: NDArray[np.float64]) -> NDArray[np.uint16]:
+    """Indices of weights, each repeated in proportion to its weight: uint16[65536]."""
+    ends = np.rint(np.cumsum(weights) / weights.sum() * (1 << 16)).astype(np.int64)
+    return np.repeat(np.arange(weights.size, dtype=np.uint16), np.diff(ends, prepend=0))
+
+
+def clock_offset_us(longitude: float) -> int:
+    """Local time minus UTC in microseconds: full hours by longitude, in degrees, without time-zone data."""
+    return round(longitude / 15) * HOUR_US
+
+
+SEASON, CROWD = 3, 4  # kinds of location beside HOME, WORK and ELSEWHERE: a holiday home, the crowd at an event
+
+SEASON_CENTRE, SEASON_RADIUS_KM = (2.6, 8.4), 1.6
+"""Holiday homes are near the beach of the ocean. Centre in km."""
+SEASON_SHARE = 0.3  # share of the people who live there at midsummer
+_MIDSUMMER = 172  # day of the year
+
+EVENTS: tuple[Point, ...] = ((10.0, 6.45), (6.5, 5.9), (7.75, 4.25))
+"""Centres of events (km), in turn: stadium, university, square."""
+EVENT_RADIUS_KM = 0.4
+EVENT_SHARE = 0.2  # share of the people ELSEWHERE who are at the event
+_EVENT_EVERY_DAYS = 28
+_SOME_EVENT = date(2026, 11, 7)
+
+_WEATHER_ACTIVE = 0.03  # change of the share of active people at the best weather
+_WEATHER_OUTDOORS = 0.15  # relative change of records ELSEWHERE at the best weather
+_WEATHER = 1 << 16  # name of the random stream; the streams of people have small numbers
+
+
+@dataclass(frozen=True)
+class DayPlan:
+    """The plan of a day."""
+
+    ordinal: int  # the number of the day, see `date.toordinal`
+    start_us: int  # its start, in microseconds since 1970
+    rhythm: NDArray[np.uint16]  # uint16[65536], see `day_rhythm`
+    active: float  # share of the people who have records
+    away: float  # share of records at HOME that are at a holiday home instead
+    crowd: float  # share of records ELSEWHERE that are at the event instead
+
+
+def plan_day(day: date, seed: int, longitude: float) -> DayPlan:
+    """The plan of a UTC day for people at a longitude, in degrees."""
+    ordinal = day.toordinal()
+    first_hour = (day.weekday() * 24 + clock_offset_us(longitude) // HOUR_US) % HOURS
+    weather = weather_of(day, seed)
+    rhythm, active = day_rhythm(first_hour, 1 + _WEATHER_OUTDOORS * weather)
+    return DayPlan(
+        ordinal=ordinal,
+        start_us=(ordinal - date(1970, 1, 1).toordinal()) * 24 * HOUR_US,
+        rhythm=rhythm,
+        active=active + _WEATHER_ACTIVE * weather,
+        away=away_share(day),
+        crowd=0.0 if event_of(day) is None else EVENT_SHARE,
+    )
+
+
+def weather_of(day: date, seed: int) -> float:
+    """The weather, from -1 (people stay at home) to 1: uniform."""
+    bits = random_bits(stream_key(seed, _WEATHER), np.array([day.toordinal()], dtype=np.uint64))[0]
+    return int(bits) * 2.0**-63 - 1
+
+
+def away_share(day: date) -> float:
+    """The share of the people at their holiday home: a cosine over the year, 0 at midwinter."""
+    phase = 2 * math.pi * (day.timetuple().tm_yday - _MIDSUMMER) / 365.25
+    return SEASON_SHARE * (1 + math.cos(phase)) / 2
+
+
+def event_of(day: date) -> Point | None:
+    """The centre of the event of a day, in km; None without one. Every fourth Saturday has an event."""
+    number, rest = divmod(day.toordinal() - _SOME_EVENT.toordinal(), _EVENT_EVERY_DAYS)
+    return None if rest else EVENTS[number % len(EVENTS)]
+
+
+def build_city_on(day: date, side: int = SIDE) -> City:
+    """The city with a fourth table for SEASON and, on the day of an event, a fifth for CROWD."""
+    return _build_city_with(event_of(day), side)
+
+
+@lru_cache(maxsize=2)
+def _build_city_with(event: Point | None, side: int) -> City:
+    city = build_city(side)
+    parts = [city.tables, _table_near(city, HOME, SEASON_CENTRE, SEASON_RADIUS_KM)]
+    if event is not None:
+        parts.append(_table_near(city, ELSEWHERE, event, EVENT_RADIUS_KM, power=0.5))
+    return City(side, np.concatenate(parts), city.risk)
+
+
+def _table_near(city: City, kind: int, centre: Point, radius_km: float, power: float = 1.0) -> Words:
+    """The alias table, uint64[side^2], of the density of one kind of location, times a hill around a point, in km.
+
+    power: of the density. Below 1 it evens the density out, as a crowd does that spreads into side streets.
+    """
+    density = alias_probabilities(city.tables.reshape(-1, city.side**2)[kind]).reshape(city.side, city.side)
+    km = cell_centres(city.side)
+    return alias_table(density**power * hill(km[None, :], km[:, None], centre, radius_km))

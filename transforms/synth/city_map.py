@@ -15,13 +15,13 @@ from shapely.geometry import mapping
 from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.region import Region
-from sfumato.transforms.synth.city import SIZE_KM
 from sfumato.transforms.synth.landscape import (
     AVENUE,
     BAY_BRIDGE,
     DISTRICTS,
     FREEWAYS,
     RIVER_BRIDGES,
+    SIZE_KM,
     District,
     Point,
     SmoothNoise,
@@ -57,13 +57,17 @@ def city_geojson(region: Region) -> bytes:
     """
     land = _land()
     bounds = shapely.box(-_AROUND, -_AROUND, SIZE_KM + _AROUND, SIZE_KM + _AROUND)
-    parks = {name: _park(centre, size, degrees) for name, centre, size, degrees in _PARKS}
+    parks = {}
+    for name, centre, (width, height), degrees in _PARKS:
+        shape = shapely.box(-width / 2, -height / 2, width / 2, height / 2)
+        parks[name] = translate(rotate(shape, degrees, origin=(0, 0)), *centre)
     green = shapely.union_all(list(parks.values()))
     features = chain(
         [({"natural": "water", "name": "Penumbra Bay, the ocean and the river"}, bounds - land)],
         (({"leisure": "park", "label": ""}, park & land) for park in parks.values()),
         _districts(land, green),
-        _roads(),
+        (({"highway": "motorway"}, shapely.LineString(line)) for line in (*FREEWAYS, BAY_BRIDGE, *RIVER_BRIDGES)),
+        [({"highway": "primary", "name": "The Avenue"}, shapely.LineString(AVENUE))],
         (({"place": kind, "name": name}, shapely.Point(x, y)) for name, kind, x, y in _PLACES),
         (({"place": "locality", "name": name}, park.centroid) for name, park in parks.items()),
     )
@@ -100,11 +104,6 @@ def _land() -> BaseGeometry:
     return shapely.make_valid(shapely.simplify(shapely.union_all(areas), _FINEST))
 
 
-def _park(centre: Point, size: Point, degrees: float) -> BaseGeometry:
-    shape = shapely.box(-size[0] / 2, -size[1] / 2, size[0] / 2, size[1] / 2)
-    return translate(rotate(shape, degrees, origin=(0, 0)), *centre)
-
-
 def _districts(land: BaseGeometry, parks: BaseGeometry) -> Iterator[tuple[dict[str, Any], BaseGeometry]]:
     """Each district's area, which is what is nearest to its middle, its name there, and its main streets."""
     middles = shapely.MultiPoint([(one.x, one.y) for one in DISTRICTS])
@@ -129,9 +128,3 @@ def _streets(district: District) -> BaseGeometry:
             lines.append(np.stack([district.x + u * cosine - v * sine, district.y + u * sine + v * cosine], axis=1))
     streets: BaseGeometry = shapely.simplify(shapely.MultiLineString(lines), _FINEST / 2, preserve_topology=False)
     return streets
-
-
-def _roads() -> Iterator[tuple[dict[str, Any], BaseGeometry]]:
-    for line in (*FREEWAYS, BAY_BRIDGE, *RIVER_BRIDGES):
-        yield {"highway": "motorway"}, shapely.LineString(line)
-    yield {"highway": "primary", "name": "The Avenue"}, shapely.LineString(AVENUE)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, by_row
 from sfumato.transforms import beam_caches, beam_patch  # noqa: F401
-from sfumato.transforms.synth.city import City, build_city
-from sfumato.transforms.synth.day_plan import build_city_on
+from sfumato.transforms.synth.city import City, build_city, build_city_on
 from sfumato.transforms.synth.people import make_records, make_trips, record_schema, trip_schema
 from sfumato.transforms.synth.synth_request import ROW_GROUP_ROWS, SynthSpec
 

@@ -1,4 +1,4 @@
-"""The shapes of the city: coast, bay, river, parks, large roads, single places that attract people, and street grids.
+"""The shapes of the city, from its coast to its street grids, and the density rasters that they make.
 
 Lengths are in km in the city's square of 14 x 14 km, x from the west, y from the north. Arrays are
 float32[rows, columns]. A district is the part of the city that is nearest to the district's centre; its wavy border is
@@ -19,6 +19,28 @@ CellIndex = NDArray[np.int32]  # a coordinate or a number of lattice cells
 Point = tuple[float, float]
 
 REACH_KM = 0.6  # larger distances to a line are cut to it
+SIZE_KM = 14.0
+SIDE = 2048  # cells along one side, 6.8 m each
+RISK_SIDE = 256
+_STRIP_ROWS = 64  # rows that are painted at a time: they fit the processor's cache
+
+BASE_RISK = 0.02
+HOT_SPOTS = (((7.3, 8.6), 0.9, 0.20), ((12.9, 10.9), 0.8, 0.14), ((3.6, 3.7), 0.7, 0.12))
+"""Centre (km), radius (km) and the added risk of infection at the centre."""
+
+CENTRES = (
+    ((8.75, 5.0), 0.55, 60.0),
+    ((8.9, 6.0), 0.9, 9.0),
+    ((7.2, 8.3), 0.4, 12.0),
+    ((6.1, 2.7), 0.4, 9.0),
+    ((3.6, 4.4), 0.25, 7.0),
+    ((3.0, 9.3), 0.3, 7.0),
+    ((12.9, 10.3), 0.4, 10.0),
+    ((6.4, 12.7), 0.35, 9.0),
+    ((2.4, 12.3), 0.3, 8.0),
+    ((6.5, 5.9), 0.35, 10.0),
+)
+"""Downtown and the sub-centres: centre (km), radius (km), density relative to a residential street."""
 
 
 def bump(distance: Field, radius: float | Field) -> Field:
@@ -210,26 +232,17 @@ def nearest_line(x: Field, y: Field, lines: list[list[Point]]) -> Field:
 
 
 class District(NamedTuple):
-    """A district of the city.
+    """A district of the city."""
 
-    Attributes:
-        name: for readers of this file.
-        x, y: its centre, in km.
-        degrees: rotation of its street grid.
-        block_u, block_v: sides of a block along the grid's axes, in km.
-        home, work: relative densities.
-        winding: amplitude of the curves of its streets, in km.
-    """
-
-    name: str
-    x: float
+    name: str  # for readers of this file
+    x: float  # and y: its centre, in km
     y: float
-    degrees: float
-    block_u: float
+    degrees: float  # rotation of its street grid
+    block_u: float  # and block_v: sides of a block along the grid's axes, in km
     block_v: float
-    home: float
+    home: float  # and work: relative densities
     work: float
-    winding: float = 0.0
+    winding: float = 0.0  # amplitude of the curves of its streets, in km
 
 
 DISTRICTS = (
@@ -251,18 +264,8 @@ DISTRICTS = (
 )
 
 
-class Fabric(NamedTuple):
-    """Fields of some rows: weights of buildings, of streets and of shops, and the district's two densities."""
-
-    built: Field
-    street: Field
-    shops: Field
-    home: Field
-    work: Field
-
-
-def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
-    """Draws streets, blocks and lots of all districts. noise: makes the borders wavy."""
+def lay_streets(x: Field, y: Field, noise: Field) -> tuple[Field, Field, Field, Field, Field]:
+    """Densities of houses, streets, shops, homes and works of all districts. noise: makes the borders wavy."""
     label, border_km = _nearest_district(x + 0.10 * noise, y - 0.08 * noise)
     columns = np.array([district[1:] for district in DISTRICTS], dtype=np.float32).T
     middle_x, middle_y, _, block_u, block_v, home, work, winding = (column[label] for column in columns)
@@ -286,7 +289,7 @@ def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
     built = ramp(edge - 0.008, 0.006) * (0.45 + 0.55 * bump(edge - 0.022, 0.02))
     built *= (0.35 + 1.3 * lots) * (0.5 + blocks) * np.where(blocks > 0.035, np.float32(1), np.float32(0.06))
     shops = np.maximum(np.maximum(shops_u, shops_v), bump(border_km, 0.035))
-    return Fabric(built, street, shops, home, work)
+    return built, street, shops, home, work
 
 
 def _nearest_district(x: Field, y: Field) -> tuple[CellIndex, Field]:
@@ -316,3 +319,67 @@ def _street(number: CellIndex, along: CellIndex, off: Field, label: CellIndex, w
     width = np.where(main, np.float32(0.010), np.float32(0.0065))
     weight = weight * bump(off, width) * np.where(closed, np.float32(0.3), np.float32(1))
     return weight, bump(off, 0.035) * (main & (traffic > 0.6))
+
+
+def risk_raster() -> NDArray[np.float64]:
+    """The probability that a person who lives in a cell is infected: float64[RISK_SIDE, RISK_SIDE]."""
+    km = cell_centres(RISK_SIDE)
+    risk = np.full((RISK_SIDE, RISK_SIDE), BASE_RISK)
+    for centre, radius, height in HOT_SPOTS:
+        risk += height * hill(km[None, :], km[:, None], centre, radius)
+    return risk
+
+
+def cell_centres(side: int) -> Field:
+    """The centres of `side` cells along an axis of the city, in km from the west or north: float32[side]."""
+    return ((np.arange(side) + 0.5) * (SIZE_KM / side)).astype(np.float32)
+
+
+def city_rasters(side: int) -> tuple[Field, Field, Field]:
+    """Relative densities of HOME, WORK and ELSEWHERE: float32[side, side] each. Water is 0."""
+    coast = SmoothNoise(side, salt=11, knots=5, octaves=5)
+    patches = SmoothNoise(side, salt=23, knots=14, octaves=3)
+    km = cell_centres(side)
+    rasters = tuple(np.empty((side, side), dtype=np.float32) for _ in range(3))
+    for first in range(0, side, _STRIP_ROWS):
+        last = min(first + _STRIP_ROWS, side)
+        x = np.broadcast_to(km[None, :], (last - first, side))
+        y = np.broadcast_to(km[first:last, None], (last - first, side))
+        strip = _paint(x, y, coast.rows(first, last), patches.rows(first, last))
+        for raster, part in zip(rasters, strip, strict=True):
+            raster[first:last] = part
+    return rasters[0], rasters[1], rasters[2]
+
+
+def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Field, Field]:
+    """The three densities at positions in km. coast, patches: noise for shores and for neighbourhoods."""
+    land_km, piers_km = depth_inland(x, y, coast)
+    land = ramp(land_km, 0.02)
+    park, paths = parks(x, y, coast, patches)
+    houses, street, shops, homes, works = lay_streets(x, y, coast)
+    avenue = line_distance(x, y, AVENUE)
+    freeway = nearest_line(x, y, ROADS)
+    promenade = bump(land_km - np.float32(0.06), 0.018)
+    # No houses on large roads, at the shore and in parks.
+    built = houses * ramp(avenue - 0.018, 0.01) * ramp(freeway - 0.03, 0.015)
+    built *= ramp(land_km - 0.09, 0.03) * (1 - park)
+
+    centres = sum(height * hill(x, y, centre, radius) for centre, radius, height in CENTRES)
+    corridor = 2.5 * bump(avenue, 0.16) + 1.2 * shops
+    texture = np.exp(np.float32(0.40) * patches)
+    # Density falls by a factor of seven over ten kilometres from the centre.
+    dense = np.float32(0.25) + 1.75 * np.exp(-np.hypot(x - 8.2, (y - 5.6) * 0.85) / 3.2)
+    home = homes * dense * texture * (1 + 0.12 * np.minimum(centres, 10)) * built
+    work = (works + centres + corridor * 0.8) * built
+
+    # Records on streets make the blocks visible on a map.
+    busy = dense * (0.35 + 0.55 * homes * texture) + 0.5 * centres + 0.7 * corridor
+    streets = street * busy * (1 - park) * (1 - bump(freeway, 0.04))
+    roads = 9.0 * bump(avenue, 0.016) * (0.5 + dense + 0.2 * centres) + 7.0 * bump(freeway, 0.012)
+    roads += promenade * (0.8 * dense + 0.4 * centres)
+    elsewhere = streets + roads * (1 - 0.9 * park) + 0.10 * (0.2 + centres + corridor) * built
+    elsewhere += paths + venues(x, y) + 0.8 * ramp(piers_km, 0.01)
+    crossing = 6.0 * bump(nearest_line(x, y, BRIDGES), 0.011)
+    over_water = np.maximum(elsewhere * land, crossing * (crossing > 0.5) * (1 - land))
+    home += np.float32(0.05) * homes * street * (1 - park)  # positions have errors: homes leak to streets
+    return home * land, work * land, over_water

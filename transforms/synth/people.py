@@ -2,8 +2,8 @@
 
 A user has a home and a work place. Each record has an hour of the week, a kind of location that depends on the hour,
 and a position. Every choice is a hash of (seed, choice, user[, record]). So records do not depend on how users are cut
-into blocks, files or workers. With a day (`day_plan`), only the active users have records, and hour, kind of location
-and position also depend on the day. People, homes and work places stay the same.
+into blocks, files or workers. With a day (`city.DayPlan`), only the active users have records, and hour, kind of
+location and position also depend on the day. People, homes and work places stay the same.
 
 A user also has a place elsewhere, and each trip joins two of the three. The work place of trips is the nearest to the
 home of CANDIDATES places that are drawn by the density of work, and likewise the place elsewhere. Distances are between
@@ -21,17 +21,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import EARTH_RADIUS_KM, Region
-from sfumato.transforms.synth.city import ELSEWHERE, HOME, RISK_SIDE, WORK, City
-from sfumato.transforms.synth.day_plan import (
+from sfumato.transforms.synth.city import (
     CROWD,
+    ELSEWHERE,
+    HOME,
     HOUR_US,
     SEASON,
     WEEK_START_US,
+    WORK,
+    City,
     DayPlan,
     clock_offset_us,
     plan_day,
     rhythm_table,
 )
+from sfumato.transforms.synth.landscape import RISK_SIDE
 from sfumato.transforms.synth.random_streams import draw, random_bits, scramble_63, stream_key
 
 UserIdKind = Literal["int", "string"]
@@ -82,12 +86,8 @@ def make_records(
     """Record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
 
     Args:
-        first, last: numbers of users.
-        record: number of the record, from 0.
-        city: with a day, the city of that day (`day_plan.build_city_on`).
+        city: stretched over the region; with a day, the city of that day (`city.build_city_on`).
         seed: picks the people.
-        region: over which the city is stretched.
-        user_id: type of the ids.
         day: UTC date. Only the users who are active on it have records. None: every user, in the one week.
     """
     plan = None if day is None else plan_day(day, seed, (region.west + region.east) / 2)

@@ -31,10 +31,6 @@ class SynthSpec:
 
     There are as many blocks of `users_per_file` users as files. File f of F holds record j of the users of block
     (f - j) mod F, for every j. So a user's records are in different files, as in real logs.
-
-    Attributes:
-        day: UTC date. Only the users who are active on it have records. None: every user, in one week.
-        trips: whether a record is a trip between two places.
     """
 
     users: Annotated[int, Interval(ge=1, le=1 << 40)]
@@ -44,8 +40,8 @@ class SynthSpec:
     users_per_file: Annotated[int, Interval(ge=1, le=100_000_000)] = 1_000_000
     user_id: UserIdKind = "int"
     density_depth: Annotated[int, Interval(ge=1, le=MAX_DENSITY_DEPTH)] = 10
-    day: date | None = None
-    trips: bool = False
+    day: date | None = None  # UTC date. Only the users who are active on it have records. None: every user, in one week
+    trips: bool = False  # whether a record is a trip between two places
 
     def __post_init__(self) -> None:
         check_declared(self)

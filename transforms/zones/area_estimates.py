@@ -136,19 +136,12 @@ def _splits(
 
 @dataclass(frozen=True)
 class AreaUsers:
-    """Estimates of n areas.
+    """Estimates of n areas."""
 
-    Attributes:
-        users: float64[n], unbiased but for cells that a border cuts; may be negative.
-        noise_variance: float64[n], of the noise alone.
-        share_variance: float64[n], of the users of cut cells inside the area, systematic errors along borders included.
-        share_moment: float64[n], their third central moment.
-    """
-
-    users: Floats
-    noise_variance: Floats
-    share_variance: Floats
-    share_moment: Floats
+    users: Floats  # float64[n], unbiased but for cells that a border cuts; may be negative
+    noise_variance: Floats  # float64[n], of the noise alone
+    share_variance: Floats  # float64[n], of the users of cut cells inside the area, errors along borders included
+    share_moment: Floats  # float64[n], their third central moment
 
     @property
     def stddev(self) -> Floats:
@@ -168,20 +161,13 @@ class AreaUsers:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """The parts of cells in zones: p pieces.
+    """The parts of cells in zones: p pieces."""
 
-    Attributes:
-        zone: int64[p].
-        leaf: int64[p], the cell, in the order of the full tree's entries.
-        level, node: int64[p], the cell's level and index there.
-        area: float64[p], the share of the cell's area, above 0 and up to 1.
-    """
-
-    zone: Integers
-    leaf: Integers
-    level: Integers
+    zone: Integers  # int64[p]
+    leaf: Integers  # int64[p], the cell, in the order of the full tree's entries
+    level: Integers  # and node: int64[p], the cell's level and index there
     node: Integers
-    area: Floats
+    area: Floats  # float64[p], the share of the cell's area, above 0 and up to 1
 
 
 def estimate_areas(

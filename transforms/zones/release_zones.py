@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.posterior.within_cells import WithinCells, learn_within_cells
-from sfumato.transforms.release.metadata import parquet_bytes
+from sfumato.transforms.release.metadata import csv_bytes, parquet_bytes
 from sfumato.transforms.zones.area_estimates import estimate_areas
 from sfumato.transforms.zones.zone_file import Zones, check_zones, read_zones
 
@@ -121,9 +120,7 @@ def table_bytes(table: pa.Table, suffix: str) -> bytes:
     if suffix == ".parquet":
         return parquet_bytes(table)
     if suffix == ".csv":
-        text = io.BytesIO()
-        pyarrow.csv.write_csv(table.drop_columns("geometry"), text)
-        return text.getvalue()
+        return csv_bytes(table.drop_columns("geometry"))
     rows = table.drop_columns("geometry").to_pylist()
     shapes = shapely.to_geojson(shapely.from_wkb(table["geometry"].to_numpy()))
     features = [

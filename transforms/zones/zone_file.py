@@ -29,16 +29,11 @@ _SHOWN = 3  # zones that a message names
 
 @dataclass(frozen=True)
 class ZoneLevel:
-    """A coarser level, such as `county`. Each of its zones is the union of zones of the next finer level.
-
-    Attributes:
-        ids: of its zones, in order of their first zone in the file.
-        parents: int64[zones of the next finer level], the index in `ids` of the zone that holds each.
-    """
+    """A coarser level, such as `county`. Each of its zones is the union of zones of the next finer level."""
 
     name: str
-    ids: tuple[str, ...]
-    parents: NDArray[np.int64]
+    ids: tuple[str, ...]  # of its zones, in order of their first zone in the file
+    parents: NDArray[np.int64]  # int64[zones of the next finer level], the index in `ids` of the zone that holds each
 
 
 @dataclass(frozen=True)

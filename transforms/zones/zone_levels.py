@@ -38,19 +38,12 @@ _UNITS = 200  # of the budget
 
 @dataclass(frozen=True, eq=False)
 class ZoneEncoding(Encoding):
-    """One entry for each category and zone of a level, in order of categories, then of zones.
+    """One entry for each category and zone of a level, in order of categories, then of zones."""
 
-    Attributes:
-        level: its name.
-        zone_of_code: int64[finest zones], the zone of this level that holds each finest zone, which is its code.
-        share_of_zone: float64[zones], each zone's share of the area of all.
-        categories: of the auxiliary data; 1 without.
-    """
-
-    level: str
-    zone_of_code: NDArray[np.int64]
-    share_of_zone: NDArray[np.float64]
-    categories: int = 1
+    level: str  # its name
+    zone_of_code: NDArray[np.int64]  # int64[finest zones]: a finest zone's index is its code; the zone that holds it
+    share_of_zone: NDArray[np.float64]  # float64[zones], each zone's share of the area of all
+    categories: int = 1  # of the auxiliary data; 1 without
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -85,9 +78,7 @@ class ZoneEncoding(Encoding):
 class ZoneLevels(Method):
     """One sub-query for each level with a share, from the coarsest to the finest.
 
-    Attributes:
-        zones: to count, with their levels.
-        shares: of the budget that the noisy user count leaves, one for each level; 0 for a level that is not asked.
+    `shares` are of the budget that the noisy user count leaves, one for each level; 0 for a level that is not asked.
     """
 
     NAME: ClassVar[str] = "zones"

@@ -74,24 +74,15 @@ class ZoneLocator:
 
 @dataclass(frozen=True)
 class _Raster:
-    """The cells over the zones' region, row by row from the north.
+    """The cells over the zones' region, row by row from the north."""
 
-    Attributes:
-        region: of the zones.
-        columns, rows: numbers of cells.
-        zone: int32[cells], a zone's index, OUTSIDE or _BORDER.
-        polygons: object[n], prepared.
-        first: int64[cells + 1], where each cell's candidates start; only border cells have any.
-        candidates: int64[...], indexes of zones, ascending in a cell.
-    """
-
-    region: Region
-    columns: int
+    region: Region  # of the zones
+    columns: int  # and rows: numbers of cells
     rows: int
-    zone: NDArray[np.int32]
-    polygons: NDArray[np.object_]
-    first: NDArray[np.int64]
-    candidates: NDArray[np.int64]
+    zone: NDArray[np.int32]  # int32[cells], a zone's index, OUTSIDE or _BORDER
+    polygons: NDArray[np.object_]  # object[n], prepared
+    first: NDArray[np.int64]  # int64[cells + 1], where each cell's candidates start; only border cells have any
+    candidates: NDArray[np.int64]  # int64[...], indexes of zones, ascending in a cell
 
     @classmethod
     def of(cls, zones: Zones) -> _Raster:

@@ -46,20 +46,13 @@ _SUMS = (
 
 @dataclass(frozen=True)
 class ZoneCounts:
-    """The estimates of a run.
+    """The estimates of a run."""
 
-    Attributes:
-        levels: by category, from the finest level to the coarsest.
-        low, high: ends of the 95% intervals of each level's zones: float64[m] each.
-        noisy_sums: number of sums with independent noise that were added up.
-        sampling_weight: users that each counted user stands for, where shards were lost.
-    """
-
-    levels: list[LevelEstimate]
-    low: list[Array]
+    levels: list[LevelEstimate]  # by category, from the finest level to the coarsest
+    low: list[Array]  # and high: ends of the 95% intervals of each level's zones: float64[m] each
     high: list[Array]
-    noisy_sums: int
-    sampling_weight: float
+    noisy_sums: int  # number of sums with independent noise that were added up
+    sampling_weight: float  # users that each counted user stands for, where shards were lost
 
 
 def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:

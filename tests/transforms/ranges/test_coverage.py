@@ -12,7 +12,8 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.ranges_plan import make_method
 from sfumato.transforms.ranges.width_search import QuerySample
-from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
+from sfumato.transforms.synth.city import ELSEWHERE
+from sfumato.transforms.synth.landscape import city_rasters
 
 RUNS, QUERIES = 8, 250
 DEPTH = 10

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from sfumato.transforms.synth.city import ELSEWHERE, HOME, SIZE_KM, WORK, city_rasters, risk_raster
-from sfumato.transforms.synth.landscape import line_distance, rounded
+from sfumato.transforms.synth.city import ELSEWHERE, HOME, WORK
+from sfumato.transforms.synth.landscape import SIZE_KM, city_rasters, line_distance, risk_raster, rounded
 
 SIDE = 512
 

@@ -12,9 +12,8 @@ from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.region import Region
 from sfumato.transforms.release.basemap_file import file_basemap
-from sfumato.transforms.synth.city import SIZE_KM, city_rasters
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.landscape import DISTRICTS
+from sfumato.transforms.synth.landscape import DISTRICTS, SIZE_KM, city_rasters
 
 KM = Region(0, 0, SIZE_KM / 100, SIZE_KM / 100)  # a hundredth of a degree a kilometre
 

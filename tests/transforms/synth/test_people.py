@@ -7,8 +7,8 @@ from scipy import stats
 
 from benchmarks.city_people import make_people
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, deinterleave
-from sfumato.transforms.synth.city import RISK_SIDE, City, build_city
-from sfumato.transforms.synth.day_plan import HOUR_US, HOURS, WEEK_START_US, clock_offset_us, rhythm_table
+from sfumato.transforms.synth.city import HOUR_US, HOURS, WEEK_START_US, City, build_city, clock_offset_us, rhythm_table
+from sfumato.transforms.synth.landscape import RISK_SIDE
 from sfumato.transforms.synth.people import make_records, record_schema
 from sfumato.transforms.synth.random_streams import alias_probabilities
 from tests.statistics import FLAKE_RATE

@@ -9,9 +9,9 @@ from scipy import stats
 
 from benchmarks.city_people import density_on, make_people
 from sfumato.schemas.region import Grid, Region, deinterleave
-from sfumato.transforms.synth.city import ELSEWHERE, SIZE_KM, City, build_city
-from sfumato.transforms.synth.day_plan import (
+from sfumato.transforms.synth.city import (
     CROWD,
+    ELSEWHERE,
     EVENT_SHARE,
     EVENTS,
     HOUR_US,
@@ -19,7 +19,9 @@ from sfumato.transforms.synth.day_plan import (
     SEASON,
     SEASON_CENTRE,
     SEASON_SHARE,
+    City,
     away_share,
+    build_city,
     build_city_on,
     day_rhythm,
     event_of,
@@ -27,6 +29,7 @@ from sfumato.transforms.synth.day_plan import (
     rhythm_table,
     weather_of,
 )
+from sfumato.transforms.synth.landscape import SIZE_KM
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
 from sfumato.transforms.synth.random_streams import alias_probabilities
 from tests.statistics import FLAKE_RATE
