@@ -92,8 +92,12 @@ def _parquet_features(
         raise RequestError(f"{option}: {name} is Parquet, but not GeoParquet: its metadata `geo` is missing") from None
     if encoding != "WKB" or column not in file.schema_arrow.names:
         raise RequestError(f"{option}: {name} has geometry as {encoding}; write it as WKB")
-    if "crs" in described and not _is_lon_lat(described["crs"]):
-        raise _unknown_crs(option, name, described["crs"])
+    if "crs" in described:
+        # PROJJSON, which must name the coordinates of GPS, in the order of GeoParquet: longitude first.
+        crs, known = described["crs"], _member(described["crs"], "id")
+        stated = f"{known.get('authority')}:{known.get('code')}" if isinstance(known, dict) else crs
+        if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
+            raise _unknown_crs(option, name, crs)
     kept = [one for one in file.schema_arrow.names if one != column and wanted(one)]
 
     def rows() -> Iterator[Feature]:
@@ -123,13 +127,6 @@ def _member(data: Any, *names: str) -> Any:
 
 def _source(text: str) -> str:
     return readable(text.rsplit("/", 1)[-1] if "://" not in text else text)
-
-
-def _is_lon_lat(crs: Any) -> bool:
-    """Whether PROJJSON names the coordinates of GPS, in the order of GeoParquet: longitude first."""
-    known = _member(crs, "id")
-    stated = f"{known.get('authority')}:{known.get('code')}" if isinstance(known, dict) else crs
-    return isinstance(stated, str) and _KNOWN_CRS.fullmatch(stated) is not None
 
 
 def _unknown_crs(option: str, name: str, crs: Any) -> RequestError:

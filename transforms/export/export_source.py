@@ -115,13 +115,10 @@ _PARQUET = ".parquet"
 
 @dataclass(frozen=True)
 class ExportSource:
-    """A release to export. Its parts are read when they are used.
+    """A release to export, or changes between two. Its parts are read when they are used.
 
-    Attributes:
-        release: a release, or changes between two.
-        licence: that files state; None for none.
-        table_name: the table to export; None for the one with the map, or the only one.
-        resolution: of the cells that users are summed in, for a format that has such cells; None for none.
+    `licence` is what files state; None for none. `table_name` is the table to export; None for the one with the map, or
+    the only one. `resolution` is that of the cells that users are summed in, for a format that has such cells.
     """
 
     release: Release

@@ -26,7 +26,7 @@ from sfumato.schemas.trust import Trust
 from sfumato.transforms.flows.flow_estimate import Flows, MeasuredLevel, estimate_flows, estimate_zone_flows
 from sfumato.transforms.flows.flow_tree import FlowPlan
 from sfumato.transforms.flows.flow_view import flows_view
-from sfumato.transforms.flows.user_trips import Codes, TripRule, split_pairs
+from sfumato.transforms.flows.user_trips import TripRule, split_pairs
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.builder import build_release
@@ -80,11 +80,15 @@ def flows_table(flows: Flows, region: Region) -> pa.Table:
         at = level == one
         origins[at], destinations[at] = split_pairs(pairs[at], one)
     names = [node_names(cells | np.uint64(1) << (2 * level).astype(np.uint64)) for cells in (origins, destinations)]
+    centres = []
+    for cells in (origins, destinations):
+        west, south, east, north = Grid(region, 1).bounds(*deinterleave(cells), level)
+        centres.append(np.stack([(west + east) / 2, (south + north) / 2], axis=1))
     table = {
         "origin_cell": names[0],
         "destination_cell": names[1],
         "depth": level.astype(np.int8),
-        **_counts(flows, order, *(_centres(cells, level, region) for cells in (origins, destinations))),
+        **_counts(flows, order, *centres),
     }
     return pa.table(table, schema=flows_schema())
 
@@ -134,13 +138,6 @@ def _counts(
         "destination_latitude": end[:, 1],
         "geometry": shapely.to_wkb(lines),
     }
-
-
-def _centres(cells: Codes, level: NDArray[np.int64], region: Region) -> NDArray[np.float64]:
-    """Longitude and latitude of the centres of cells: float64[n, 2]."""
-    x, y = deinterleave(cells)
-    west, south, east, north = Grid(region, 1).bounds(x, y, level)
-    return np.stack([(west + east) / 2, (south + north) / 2], axis=1)
 
 
 def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date, timedelta
 
@@ -58,9 +58,12 @@ def update_timeline(root: str, ledger: str | None) -> None:
             return
         # Read after the releases, so it has them all.
         history = None if ledger is None else open_ledger(ledger).history()
-        removed = _pruned(root, releases, history)
-        entries = [_entry(name, one, name in removed, history) for name, one in releases.items()]
-        _write_all(root, releases, entries, _damaged(folders, history), history)
+        if history is None:  # then those without a page were removed
+            pages = matching(FileSystems.join(root, RELEASES, "*", PAGE_FILE))
+            removed = releases.keys() - {file.path.split("/")[-2] for file in pages}
+        else:
+            removed = {name for name, release in releases.items() if is_pruned(release, history)}
+        _write_all(root, releases, removed, _damaged(folders, history), history)
         shown, folders = releases, read_folders(root)
         releases = folders.releases
         if [release.digest for release in shown.values()] == [release.digest for release in releases.values()]:
@@ -71,14 +74,6 @@ def remove_index(root: str) -> None:
     """Removes the page and its files, where no release is left. Raises OSError."""
     names = (PAGE_FILE, TIMELINE_FILE, LATEST_FILE, BASEMAP_FILE)
     remove_files([FileSystems.join(root, name) for name in names])
-
-
-def _pruned(root: str, releases: Mapping[str, Release], history: History | None) -> set[str]:
-    """The dates whose files were removed: by the ledger, or without one those without a page."""
-    if history is not None:
-        return {name for name, release in releases.items() if is_pruned(release, history)}
-    pages = matching(FileSystems.join(root, RELEASES, "*", PAGE_FILE))
-    return set(releases) - {file.path.split("/")[-2] for file in pages}
 
 
 def _damaged(folders: DatedFolders, history: History | None) -> list[DatedRelease]:
@@ -99,10 +94,11 @@ def _damaged(folders: DatedFolders, history: History | None) -> list[DatedReleas
 def _write_all(
     root: str,
     releases: Mapping[str, Release],
-    entries: list[DatedRelease],
+    removed: Collection[str],
     damaged: list[DatedRelease],
     history: History | None,
 ) -> None:
+    entries = [_entry(name, one, name in removed, history) for name, one in releases.items()]
     present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
     for entry in entries:
         if entry.map is not None and entry.map.rsplit("/", 1)[-1] not in present:

@@ -89,7 +89,8 @@ def _bars(body: BarsBody) -> Chart:
             axes.set_xlim(axis_ends(marks, *ends))
         if body.reference is not None:
             axes.axvline(body.reference, color=SOFT, lw=1, ls=_DOTTED, zorder=1)
-        _name_rows(axes, names)
+        axes.set_ylim(max(len(names), 3) - 0.4, -0.6)
+        axes.set_yticks(range(len(names)), names, fontsize=9, color=INK, parse_math=False)
         _number_axis(axes, body.unit)
         if not bars:
             axes.text(0.5, 0.5, f"No {body.noun} was published.", color=SOFT, fontsize=12, transform=axes.transAxes)
@@ -116,11 +117,6 @@ def axis_ends(value: Array, low: Array, high: Array) -> tuple[float, float]:
     ends = ends[np.isfinite(ends)]
     spare = 0.03 * float(np.ptp(ends)) or 0.05 * abs(least) or 1.0
     return float(ends.min()) - spare, float(ends.max()) + spare
-
-
-def _name_rows(axes: Axes, names: list[str]) -> None:
-    axes.set_ylim(max(len(names), 3) - 0.4, -0.6)
-    axes.set_yticks(range(len(names)), names, fontsize=9, color=INK, parse_math=False)
 
 
 def _number_axis(axes: Axes, unit: str) -> None:

@@ -81,10 +81,8 @@ def night_sentences(
 ) -> list[str]:
     """What the pages say of a night: the cohort that was asked, and the nights on which its estimate rests.
 
-    Args:
-        rotation: the cohort; None where all users were asked, of which nothing is said.
-        rests_on: periods as text; None for an estimate of the night's own answers alone.
-        started_anew: why the nights before were left out, as a sentence.
+    Nothing is said where all users were asked, or of an estimate of the night's own answers alone. rests_on: periods as
+    text. started_anew: why the nights before were left out, as a sentence.
     """
     texts = []
     if rotation is not None and rotation.cohorts > 1:

@@ -113,8 +113,8 @@ def test_the_page_says_what_was_spent_on_what_it_shows(tmp_path: Path, monkeypat
         ledger(tmp_path).reserve(charge(day, day), [Limit.parse("9/9d")])
         put(tmp_path / "releases" / day, json.dumps({**MANIFEST, "release_id": day}))
 
-    def write(root: str, releases: list[Any], damaged: list[Any], history: History) -> None:
-        seen.append(([one.date for one in releases], len(history.charges)))
+    def write(root: str, releases: dict[str, Any], removed: set[str], damaged: list[Any], history: History) -> None:
+        seen.append((list(releases), len(history.charges)))
         if len(seen) == 1:
             publish("2026-11-20")
 
