@@ -32,6 +32,15 @@ _POINTWISE = "columns and bands named low and high: ends of a 95% interval, for 
 _USERS = "counts are users; densities are users per square kilometre"
 _TRIPS = "counts are trips of users"
 _BELOW_ZERO = f"a number of users or trips, and its density, {NEGATIVE}"
+TABLE, MAP, RASTER, HEATMAP = "table", "map", "raster", "heatmap"
+PARTS = {
+    TABLE: "a table",
+    MAP: "a table with shapes",
+    RASTER: "a map of cells",
+    HEATMAP: "a heatmap that states the errors of sums",
+}
+"""What a format can be made of, in words."""
+_PARQUET = ".parquet"
 
 
 def release_statement(release: Release, licence: str | None = None) -> dict[str, str]:
@@ -100,17 +109,6 @@ def _changes_privacy(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else "none"
-
-
-TABLE, MAP, RASTER, HEATMAP = "table", "map", "raster", "heatmap"
-PARTS = {
-    TABLE: "a table",
-    MAP: "a table with shapes",
-    RASTER: "a map of cells",
-    HEATMAP: "a heatmap that states the errors of sums",
-}
-"""What a format can be made of, in words."""
-_PARQUET = ".parquet"
 
 
 @dataclass(frozen=True)

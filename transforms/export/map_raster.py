@@ -25,6 +25,32 @@ GEOMETRY = "geometry"
 _MAX_LEVEL = 8  # of the squares that a model of range queries is asked for: 65,536 rows at most
 _ANSWER = "the model's answer for the square, 0 or more; squares add up"
 _BIASED_ANSWER = "the model's answer for the square, 0 or more; so the sum over squares with few users is too high"
+MAX_LEVEL = 12  # 4096 x 4096 pixels; finer cells are combined
+_USERS_KM2 = "users per square kilometre"
+_OF_ITS_CELL = "of the pixel's cell, per square kilometre of the cell"
+_END = "end of the 95% interval of the users without shrinkage"
+
+# Bands in users per square kilometre of the cell, by column: name and text.
+_USERS = {
+    "count": ("density", "estimated users"),
+    "users": ("density", "estimated users"),
+    "users_low": ("density_low", f"lower {_END}"),
+    "users_high": ("density_high", f"upper {_END}"),
+    "low": ("density_low", f"lower {_END}"),
+    "high": ("density_high", f"upper {_END}"),
+    "stddev": ("density_stddev", "standard deviation of the estimated users"),
+    "expected": ("density_expected", "users to expect by the pattern of all cells"),
+}
+_CHANGES = {
+    "difference": ("difference", "users after less users before"),
+    "low": ("difference_low", "lower end of the difference's 95% interval"),
+    "high": ("difference_high", "upper end of the difference's 95% interval"),
+    "stddev": ("difference_stddev", "standard deviation of the difference if nothing changed"),
+    "before": ("before", "users of the first map, without shrinkage"),
+    "after": ("after", "users of the second map, without shrinkage"),
+}
+_ADDITIVE = ("density", "density_expected", "difference", "before", "after")  # whose mean over an area has a meaning
+_VALUES = ("_value", "_low", "_high", "_stddev", "_clients")  # columns of moments by cell, after a statistic's name
 
 
 @dataclass(frozen=True)
@@ -95,12 +121,6 @@ def layer_of_model(model: RangeModel, size: float) -> MapLayer:
     return MapLayer("squares", table, shapely.box(west, south, east, north))
 
 
-MAX_LEVEL = 12  # 4096 x 4096 pixels; finer cells are combined
-_USERS_KM2 = "users per square kilometre"
-_OF_ITS_CELL = "of the pixel's cell, per square kilometre of the cell"
-_END = "end of the 95% interval of the users without shrinkage"
-
-
 @dataclass(frozen=True)
 class Band:
     """One value a pixel."""
@@ -137,29 +157,6 @@ class MapRaster:
         return self.region.north - (np.arange(self.shape[0]) + 0.5) / self.shape[0] * (
             self.region.north - self.region.south
         )
-
-
-# Bands in users per square kilometre of the cell, by column: name and text.
-_USERS = {
-    "count": ("density", "estimated users"),
-    "users": ("density", "estimated users"),
-    "users_low": ("density_low", f"lower {_END}"),
-    "users_high": ("density_high", f"upper {_END}"),
-    "low": ("density_low", f"lower {_END}"),
-    "high": ("density_high", f"upper {_END}"),
-    "stddev": ("density_stddev", "standard deviation of the estimated users"),
-    "expected": ("density_expected", "users to expect by the pattern of all cells"),
-}
-_CHANGES = {
-    "difference": ("difference", "users after less users before"),
-    "low": ("difference_low", "lower end of the difference's 95% interval"),
-    "high": ("difference_high", "upper end of the difference's 95% interval"),
-    "stddev": ("difference_stddev", "standard deviation of the difference if nothing changed"),
-    "before": ("before", "users of the first map, without shrinkage"),
-    "after": ("after", "users of the second map, without shrinkage"),
-}
-_ADDITIVE = ("density", "density_expected", "difference", "before", "after")  # whose mean over an area has a meaning
-_VALUES = ("_value", "_low", "_high", "_stddev", "_clients")  # columns of moments by cell, after a statistic's name
 
 
 def raster_of_cells(name: str, table: pa.Table, grid: Grid, *, nested: bool) -> MapRaster:

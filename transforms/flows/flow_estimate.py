@@ -37,6 +37,10 @@ _LEAST = 100  # counts of a class; smaller ones join a neighbour
 _ERROR = 0.05  # probability outside of an interval
 
 Array = NDArray[np.float64]
+LISTED = 0.5
+# Limits of the siblings' mean, in scales of the noise.
+CLASSES = (-0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+_Z = 1.959964
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,12 +142,6 @@ def _shortest(below: Array, grid: Array) -> tuple[Array, Array]:
         shorter = right - left < high - low
         low, high = np.where(shorter, left, low), np.where(shorter, right, high)
     return low, high
-
-
-LISTED = 0.5
-# Limits of the siblings' mean, in scales of the noise.
-CLASSES = (-0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-_Z = 1.959964
 
 
 @dataclass(frozen=True, eq=False)

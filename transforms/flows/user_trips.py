@@ -26,6 +26,10 @@ from sfumato.transforms.privacy.keys import RunKey, random_bits
 MAX_PAIR_DEPTH = 15  # 60 bits
 _TWO_BITS, _FOUR_BITS = np.uint64(3), np.uint64(15)
 Codes = NDArray[np.uint64]
+PAIR_BITS = 4 * MAX_PAIR_DEPTH
+_CELL_BITS, _TIME_BITS = 2 * MAX_PAIR_DEPTH, 64 - 2 * MAX_PAIR_DEPTH
+_ROW = "row of the batch"  # no column of a log is read under this name
+_EPOCH = 1 << (_TIME_BITS - 1)  # seconds before 1970 that a record may be: 272 years
 
 
 def join_cells(origins: Codes, destinations: Codes, depth: int) -> Codes:
@@ -58,12 +62,6 @@ def count_prefixes(codes: Codes, counts: NDArray[np.int64], nodes: Codes, bits: 
     first = np.searchsorted(codes, nodes << np.uint64(bits))
     last = np.searchsorted(codes, (nodes << np.uint64(bits)) | np.uint64((1 << bits) - 1), side="right")
     return np.asarray(before[last] - before[first])
-
-
-PAIR_BITS = 4 * MAX_PAIR_DEPTH
-_CELL_BITS, _TIME_BITS = 2 * MAX_PAIR_DEPTH, 64 - 2 * MAX_PAIR_DEPTH
-_ROW = "row of the batch"  # no column of a log is read under this name
-_EPOCH = 1 << (_TIME_BITS - 1)  # seconds before 1970 that a record may be: 272 years
 
 
 @dataclass(frozen=True)

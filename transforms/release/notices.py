@@ -53,6 +53,8 @@ _REMOVED = """<p>Release {release_id} was taken down on {removed}. Reason: {reas
 <p><small>{job}, dataset {dataset}, data of {period}. The notice is
 <a href="manifest.json">manifest.json</a>.</small></p>
 """
+NO_COST = KeyError, TypeError, AttributeError, ValueError
+"""Errors for a manifest that does not state its cost. RequestError is a ValueError."""
 
 
 def _notice_page(text: str, fields: Mapping[str, str]) -> bytes:
@@ -159,10 +161,6 @@ def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[s
         "period": str(charge.period),
     }
     return {MANIFEST_FILE: manifest_bytes(manifest), PAGE_FILE: _notice_page(_REMOVED, fields)}
-
-
-NO_COST = KeyError, TypeError, AttributeError, ValueError
-"""Errors for a manifest that does not state its cost. RequestError is a ValueError."""
 
 
 @dataclass(frozen=True)

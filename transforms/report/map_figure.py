@@ -23,6 +23,24 @@ from sfumato.transforms.report.scales import nice, position
 
 MAX_LATITUDE = 85.0511287798066  # of a square world map
 _POLE = 89.99
+UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
+_INCHES = 8.0  # the map's longer side
+_LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
+_NARROWEST = 7.4  # inches, of a picture
+_MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
+_LEAST = 0.03  # inches of a cell on bare ground, at least
+_HATCH = "#ffffff2c"
+_MOST_NAMES = 24
+_MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
+_ARCS = "Arcs: the largest flows, as wide as they have trips, dark where they begin and bright where they end."
+_ZONE = 1000  # the rank of a zone's name, behind those of all places
+_AREAS = {"land": "#17151d", "water": "#0d1119"}
+_HATCHED = {
+    "count": "Hatched: perhaps nobody.",
+    "trips": "Hatched: perhaps none.",
+    "change": "Hatched: noise and chance explain it.",
+}
+_FAINT_CELLS = 0.45  # opacity of the cells under arcs
 
 
 def mercator(latitude: NDArray[np.float64] | float) -> NDArray[np.float64]:
@@ -75,26 +93,6 @@ class Frame:
         """Pixels from the upper edge, float64 of the input's shape."""
         low, high = (float(mercator(side)) for side in (self.bounds.south, self.bounds.north))
         return np.asarray((high - mercator(latitude)) * (self.height / (high - low)))
-
-
-UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
-_INCHES = 8.0  # the map's longer side
-_LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
-_NARROWEST = 7.4  # inches, of a picture
-_MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
-_LEAST = 0.03  # inches of a cell on bare ground, at least
-_HATCH = "#ffffff2c"
-_MOST_NAMES = 24
-_MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
-_ARCS = "Arcs: the largest flows, as wide as they have trips, dark where they begin and bright where they end."
-_ZONE = 1000  # the rank of a zone's name, behind those of all places
-_AREAS = {"land": "#17151d", "water": "#0d1119"}
-_HATCHED = {
-    "count": "Hatched: perhaps nobody.",
-    "trips": "Hatched: perhaps none.",
-    "change": "Hatched: noise and chance explain it.",
-}
-_FAINT_CELLS = 0.45  # opacity of the cells under arcs
 
 
 def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable | None = None) -> Canvas:

@@ -14,6 +14,11 @@ from sfumato.schemas.timeline import PlaceChange
 from sfumato.schemas.views import Table
 
 _MOST_PLACES = 12
+_MOST_GAPS = 4  # of missing nights that a sentence names one by one
+CHANGES = (
+    "Each place is compared with what the nights before lead to expect of it. The intervals hold for all places at "
+    "once: with 95% probability every one of them contains the users of its place."
+)
 
 
 def column_texts(values: Sequence[float]) -> list[str]:
@@ -56,13 +61,6 @@ def coordinates(latitude: float, longitude: float, size: float) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """A number of things, as in `1 cell` or `12 cells`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-_MOST_GAPS = 4  # of missing nights that a sentence names one by one
-CHANGES = (
-    "Each place is compared with what the nights before lead to expect of it. The intervals hold for all places at "
-    "once: with 95% probability every one of them contains the users of its place."
-)
 
 
 def spoken(text: str) -> str:

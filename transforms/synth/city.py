@@ -25,6 +25,41 @@ from sfumato.transforms.synth.landscape import SIDE, Point, cell_centres, city_r
 from sfumato.transforms.synth.random_streams import Words, alias_probabilities, alias_table, random_bits, stream_key
 
 HOME, WORK, ELSEWHERE = 0, 1, 2  # kinds of location
+HOURS = 7 * 24
+HOUR_US = 3_600_000_000
+WEEK_START_US = 1_741_564_800_000_000
+"""Monday 10 March 2025, 00:00, in microseconds since 1970: the start of the records' week, local time."""
+
+# Relative numbers of records by hour from midnight. Phones report while they are used or moved.
+_ACTIVITY = (6, 4, 3, 3, 4, 8, 18, 32, 38, 34, 32, 34, 38, 36, 34, 35, 40, 46, 46, 42, 36, 30, 20, 11)
+# Per cent of an hour's records at WORK and ELSEWHERE. The rest is at HOME.
+# fmt: off
+_WORKDAY_WORK = (3, 3, 3, 3, 4, 6, 12, 28, 48, 58, 60, 56, 46, 54, 58, 56, 48, 28, 12, 7, 5, 4, 3, 3)
+_WORKDAY_ELSEWHERE = (6, 5, 4, 4, 5, 10, 22, 36, 30, 22, 20, 24, 34, 26, 22, 24, 32, 46, 44, 38, 32, 26, 18, 10)
+_WEEKEND_WORK = (3, 3, 3, 3, 3, 3, 4, 6, 8, 10, 11, 11, 11, 11, 11, 11, 10, 9, 8, 7, 6, 5, 4, 3)
+_WEEKEND_ELSEWHERE = (14, 12, 8, 5, 4, 4, 7, 12, 20, 32, 42, 48, 52, 52, 50, 50, 48, 46, 46, 46, 44, 38, 30, 20)
+# fmt: on
+
+# Share of the people who have records on a day with hours of this kind alone.
+_WORKDAY_ACTIVE, _WEEKEND_ACTIVE = 0.77, 0.64
+
+SEASON, CROWD = 3, 4  # kinds of location beside HOME, WORK and ELSEWHERE: a holiday home, the crowd at an event
+
+SEASON_CENTRE, SEASON_RADIUS_KM = (2.6, 8.4), 1.6
+"""Holiday homes are near the beach of the ocean. Centre in km."""
+SEASON_SHARE = 0.3  # share of the people who live there at midsummer
+_MIDSUMMER = 172  # day of the year
+
+EVENTS: tuple[Point, ...] = ((10.0, 6.45), (6.5, 5.9), (7.75, 4.25))
+"""Centres of events (km), in turn: stadium, university, square."""
+EVENT_RADIUS_KM = 0.4
+EVENT_SHARE = 0.2  # share of the people ELSEWHERE who are at the event
+_EVENT_EVERY_DAYS = 28
+_SOME_EVENT = date(2026, 11, 7)
+
+_WEATHER_ACTIVE = 0.03  # change of the share of active people at the best weather
+_WEATHER_OUTDOORS = 0.15  # relative change of records ELSEWHERE at the best weather
+_WEATHER = 1 << 16  # name of the random stream; the streams of people have small numbers
 
 
 @dataclass(frozen=True)
@@ -53,26 +88,6 @@ def build_city(side: int = SIDE) -> City:
     """The city on side x side cells, a power of two. The full size takes about 2 s and 150 MB."""
     tables = np.concatenate([alias_table(raster) for raster in city_rasters(side)])
     return City(side, tables, (risk_raster() * 2.0**32).astype(np.uint64).ravel())
-
-
-HOURS = 7 * 24
-HOUR_US = 3_600_000_000
-WEEK_START_US = 1_741_564_800_000_000
-"""Monday 10 March 2025, 00:00, in microseconds since 1970: the start of the records' week, local time."""
-
-# Relative numbers of records by hour from midnight. Phones report while they are used or moved.
-_ACTIVITY = (6, 4, 3, 3, 4, 8, 18, 32, 38, 34, 32, 34, 38, 36, 34, 35, 40, 46, 46, 42, 36, 30, 20, 11)
-# Per cent of an hour's records at WORK and ELSEWHERE. The rest is at HOME.
-# fmt: off
-_WORKDAY_WORK = (3, 3, 3, 3, 4, 6, 12, 28, 48, 58, 60, 56, 46, 54, 58, 56, 48, 28, 12, 7, 5, 4, 3, 3)
-_WORKDAY_ELSEWHERE = (6, 5, 4, 4, 5, 10, 22, 36, 30, 22, 20, 24, 34, 26, 22, 24, 32, 46, 44, 38, 32, 26, 18, 10)
-_WEEKEND_WORK = (3, 3, 3, 3, 3, 3, 4, 6, 8, 10, 11, 11, 11, 11, 11, 11, 10, 9, 8, 7, 6, 5, 4, 3)
-_WEEKEND_ELSEWHERE = (14, 12, 8, 5, 4, 4, 7, 12, 20, 32, 42, 48, 52, 52, 50, 50, 48, 46, 46, 46, 44, 38, 30, 20)
-# fmt: on
-
-
-# Share of the people who have records on a day with hours of this kind alone.
-_WORKDAY_ACTIVE, _WEEKEND_ACTIVE = 0.77, 0.64
 
 
 def rhythm_table() -> NDArray[np.uint16]:
@@ -116,25 +131,6 @@ def _states(weights: NDArray[np.float64]) -> NDArray[np.uint16]:
 def clock_offset_us(longitude: float) -> int:
     """Local time minus UTC in microseconds: full hours by longitude, in degrees, without time-zone data."""
     return round(longitude / 15) * HOUR_US
-
-
-SEASON, CROWD = 3, 4  # kinds of location beside HOME, WORK and ELSEWHERE: a holiday home, the crowd at an event
-
-SEASON_CENTRE, SEASON_RADIUS_KM = (2.6, 8.4), 1.6
-"""Holiday homes are near the beach of the ocean. Centre in km."""
-SEASON_SHARE = 0.3  # share of the people who live there at midsummer
-_MIDSUMMER = 172  # day of the year
-
-EVENTS: tuple[Point, ...] = ((10.0, 6.45), (6.5, 5.9), (7.75, 4.25))
-"""Centres of events (km), in turn: stadium, university, square."""
-EVENT_RADIUS_KM = 0.4
-EVENT_SHARE = 0.2  # share of the people ELSEWHERE who are at the event
-_EVENT_EVERY_DAYS = 28
-_SOME_EVENT = date(2026, 11, 7)
-
-_WEATHER_ACTIVE = 0.03  # change of the share of active people at the best weather
-_WEATHER_OUTDOORS = 0.15  # relative change of records ELSEWHERE at the best weather
-_WEATHER = 1 << 16  # name of the random stream; the streams of people have small numbers
 
 
 @dataclass(frozen=True)

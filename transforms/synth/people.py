@@ -58,6 +58,14 @@ _KINDS = {  # of the columns of `record_schema`
     "km_from_home": np.float32,  # to the centre of the home's cell
 }
 Columns = dict[str, NDArray[Any]]
+CANDIDATES = 4
+DISTRICTS = 32  # squares along a side
+SHARES = ((HOME, WORK, 3 / 8), (WORK, HOME, 2 / 8), (HOME, ELSEWHERE, 2 / 8), (ELSEWHERE, HOME, 1 / 8))
+"""The kinds of trips: where one begins and ends, and its share, a multiple of 1/8."""
+_EARLIEST = (7, 16, 10, 19)  # hour of the local clock at which trips of each kind begin to start
+_HOURS = 3
+# First elements of the names of random streams; those of records are smaller numbers.
+_PLACE, _KIND, _POSITION, _START = range(101, 105)
 
 
 def _schema(user_id: UserIdKind, columns: dict[str, pa.DataType]) -> pa.Schema:
@@ -174,16 +182,6 @@ def hex_ids(numbers: NDArray[np.int64]) -> pa.Array:
     text[:, 1:] = pairs[numbers.astype(">i8").view(np.uint8)].view(np.uint8).reshape(-1, 16)
     offsets = np.arange(len(numbers) + 1, dtype=np.int32) * np.int32(17)
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
-
-
-CANDIDATES = 4
-DISTRICTS = 32  # squares along a side
-SHARES = ((HOME, WORK, 3 / 8), (WORK, HOME, 2 / 8), (HOME, ELSEWHERE, 2 / 8), (ELSEWHERE, HOME, 1 / 8))
-"""The kinds of trips: where one begins and ends, and its share, a multiple of 1/8."""
-_EARLIEST = (7, 16, 10, 19)  # hour of the local clock at which trips of each kind begin to start
-_HOURS = 3
-# First elements of the names of random streams; those of records are smaller numbers.
-_PLACE, _KIND, _POSITION, _START = range(101, 105)
 
 
 def trip_schema(user_id: UserIdKind = "int") -> pa.Schema:
