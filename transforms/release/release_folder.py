@@ -52,12 +52,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
             if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
                 raise RequestError(f"output: {place} cannot be made, {nearest} is no folder that can be written to")
         return
-    if is_remote(output):
-        replaceable = _kind_of(manifest_at(output)) == kind
-    else:  # an empty folder, or one with a release of this kind and nothing else
-        names = {path.name for path in Path(output).iterdir()} if Path(output).is_dir() else {""}
-        known = CHANGES_FILES if kind == CHANGES_FORMAT else RELEASE_FILES
-        replaceable = not names or (names <= known and _kind_of(manifest_at(output)) == kind)
+    replaceable = _kind_of(manifest_at(output)) == kind if is_remote(output) else _is_replaceable(Path(output), kind)
     _check_kind(output, overwrite, replaceable, kind)
 
 
@@ -307,6 +302,15 @@ def _exists(output: str) -> bool:
         path not in _KNOWN_FILES and not path.startswith(".partial-")
         for path in (p.removeprefix(folder) for p in found)
     )
+
+
+def _is_replaceable(output: Path, kind: str) -> bool:
+    """Returns whether a folder is empty, or holds a release of this kind and nothing else."""
+    if not output.is_dir():
+        return False
+    names = {path.name for path in output.iterdir()}
+    known = CHANGES_FILES if kind == CHANGES_FORMAT else RELEASE_FILES
+    return not names or (names <= known and _kind_of(manifest_at(str(output))) == kind)
 
 
 def _kind_of(manifest: bytes | None) -> str | None:
