@@ -19,7 +19,7 @@ from sfumato.transforms.flows.flow_tree import measure_flows
 from sfumato.transforms.flows.flows_request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
 from sfumato.transforms.flows.zone_pairs import ZonedCells, measure_zone_flows
-from sfumato.transforms.histogram.bounded_items import Everybody
+from sfumato.transforms.histogram.central_counts import Everybody
 from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountRounds
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey

@@ -12,16 +12,17 @@ import apache_beam as beam
 from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.histogram.central_counts_release import (
+from sfumato.transforms.histogram.central_counts import CentralCountPlan
+from sfumato.transforms.histogram.counts_release import (
+    CountMetadata,
     bound_text,
     central_files,
     noise_text,
+    trie_files,
 )
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.counts_request import RequestedCount, SampledRequest
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
-from sfumato.transforms.histogram.sampled_release import CountMetadata, trie_files
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.admission import AdmissionRule

@@ -48,8 +48,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta
-from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE
+from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE, check_count
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian,
@@ -75,6 +74,27 @@ _SIGMAS = 10.1  # no Gaussian draw is above this many sigma
 _LOW_ERROR, _HIGH_ERROR = 0.025, 0.024  # of an interval's ends; see CountNoise.intervals
 
 Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ItemBound:
+    """What a user may add to the counts of one round.
+
+    Attributes:
+        max_items: the most distinct items of a user that count, >= 1.
+        max_records: the most that a user adds to the count of one item, >= 1. With 1, users are counted; with more,
+            the records of each user and item, up to this many.
+
+    Raises:
+        RequestError: a value is out of range.
+    """
+
+    max_items: int = 1
+    max_records: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("max_items_per_user", self.max_items)
+        check_count("max_records_per_item", self.max_records)
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from sfumato.schemas.requests.publish_request import (
 from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.files import read_lines
-from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.central_counts import CentralCountPlan
+from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems
 from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
-from sfumato.transforms.histogram.trie import spread_levels
+from sfumato.transforms.histogram.sampling_round import spread_levels
 
 _SAMPLE_OPTIONS = ("items", "contact", "parameters")
 _NOISE_OPTIONS = ("noise", "max_items_per_user", "max_records_per_item")

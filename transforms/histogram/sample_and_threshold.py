@@ -15,28 +15,30 @@ from typing import Any, TypedDict, Unpack
 import apache_beam as beam
 import numpy as np
 
-from sfumato.transforms.histogram.admission_sample import (
-    AdmissionSampler,
-    RoundDraw,
-    UserDraw,
-    count_marked_users,
-    merge_marked_users,
-    split_marked_users,
+from sfumato.transforms.histogram.central_counts import (
+    CentralCountPlan,
+    Everybody,
+    NoisyLevels,
+    count_items,
+    noisy_levels,
 )
-from sfumato.transforms.histogram.bounded_items import Everybody, ItemBound, count_items
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.count_noise import ItemBound
+from sfumato.transforms.histogram.curve import Search, search_quantiles
 from sfumato.transforms.histogram.item_encoding import Items, NumberItems
-from sfumato.transforms.histogram.noisy_histogram import NoisyLevels, noisy_levels
-from sfumato.transforms.histogram.quantile_search import Search, search_quantiles
-from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.histogram.trie import WHOLE, Prefixes, Trie, grow_trie
+from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes, Sampling, Trie, grow_trie
 from sfumato.transforms.histogram.user_sample import (
+    AdmissionSampler,
     ItemCounts,
+    RoundDraw,
     Sample,
     Sampler,
+    UserDraw,
     add_counts,
+    count_marked_users,
     count_rounds,
     merge,
+    merge_marked_users,
+    split_marked_users,
     threshold_rounds,
 )
 from sfumato.transforms.inputs.log_file import FileSlice

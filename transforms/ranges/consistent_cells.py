@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
+from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable
 
 MAX_SIDE = 1024
 """The most cells along a side of the map. Finer grids are counted in blocks of cells."""

@@ -24,8 +24,7 @@ from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, option
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.checks import owners_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.neural import Models, Network
+from sfumato.transforms.ranges.methods import METHODS, Models, Network
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.ranges.tuner import open_tuner
 

@@ -15,13 +15,11 @@ from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Bounds, Fact, MapBody, Measure, PageView, RangesBody, Section
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.model import Answers, Model, RangeModel
+from sfumato.transforms.ranges.field_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_at, strip_edges
+from sfumato.transforms.ranges.model import Answers, GridModel, Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import read_model
-from sfumato.transforms.ranges.networks.features import AROUND
+from sfumato.transforms.ranges.networks.examples import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
-from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_at, strip_edges
-from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length
 from sfumato.transforms.report.released import Files, Released

@@ -19,14 +19,13 @@ from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.heatmap.manifest import heatmap_manifest, population_entry
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.ranges.build_steps import Built, Counts
-from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.field_counts import NoisyGrid
+from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.model import Model, RangeModel
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.networks.paper import PaperNetworks
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, Built, Counts, RangesPlan
 from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, release_manifest

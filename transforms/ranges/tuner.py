@@ -24,8 +24,8 @@ from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Region
-from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
-from sfumato.transforms.ranges.collection_spec import CollectionSpec, clamp_width
+from sfumato.transforms.ranges.field_counts import CollectionSpec, clamp_width
+from sfumato.transforms.ranges.model_file import DAMAGED, archive_bytes, read_archive
 
 TREES, TREE_DEPTH = 150, 7  # paper 003, Section 6.1
 FEATURES = 8

@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import PSI, Boxes, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collection_spec import CollectionSpec, clamp_width
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, SummedAreaTable, clamp_width
+from sfumato.transforms.ranges.methods import PlainGrid, RangeMethod
 from sfumato.transforms.ranges.tuner import GRID, Label
 
 QUERIES = 4000

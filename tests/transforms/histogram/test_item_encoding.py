@@ -12,7 +12,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import CATEGORIES, DROP_REASONS, NUMBERS, PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
-from sfumato.transforms.histogram.trie import hash_texts
+from sfumato.transforms.histogram.sampling_round import hash_texts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import hash_users
 

@@ -15,16 +15,27 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody
-from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.histogram_tables import item_names
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
-from sfumato.transforms.histogram.number_bins import NumberBins
-from sfumato.transforms.histogram.quantile_search import search_quantiles
-from sfumato.transforms.histogram.sampled_release import CountMetadata, hierarchy_files, search_files, trie_files
+from sfumato.transforms.histogram.counts_release import (
+    CountMetadata,
+    hierarchy_files,
+    item_names,
+    search_files,
+    trie_files,
+)
+from sfumato.transforms.histogram.curve import build_hierarchy, search_quantiles
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
 from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
-from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, Trie, grow_trie, hash_texts
+from sfumato.transforms.histogram.sampling_round import (
+    Histogram,
+    NumberPrefixes,
+    Prefixes,
+    Sampling,
+    TextPrefixes,
+    Trie,
+    grow_trie,
+    hash_texts,
+)
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata

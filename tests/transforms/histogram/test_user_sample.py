@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.transforms.histogram.accountant import delta
-from sfumato.transforms.histogram.composition import rounds_delta
-from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.histogram.trie import NumberPrefixes
+from sfumato.transforms.histogram.accountant import delta, rounds_delta
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling
 from sfumato.transforms.histogram.user_sample import (
     ItemCounts,
     Sample,

@@ -12,8 +12,8 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.field_counts import CollectionSpec
+from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.tuner import (
     FEATURES,
     TREE_DEPTH,
@@ -160,7 +160,7 @@ def test_a_tuner_is_opened_and_used_without_scikit_learn(tmp_path: Path) -> None
     code = f"""import sys
 for name in ('sklearn', 'joblib', 'jax'): sys.modules[name] = None
 from sfumato.transforms.ranges.tuner import open_tuner
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.field_counts import CollectionSpec
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
 tuner = open_tuner({str(tmp_path / "tuner.npz")!r})

@@ -22,13 +22,10 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import PSI, Boxes
 from sfumato.transforms.ranges.consistent_cells import MAX_SIDE, Shape, consistent_table
-from sfumato.transforms.ranges.counts_model import GridModel, grid_arrays, grid_from_arrays
-from sfumato.transforms.ranges.model import Answers, Model
-from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, make_examples
-from sfumato.transforms.ranges.networks.features import INPUTS, Surroundings
+from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable
+from sfumato.transforms.ranges.model import Answers, GridModel, Model, grid_arrays, grid_from_arrays
+from sfumato.transforms.ranges.networks.examples import INPUTS, Examples, QueryDistribution, Surroundings, make_examples
 from sfumato.transforms.ranges.networks.training import fit
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 WIDTH = 64
 WORLDS = 6

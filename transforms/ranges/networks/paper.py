@@ -16,11 +16,9 @@ from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.field_counts import CollectionSpec, NoisyGrid, SummedAreaTable
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.networks.training import fit
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500  # the layers with swish; one with a sine is before them
 LEARNING_RATE = 1e-3

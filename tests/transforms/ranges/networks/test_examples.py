@@ -4,8 +4,7 @@ from scipy import stats
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.networks import examples
-from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, World, make_examples
-from sfumato.transforms.ranges.networks.features import INPUTS
+from sfumato.transforms.ranges.networks.examples import INPUTS, Examples, QueryDistribution, World, make_examples
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.networks.common import CELL, clumped, counted
 from tests.transforms.ranges.oracle import overlap, random_boxes
