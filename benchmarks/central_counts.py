@@ -22,7 +22,6 @@ from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.central_counts import (
     CentralCountPlan,
-    Everybody,
     NoisyHistogram,
     count_items,
     noisy_levels,
@@ -31,7 +30,7 @@ from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Histogram, NumberPrefixes, spread_levels
-from sfumato.transforms.histogram.user_sample import ItemCounts, Sampler, count_rounds, threshold
+from sfumato.transforms.histogram.user_sample import Everybody, ItemCounts, Sampler, count_rounds, threshold
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.text_tables import markdown_table
 

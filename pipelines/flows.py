@@ -19,8 +19,8 @@ from sfumato.transforms.flows.flow_tree import measure_flows
 from sfumato.transforms.flows.flows_request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
 from sfumato.transforms.flows.zone_pairs import ZonedCells, measure_zone_flows
-from sfumato.transforms.histogram.central_counts import Everybody
 from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountRounds
+from sfumato.transforms.histogram.user_sample import Everybody
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev

@@ -134,8 +134,8 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
         f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
         f"tau = {sampling.threshold}: an item is shown if this many of the users who take part share it",
     ]
-    if (contact := plan.contact_plan) is not None:
-        users = f"{contact.contacted_users:,} of {contact.population:,} users"
+    if (contacted := plan.contacted_users) is not None:
+        users = f"{contacted:,} of {plan.population:,} users"
         lines.append(f"about {users} are contacted{' in each round' if rounds > 1 else ''}")
     if bits is None:
         lines.append("a client who takes part sends one of their values: 64 bits if it is an integer, else its text")

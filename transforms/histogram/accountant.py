@@ -1,4 +1,4 @@
-"""The exact guarantee of one sample-and-threshold round (paper 004, Section 3.1).
+"""The exact guarantee of sample and threshold: of one round (paper 004, Section 3.1), and of several.
 
 Neighbouring data sets differ by one user. That user's item has k holders in one and k - 1 in the other; all other
 counts have the same distribution. So the guarantee is that of one count: X ~ Bin(k, p) against Bin(k - 1, p), where
@@ -21,11 +21,10 @@ bound ends the search.
 The guarantee gets worse with p and better with tau: thinning the counts of (p, tau) to p' < p and dropping those below
 tau' >= tau is post-processing.
 
-The guarantee of several sample-and-threshold rounds, by privacy loss distributions (the dp-accounting library).
-
-Every round needs its own sample. In one common sample the children of a published prefix would add up to the parent,
-so parent minus published children would reveal how many sampled users the threshold dropped. That is the leak of a
-fixed sample size (paper 004, Section 3.2) again.
+Several rounds are composed by privacy loss distributions (the dp-accounting library). Every round needs its own sample.
+In one common sample the children of a published prefix would add up to the parent, so parent minus published children
+would reveal how many sampled users the threshold dropped. That is the leak of a fixed sample size (paper 004, Section
+3.2) again.
 
 With independent samples, a later round may even depend on the published results of earlier ones. The supremum over
 item counts of a round's privacy profile is itself a profile, so it has a dominating pair of distributions, and
@@ -69,13 +68,7 @@ def check_delta(delta: float) -> float:
 def delta(epsilon: float, rate: float, threshold: int) -> float:
     """The exact delta of one round over all item counts and both directions, rounded up by about 1e-9 of itself.
 
-    Args:
-        epsilon: > 0, finite.
-        rate: sampling rate p, 0 < p < 1.
-        threshold: tau >= 1, in sampled users.
-
-    Raises:
-        RequestError: an argument is out of range.
+    epsilon: > 0, finite. rate: p, 0 < p < 1. threshold: tau >= 1, in sampled users. Raises RequestError for others.
     """
     check_epsilon("epsilon", epsilon)
     remove, add = profile([epsilon], rate, threshold)
@@ -86,19 +79,10 @@ _delta = delta  # for functions with a parameter of that name
 
 
 def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, Floats]:
-    """Hockey-stick divergences of one round in both directions, rounded up.
+    """Hockey-stick divergences (remove, add) of one round, rounded up: float64[n] each.
 
-    Args:
-        epsilons: float64[n]; may be negative.
-        rate: sampling rate, 0 < rate < 1.
-        threshold: >= 1, in sampled users.
-
-    Returns:
-        (remove, add), float64[n] each. Each is a supremum of privacy profiles, hence convex in e^epsilon and itself a
-        privacy profile.
-
-    Raises:
-        RequestError: rate or threshold is out of range.
+    Each is a supremum of privacy profiles, hence convex in e^epsilon and itself a privacy profile. Raises RequestError for
+    a rate or a threshold out of range. epsilons: float64[n], may be negative. rate, threshold: see `delta`.
     """
     check_rate(rate)
     check_count("threshold", threshold)
@@ -213,11 +197,8 @@ def _supremum(
 ) -> Floats:
     """The largest of values(at, x) over all integers x >= start, for each of n problems: float64[n].
 
-    Args:
-        n: number of problems.
-        start: the first integer.
-        values: (problems `at`, integers x) -> float64[len(at), len(x)].
-        bound: (problems `at`, x) -> float64[len(at)], at least values(at, y) for all y >= x.
+    values: (problems `at`, integers x) -> float64[len(at), len(x)].
+    bound: (problems `at`, x) -> float64[len(at)], at least values(at, y) for all y >= x.
     """
     best = np.full(n, _FLOOR)
     active = np.arange(n)
@@ -251,14 +232,13 @@ def largest_rate(
 ) -> float:
     """The largest rate on the grid of 2**-32 with cost(rate) <= delta, to within a factor 1 + tolerance.
 
+    Raises RequestError if cost(2**-32) > delta.
+
     Args:
         cost: the delta of a rate; non-decreasing.
         delta: the budget.
         tolerance: 0 for the exact grid point. The result always has cost(rate) <= delta.
         guess: where the search starts. Without it, at delta: a round costs no more than its rate.
-
-    Raises:
-        RequestError: cost(2**-32) > delta.
     """
     low, high = 0, RATE_GRID
     below, above = -math.inf, math.inf  # ln(cost / delta) at low and at high, once known
@@ -293,18 +273,14 @@ _MAX_LOSS_IN_EPSILONS = 2  # privacy losses above this multiple of the total eps
 def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int = 200) -> float:
     """The delta of all rounds together at this total epsilon, rounded up; exact (to about 1e-9) for one round.
 
+    It is at most rounds * delta(epsilon / rounds). Raises RequestError for an argument out of range.
+
     Args:
         epsilon: of all rounds together, > 0.
         rate: sampling rate of each round, 0 < rate < 1.
         threshold: of each round, >= 1, in sampled users.
         rounds: number of rounds, >= 1.
         steps: grid points of privacy loss from 0 to epsilon. Any number is safe; 200 is within 0.5% of the limit.
-
-    Returns:
-        At most rounds * delta(epsilon / rounds).
-
-    Raises:
-        RequestError: an argument is out of range.
     """
     check_epsilon("epsilon", epsilon)
     check_count("rounds", rounds)

@@ -1,15 +1,11 @@
-"""Bounded contributions of all users to counts of items: at most K items a user, at most R records an item. Pure.
+"""Counts of items with a trusted curator: bounded contributions of all users, the plan, and what is published.
 
 Which items of a user count is a function of the run's key, the user's id and the user's own records. So a retried
 bundle keeps the same items, and no other user, no order and no file has an effect.
 
-The plan of a job that counts items with a trusted curator: its budget and the noise of every round. Pure.
-
 Every round counts all users, at one prefix length. The last round counts what was asked for and has nearly all of the
 budget: a cell or an item is found by its own count, and not by way of its prefixes. The rounds above it show where the
-users are whose items stay hidden. They share what is left, which is enough since coarse counts are large.
-
-Noisy counts of items as they are published by a trusted curator, one histogram a round. Pure.
+users are whose items stay hidden. They share what is left, which is enough since coarse counts are large. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,29 +27,12 @@ from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 
-@dataclass(frozen=True)
-class Everybody:
-    """Draws every user, where Sampler draws a sample."""
-
-    key: RunKey
-    draws_all: ClassVar[bool] = True
-
-    def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """All true: bool[n]."""
-        return np.ones(len(users), dtype=bool)
-
-
 def choose_items(sample: Sample, max_items: int, key: RunKey) -> Sample:
     """The distinct items of each user, at most `max_items` of them: a keyed draw without replacement.
 
     Each draw takes one of the user's remaining items with a probability in proportion to its records. These are the
     items with the smallest keyed exponential variates of rate `records` (Efraimidis and Spirakis, Weighted random
-    sampling with a reservoir, Information Processing Letters 97, 2006).
-
-    Args:
-        sample: all records of its users.
-        max_items: >= 1.
-        key: of the counts.
+    sampling with a reservoir, Information Processing Letters 97, 2006). sample: all records of its users.
     """
     pairs = add_pairs(sample)  # ordered by user where a user has several items
     if pairs.has_each_user_once:
@@ -78,14 +56,7 @@ def count_items(
     """The counts of every round, one for each level: of all users, with bounded contributions.
 
     At each level a user adds min(records, max_records) to each prefix of their chosen items, so to at most `max_items`
-    prefixes.
-
-    Args:
-        sample: all records of its users.
-        bound: of each user's contributions.
-        key: of the counts.
-        prefixes: the prefix code; None if all levels are whole items.
-        levels: the prefix length that each round counts.
+    prefixes. sample: all records of its users. For prefixes and levels see `count_rounds`.
     """
     chosen = choose_items(sample, bound.max_items, key)
     rounds = []
@@ -252,12 +223,7 @@ class NoisyHistogram:
 
 @dataclass(frozen=True, eq=False)
 class NoisyLevels:
-    """The published histograms of all rounds, coarse to fine.
-
-    Attributes:
-        levels: one histogram a round.
-        admission: the noisy counts of users that admitted the run; None if the run had no admission.
-    """
+    """The published histograms of all rounds, coarse to fine, and the noisy counts that admitted the run, if any."""
 
     levels: tuple[NoisyHistogram, ...]
     admission: NoisyUserCounts | None = None
@@ -290,14 +256,9 @@ def add_noise(
 def noisy_levels(
     counts: Sequence[ItemCounts], plan: CentralCountPlan, key: RunKey, levels: Sequence[int], top: int | None = None
 ) -> NoisyLevels:
-    """The published histograms of all rounds.
+    """The published histograms of all rounds, from their exact counts and the lengths of their prefixes.
 
-    Args:
-        counts: exact counts of each round.
-        plan: with the noise of each round.
-        key: of the counts.
-        levels: the prefix length of each round.
-        top: how many items of the last level to keep, those with the largest noisy counts; None keeps all.
+    top: how many items of the last level to keep, those with the largest noisy counts; None keeps all.
     """
     # Another noise under one key would share the draws: the difference of two releases would have next to none.
     key = key.narrowed({"noise": [noise.metadata() for noise in plan.noises]})

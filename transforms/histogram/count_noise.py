@@ -241,15 +241,14 @@ def choose_noise(
 ) -> CountNoise:
     """The noise and threshold with the least hidden count at 99%, and of these with the least standard deviation.
 
+    Raises RequestError for an argument out of range, or noise out of range.
+
     Args:
         epsilon: of the round, > 0.
         delta: of the round, 0 <= delta < 1; above 0 unless the items are public.
         bound: of a user's contributions.
         kind: one of NOISES; auto takes the best.
         public: whether the items are public, so that all are published.
-
-    Raises:
-        RequestError: an argument is out of range, or the noise would be.
     """
     check_epsilon("epsilon", epsilon)
     if kind not in NOISES:

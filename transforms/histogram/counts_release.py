@@ -1,9 +1,4 @@
-"""Published histograms as Arrow tables. Pure.
-
-The files and the manifest of sample-and-threshold releases: post-processing of published values. Pure.
-
-The files and the manifest of counts with a trusted curator's noise: post-processing of published values. Pure.
-"""
+"""The files and the manifest of counts, by a sample or with noise: post-processing of published values. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +57,6 @@ _BOX_HEAD = np.void(struct.pack("<bIII", 1, 3, 1, 5))
 
 
 def _measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
-    """The columns of the counts."""
     columns = {"count": histogram.counts, "stddev": histogram.stddev}
     if isinstance(histogram, Histogram):
         return {**columns, "sampled": histogram.sampled}
@@ -94,10 +88,7 @@ def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
 def box_shapes(
     west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
 ) -> pa.Array:
-    """Boxes as binary[n] of well-known binary: the bytes of `shapely.to_wkb(shapely.box(...))`, several times faster.
-
-    west, south, east, north: float64[n], degrees.
-    """
+    """Boxes, in degrees, as binary[n]: the bytes of `shapely.to_wkb(shapely.box(...))`, several times faster."""
     shapes = np.empty(len(west), dtype=_BOX)
     shapes["head"] = _BOX_HEAD
     shapes["corners"] = np.stack([east, south, east, north, west, north, west, south, east, south], axis=1)
@@ -119,11 +110,7 @@ def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
     histogram = histogram.only(np.argsort(-histogram.counts, kind="stable"))
     integers = len(histogram) and histogram.texts is None and histogram.level == WHOLE
     names = pa.array(histogram.items.view(np.int64)) if integers else pa.array(item_names(histogram), pa.string())
-    table = {
-        "item": names,
-        "level": np.full(len(histogram), histogram.level),
-        **_measured(histogram),
-    }
+    table = {"item": names, "level": np.full(len(histogram), histogram.level), **_measured(histogram)}
     return pa.table(table, schema=items_schema(names.type, isinstance(histogram, NoisyHistogram)))
 
 
@@ -131,14 +118,8 @@ def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:
     """Published bins of one level by BINS_SCHEMA."""
     width = 1 << (items.bits - histogram.level)
     first = histogram.items.astype(np.float64) * width
-    table = {
-        "level": np.full(len(histogram), histogram.level),
-        "low": items.scale.at(first),
-        "high": items.scale.at(first + width),
-        "count": histogram.counts,
-        "stddev": histogram.stddev,
-        "sampled": histogram.sampled,
-    }
+    borders = {"low": items.scale.at(first), "high": items.scale.at(first + width)}
+    table = {"level": np.full(len(histogram), histogram.level), **borders, **_measured(histogram)}
     return pa.table(table, schema=BINS_SCHEMA)
 
 
@@ -149,8 +130,6 @@ _MECHANISM = (
     "users, which admit the run"
 )
 _EMPTY = "No item has enough sampled users to be published: this release is empty."
-
-
 _Plan = TypeVar("_Plan")
 
 
@@ -178,27 +157,18 @@ def sample_manifest(
         rounds: (level, number of published items) of each round.
         users: estimated users of all items of the first round.
         admission: the noisy counts of users that admitted the run.
-        warnings: more warnings for the manifest.
+        warnings: more of them.
         cut: see SamplePlan.hidden_count.
     """
     plan, sampling = metadata.plan, metadata.plan.sampling
     rounds_composition = "one round, exact" if plan.rounds == 1 else "privacy loss distributions"
-    content = grid_entries(metadata.counted)
     shown = [
-        SampleRound(number, level, sampling.rate, sampling.threshold, published)
+        SampleRound(number, round_level(level, metadata.counted), sampling.rate, sampling.threshold, published)
         for number, (level, published) in enumerate(rounds)
     ]
+    content = _map_entries(metadata.counted)
     content["privacy"] = {
-        "unit": PRIVACY_UNIT,
-        "contribution_bound": BOUND,
-        "adjacency": ADD_OR_REMOVE,
-        "trust": Trust.SECAGG,
-        "epsilon": plan.epsilon,
-        "epsilon_spent": plan.epsilon,
-        "delta": plan.delta,
-        "delta_spent": plan.delta_spent,
-        "mechanism": _MECHANISM,
-        "randomness": metadata.release.source,
+        **_budget_entries(metadata, Trust.SECAGG, BOUND, _MECHANISM),
         "rounds": [asdict(sample_round) for sample_round in shown],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
         "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
@@ -207,27 +177,44 @@ def sample_manifest(
         else {**asdict(admission), "sampling_rate": plan.admission_rule.sampling_rate},
         "composition": f"{rounds_composition}; the epsilon of the admission is added",
         "contact": plan.contact_manifest,
-        "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
+        "population": _population_entry(plan),
         "assumptions": list(SAMPLING_ASSUMPTIONS),
     }
-    content["results"] = {
-        "published": rounds[-1][1],
-        "estimated_users": users,
-        "hidden_count": plan.hidden_count(cut),
-    }
-    return release_manifest(
-        metadata.release, content, [*delta_warnings(plan.delta, plan.population or users), *warnings]
-    )
+    hidden = plan.hidden_count(cut)
+    content["results"] = {"published": rounds[-1][1], "estimated_users": users, "hidden_count": hidden}
+    warnings = [*_delta_warnings(plan.delta, plan.population or users), *warnings]
+    return release_manifest(metadata.release, content, warnings)
 
 
-def grid_entries(counted: Items) -> dict[str, Any]:
-    """The manifest's entries on a map; none without one."""
+def _map_entries(counted: Items) -> dict[str, Any]:
     if not isinstance(counted, CellItems):
         return {}
     return {"region": asdict(counted.grid.region), "grid": {"depth": counted.grid.depth, "side": counted.grid.side}}
 
 
-def delta_warnings(delta: float, users: float) -> list[str]:
+def _budget_entries(
+    metadata: CountMetadata[SamplePlan] | CountMetadata[CentralCountPlan], trust: Trust, bound: str, mechanism: str
+) -> dict[str, Any]:
+    plan = metadata.plan
+    return {
+        "unit": PRIVACY_UNIT,
+        "contribution_bound": bound,
+        "adjacency": ADD_OR_REMOVE,
+        "trust": trust,
+        "epsilon": plan.epsilon,
+        "epsilon_spent": plan.epsilon,
+        "delta": plan.delta,
+        "delta_spent": plan.delta_spent,
+        "mechanism": mechanism,
+        "randomness": metadata.release.source,
+    }
+
+
+def _population_entry(plan: SamplePlan | CentralCountPlan) -> dict[str, Any]:
+    return {"users": plan.population, "source": "unknown" if plan.population is None else "given"}
+
+
+def _delta_warnings(delta: float, users: float) -> list[str]:
     """A warning where delta is not below 1 / users. users: a public or an estimated number."""
     if users * delta < 1:
         return []
@@ -239,7 +226,7 @@ def delta_warnings(delta: float, users: float) -> list[str]:
 
 def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
     """A warning where the last level is empty. option: the option that sets the number of levels."""
-    deepest = trie.deepest
+    deepest = next((histogram for histogram in reversed(trie.levels) if len(histogram)), None)
     if deepest is trie.levels[-1]:
         return []
     if deepest is None:
@@ -252,14 +239,8 @@ def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
 
 def trie_files(trie: Trie, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
-    manifest = sample_manifest(
-        metadata,
-        _rounds(trie.levels, metadata.counted),
-        trie.users,
-        trie.admission,
-        _empty_level_warnings(trie, "--depth"),
-        trie.cut,
-    )
+    rounds, warnings = [(one.level, len(one)) for one in trie.levels], _empty_level_warnings(trie, "--depth")
+    manifest = sample_manifest(metadata, rounds, trie.users, trie.admission, warnings, trie.cut)
     parts = {**count_tables(trie.levels, metadata.counted), **metadata.release.geography_files}
     return build_release(parts, manifest, sampled_view)
 
@@ -281,11 +262,6 @@ def search_files(search: Search, metadata: CountMetadata[SamplePlan]) -> dict[st
     warnings = border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
     manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
     return build_release(quantile_tables(search.curve, list(search.quantiles)), manifest, sampled_view)
-
-
-def _rounds(levels: Sequence[Histogram], counted: Items) -> list[tuple[int, int]]:
-    """(level, number of published items) of each round."""
-    return [(round_level(one.level, counted), len(one)) for one in levels]
 
 
 def round_level(level: int, counted: Items) -> int:
@@ -315,9 +291,8 @@ def hierarchy_files(
     hierarchy = build_hierarchy(trie, items.scale)
     curve = hierarchy.curve()
     warnings = [*_empty_level_warnings(trie, "--bits"), *(border_warnings(curve, items) if hierarchy.users else ())]
-    manifest = sample_manifest(
-        metadata, _rounds(trie.levels, metadata.counted), hierarchy.users, trie.admission, warnings
-    )
+    rounds = [(one.level, len(one)) for one in trie.levels]
+    manifest = sample_manifest(metadata, rounds, hierarchy.users, trie.admission, warnings)
     quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
     answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
     bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
@@ -360,8 +335,7 @@ def noise_text(noise: CountNoise) -> str:
     return f"{drawn} on every count above 0; noisy counts from {noise.threshold:,} on are published"
 
 
-def noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata[CentralCountPlan]) -> NoiseRound:
-    """A round as the manifest states it."""
+def _noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata[CentralCountPlan]) -> NoiseRound:
     noise, cut = histogram.noise, histogram.cut
     domain = metadata.plan.domains[number]
     return NoiseRound(
@@ -382,44 +356,26 @@ def noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata[
 
 def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]) -> dict[str, bytes]:
     """The files of a histogram or of hot spots, by name; the manifest is the last."""
-    rounds = [noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
-    manifest = _manifest(counts, metadata, rounds)
-    parts = {**count_tables(counts.levels, metadata.counted), **metadata.release.geography_files}
-    return build_release(parts, manifest, counts_view)
-
-
-def _manifest(
-    counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan], rounds: list[NoiseRound]
-) -> dict[str, Any]:
+    rounds = [_noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
     plan, last = metadata.plan, counts.levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
-    content = grid_entries(metadata.counted)
+    mechanism = "; ".join(dict.fromkeys(noise_text(one.noise) for one in counts.levels))
+    mechanism += "; discrete Laplace noise on two counts of users, which admit the run"
+    content = _map_entries(metadata.counted)
     content["privacy"] = {
-        "unit": PRIVACY_UNIT,
-        "contribution_bound": bound_text(plan.bound),
-        "adjacency": ADD_OR_REMOVE,
-        "trust": Trust.CENTRAL,
-        "epsilon": plan.epsilon,
-        "epsilon_spent": plan.epsilon,
-        "delta": plan.delta,
-        "delta_spent": plan.delta_spent,
-        "mechanism": "; ".join(dict.fromkeys(noise_text(one.noise) for one in counts.levels))
-        + "; discrete Laplace noise on two counts of users, which admit the run",
-        "randomness": metadata.release.source,
+        **_budget_entries(metadata, Trust.CENTRAL, bound_text(plan.bound), mechanism),
         "rounds": [asdict(one) for one in rounds],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
         "admission": None if counts.admission is None else asdict(counts.admission),
         "composition": "epsilons and deltas of the rounds and of the admission are added up",
-        "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
+        "population": _population_entry(plan),
         "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
     }
-    content["results"] = {
-        "published": len(last),
-        "estimated_users": users,
-        "hidden_count": rounds[-1].hidden_count,
-    }
-    warnings = delta_warnings(plan.delta, plan.population or users)
+    hidden = rounds[-1].hidden_count
+    content["results"] = {"published": len(last), "estimated_users": users, "hidden_count": hidden}
+    warnings = _delta_warnings(plan.delta, plan.population or users)
     if not len(last):
         noun = "cell" if isinstance(metadata.counted, CellItems) else "item"
         warnings.append(f"No {noun} has a noisy count above the threshold: this release is empty at its last level.")
-    return release_manifest(metadata.release, content, warnings)
+    parts = {**count_tables(counts.levels, metadata.counted), **metadata.release.geography_files}
+    return build_release(parts, release_manifest(metadata.release, content, warnings), counts_view)

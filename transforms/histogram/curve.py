@@ -1,15 +1,12 @@
-"""Estimated distribution functions with 95% bands, and quantiles read from them. Pure.
+"""Distribution functions with 95% bands, and their quantiles (paper 004, Section 4.2).
 
-Distribution functions and range counts from hierarchical histograms (paper 004, Section 4.2). Pure.
+By a hierarchy: every level has its own sample, so a node has two estimates, its own count and the sum of its
+children's. From the root down, each node's users are divided among its children in proportion to the counts of their
+level. Where children are missing, the difference is what the threshold hid; it is spread evenly over the missing ones.
 
-Every level has its own sample, so a node has two estimates: its own count, and the sum of its children's. From the
-root down, each node's users are divided among its children in proportion to the counts of their level. Where children
-are missing, the difference is what the threshold hid; it is spread evenly over the missing children.
-
-Several quantiles by one interactive search (paper 004, Section 4.2). Pure.
-
-The range has 2^h bins. Each of h rounds queries one histogram, with a bucket border at the next split of every
-quantile's search. So all quantiles share the rounds: a user is in one bucket, whatever the number of quantiles.
+By an interactive search: the range has 2^h bins. Each of h rounds queries one histogram, with a bucket border at the
+next split of every quantile's search. So all quantiles share the rounds: a user is in one bucket, whatever the number
+of quantiles. Pure.
 """
 
 from __future__ import annotations
@@ -43,16 +40,10 @@ def quantile(curve: Curve, share: float) -> Quantile:
 def banded(
     value: NDArray[np.float64], share: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> Curve:
-    """The curve through known points, and its band.
+    """The curve through known points, float64[n] each and ascending, and its band.
 
     Between two points the curve is only known to rise. So the band there reaches from the lower bound on the left to
     the upper bound on the right, and the curve has every point but its ends twice.
-
-    Args:
-        value: float64[n], ascending.
-        share: float64[n], ascending, in 0..1.
-        low: float64[n], lower bounds of the shares.
-        high: float64[n], upper bounds of the shares.
     """
     low, high = np.clip(np.maximum.accumulate(low), 0, 1), np.clip(np.maximum.accumulate(high), 0, 1)
     twice = np.repeat(np.arange(len(value)), 2)[1:-1]
@@ -156,10 +147,8 @@ class Hierarchy:
 
 
 def build_hierarchy(trie: Trie, scale: NumberBins) -> Hierarchy:
-    """The distribution of a trie over the bins of a range. An empty trie has no users.
-
-    The pieces start as one node, the complete range. Each level divides the pieces that have a published child.
-    """
+    """The distribution of a trie over the bins of a range. An empty trie has no users."""
+    # The pieces start as one node, the complete range. Each level divides the pieces that have a published child.
     sampling, bits = trie.levels[0].sampling, scale.bits
     excess = (1 - sampling.rate) / sampling.rate
     max_hidden = float(hidden_count(sampling))  # users of one unpublished node
@@ -240,10 +229,7 @@ def _interpolated(
 ) -> NDArray[np.float64]:
     """Values at pieces' lower borders, interpolated to those of their children; 0 at the upper end of the range.
 
-    Args:
-        values: float64[pieces].
-        share_before: float64[children], the share of the piece's users before each child.
-        parent: int64[children], each child's piece.
+    share_before: the share of the piece's users before each child. parent: each child's piece.
     """
     ends = np.append(values, 0.0)
     return values[parent] + share_before * (ends[parent + 1] - values[parent])
@@ -271,17 +257,10 @@ class Search:
 def search_quantiles(
     rounds: Sequence[ItemCounts], sampling: Sampling, shares: Sequence[float], low: float, high: float
 ) -> Search:
-    """Binary searches for several quantiles of values in [low, high], one step a round.
+    """Binary searches for quantiles of values in low..high, at some shares of the users in 0..1, one step a round.
 
     The searches end at a round that publishes nothing; each quantile then is the middle of its current interval.
-
-    Args:
-        rounds: each round's raw counts by bins 0..2^len(rounds) - 1. The search reads one histogram of each, after the
-            threshold.
-        sampling: of every round.
-        shares: of users below the quantiles, in 0..1.
-        low: lower end of the range.
-        high: upper end of the range.
+    rounds: raw counts by bins 0..2^len(rounds) - 1. The search reads one histogram of each, after the threshold.
     """
     bits = len(rounds)
     first = np.zeros(len(shares), dtype=np.int64)
@@ -316,11 +295,9 @@ def search_quantiles(
 def _shares_below(
     sampled: ItemCounts, sampling: Sampling, splits: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], int, int]:
-    """One round's shares of users below n splits.
+    """One round's shares of users below n splits, float64[3, n]: estimates and their lower and upper 95% bounds.
 
-    Returns:
-        float64[3, n], the estimated shares and their lower and upper 95% bounds; the number of published sampled users;
-        the number of published buckets.
+    Also the number of published sampled users, and of published buckets.
     """
     bucket = np.searchsorted(splits, sampled.items.astype(np.int64), side="right")
     counts = np.zeros(len(splits) + 1, dtype=np.int64)

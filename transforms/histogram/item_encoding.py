@@ -1,4 +1,4 @@
-"""The bins of a range of numbers, with borders at the values that a request names. Pure.
+"""What is counted: cells, values of a column, or bins of its numbers.
 
 Encodes Arrow batches as (user hash, item code) pairs of the drawn users; drops and counts bad rows. Pure.
 """
@@ -20,11 +20,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import DROP_REASONS, ItemColumns, LocationColumns, TripColumns, holds_text
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid
-from sfumato.transforms.histogram.sampling_round import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
 from sfumato.transforms.inputs.text_values import without_views
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations
-from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
 
 MAX_BITS = 30
@@ -32,10 +31,10 @@ MAX_BITS = 30
 
 @dataclass(frozen=True)
 class NumberBins:
-    """2^bits bins of [low, high], of one width between two neighbouring edges.
+    """2^bits bins of [low, high], of one width between two neighbouring edges. Without edges all have one width.
 
-    Without edges all bins have one width. An edge is a border of two bins, so that no bin holds users on
-    both of its sides: how the users of a bin lie in it is not known, and many may have one value.
+    An edge is a border of two bins, so that no bin holds users on both of its sides: how the users of a bin lie in it
+    is not known, and many may have one value.
 
     Attributes:
         low, high: ends of the range.
@@ -135,15 +134,12 @@ class EncodedItems:
 
 
 class Items(Protocol):
-    """The source of items: the columns to read and how to encode a batch of them."""
+    """The source of items: the columns to read, and how to encode a batch's records of the drawn users."""
 
     @property
-    def columns(self) -> LocationColumns | ItemColumns | TripColumns:
-        """The columns to read."""
+    def columns(self) -> LocationColumns | ItemColumns | TripColumns: ...
 
-    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """Encodes the records of the drawn users. key: of the run."""
-        ...
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems: ...
 
 
 @dataclass(frozen=True)
@@ -154,7 +150,6 @@ class CellItems:
     grid: Grid
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode."""
         encoded = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
         sample = Sample.from_arrays(encoded.users, encoded.codes)
         return EncodedItems(sample, encoded.rows, encoded.dropped)
@@ -171,7 +166,6 @@ class ColumnItems:
     digits: int | None = None
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode."""
         rows, dropped = _present(batch, self.columns)
         values = rows.column(1)
         if pt.is_dictionary(values.type) and pt.is_integer(values.type.value_type):
@@ -198,12 +192,7 @@ class ColumnItems:
 
 @dataclass(frozen=True)
 class ListedItems:
-    """Values of a column by their place in a public list; all other values are one more item, `other`.
-
-    Attributes:
-        columns: the columns to read.
-        listed: the items as text, distinct; `other` is none of them.
-    """
+    """Values of a column by their place in a public list of distinct texts; all others are one more item, `other`."""
 
     columns: ItemColumns
     listed: tuple[str, ...]
@@ -218,7 +207,6 @@ class ListedItems:
         return np.array([*self.listed, OTHER], dtype=object)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode."""
         rows, dropped = _present(batch, self.columns)
         users, kept = _drawn_users(rows, key, drawn)
         values = rows.column(1).filter(kept)
@@ -253,7 +241,6 @@ class NumberItems:
         return NumberBins(self.low, self.high, self.bits, self.edges)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode."""
         rows, dropped = _present(batch, self.columns)
         values = rows.column(1)
         if pt.is_dictionary(values.type):
@@ -268,12 +255,7 @@ class NumberItems:
         drawn_numbers = numbers[kept.to_numpy(zero_copy_only=False)]  # a copy
         np.clip(drawn_numbers, self.low, self.high, out=drawn_numbers)
         items = self.scale.of(drawn_numbers).view(np.uint32)
-        return EncodedItems(
-            Sample.from_arrays(users, items),
-            batch.num_rows,
-            tuple(dropped.tolist()),
-            clamped,
-        )
+        return EncodedItems(Sample.from_arrays(users, items), batch.num_rows, tuple(dropped.tolist()), clamped)
 
 
 def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
@@ -318,11 +300,11 @@ def _decodes(raw: bytes) -> bool:
 
 
 def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:
-    """A sample of texts. values: one of each drawn user's record; booleans and dates become texts."""
+    """values: one of each drawn user's record; booleans and dates become texts."""
     if not pt.is_dictionary(values.type):
         values = values.dictionary_encode()
     indices = values.indices.to_numpy(zero_copy_only=False)
     present, positions = np.unique(indices, return_inverse=True)
     names = values.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
-    codes = hash_texts(key.subkey("items"), np.array(names, dtype=object))
+    codes = keyed_hash(key.subkey("items"), np.array(names, dtype=object))
     return Sample.from_arrays(users, codes[positions], texts=dict(zip(codes.tolist(), names, strict=True)))

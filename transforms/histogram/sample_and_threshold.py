@@ -17,7 +17,6 @@ import numpy as np
 
 from sfumato.transforms.histogram.central_counts import (
     CentralCountPlan,
-    Everybody,
     NoisyLevels,
     count_items,
     noisy_levels,
@@ -28,6 +27,7 @@ from sfumato.transforms.histogram.item_encoding import Items, NumberItems
 from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes, Sampling, Trie, grow_trie
 from sfumato.transforms.histogram.user_sample import (
     AdmissionSampler,
+    Everybody,
     ItemCounts,
     RoundDraw,
     Sample,
@@ -78,17 +78,16 @@ class Rounds:
 
     def bound_key(self, use: Sampling | ItemBound) -> RunKey:
         """Returns the key for one use: the same draws at another rate, or for other items, would reveal more."""
-        bound = {"items": self.items, "sampling": use, "prefixes": self.prefixes}
-        return self.key.narrowed({"levels": self.levels} | {name: _to_json_types(one) for name, one in bound.items()})
+
+        def stated(value: Any) -> Any:
+            return [type(value).__name__, asdict(value)] if value is not None else None
+
+        bound = {"items": stated(self.items), "sampling": stated(use), "prefixes": stated(self.prefixes)}
+        return self.key.narrowed({"levels": self.levels, **bound})
 
     def sampler(self, sampling: Sampling) -> Sampler:
         """Returns the sampler of all rounds."""
         return Sampler(self.bound_key(sampling), sampling, len(self.levels))
-
-
-def _to_json_types(value: Any) -> Any:
-    """A dataclass as a list of JSON types."""
-    return [type(value).__name__, asdict(value)] if value is not None else None
 
 
 class MergeSamples(beam.CombineFn):
@@ -106,7 +105,8 @@ class MergeSamples(beam.CombineFn):
     def add_input(self, accumulator: list[Sample | bytes], element: Sample) -> list[Sample | bytes]:
         accumulator.append(element)
         # Checked whenever the list has doubled: many small samples cost no more than few large ones.
-        if len(accumulator).bit_count() == 1 and sum(map(_unmerged_rows, accumulator[1:])) > _COMPACT_ROWS:
+        new = (len(sample) for sample in accumulator[1:] if isinstance(sample, Sample))
+        if len(accumulator).bit_count() == 1 and sum(new) > _COMPACT_ROWS:
             return [self.extract_output(accumulator)]
         return accumulator
 
@@ -118,10 +118,6 @@ class MergeSamples(beam.CombineFn):
 
     def extract_output(self, accumulator: list[Sample | bytes]) -> Sample:
         return merge([Sample.unpack(sample) if isinstance(sample, bytes) else sample for sample in accumulator])
-
-
-def _unmerged_rows(sample: Sample | bytes) -> int:
-    return 0 if isinstance(sample, bytes) else len(sample)
 
 
 @dataclass(frozen=True)
@@ -216,14 +212,18 @@ class CountedRounds:
     admission: NoisyUserCounts | None
 
 
+Publish = Callable[[CountedRounds], Any]
+
+
 class CountRounds(beam.PTransform):
-    """Paths of logs -> one CountedRounds: raw counts, for a step that protects them.
+    """Paths of logs -> one CountedRounds, or what `publish` makes of it.
 
     Args:
         items: encodes batches.
         draw: decides whose records count.
         count: all records of a group of users -> the counts of every round.
         rounds: how many rounds `count` has.
+        publish: protects the raw counts; None leaves that to the next step.
         min_users: the smallest count of a counted item; 1 keeps all items.
         options: see CountOptions.
 
@@ -238,17 +238,19 @@ class CountRounds(beam.PTransform):
         draw: RoundDraw,
         count: Callable[[Sample], list[ItemCounts]],
         rounds: int,
+        publish: Publish | None = None,
         min_users: int = 1,
         **options: Unpack[CountOptions],
     ):
         super().__init__()
         self._items, self._draw, self._count, self._rounds = items, draw, count, rounds
-        self._min_users = min_users
+        self._publish, self._min_users = publish, min_users
         self._admit = options.get("admit")
         self._spill = Spill.of(options.get("spill"))
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, count_users, rounds, admit = self._draw.key, self._count, self._rounds, self._admit
+        publish = self._publish
         sampler = None if admit is None else AdmissionSampler(key, admit.rule.sampling_rate)
         samples_hold_all = sampler is not None and sampler.is_held_by_samples(self._draw)
 
@@ -261,11 +263,12 @@ class CountRounds(beam.PTransform):
                 for part, some in split_by_item(counts):
                     yield (number, part), some
 
-        def collect(admission: NoisyUserCounts | None, counts: dict[tuple[int, int], ItemCounts]) -> CountedRounds:
+        def collect(admission: NoisyUserCounts | None, counts: dict[tuple[int, int], ItemCounts]) -> Any:
             by_round: list[list[ItemCounts]] = [[] for _ in range(rounds)]
             for (number, _part), part_counts in counts.items():
                 by_round[number].append(part_counts)
-            return CountedRounds(list(map(add_counts, by_round)), admission)
+            counted = CountedRounds(list(map(add_counts, by_round)), admission)
+            return counted if publish is None else publish(counted)
 
         encoding = SampleEncoding(self._items, self._draw, sampler, self._spill.group_bits)
         # PCollection[tuple[UserGroup, Sample]], PCollection[RowCounts], PCollection[tuple[UserGroup, MarkedHashes]]
@@ -290,89 +293,79 @@ class CountRounds(beam.PTransform):
         nobody = None if sampler is None else sampler.drawn_nobody
         admitting = AdmitUsers(admit, key, nobody, SAMPLED_USERS)
         admitted = (users, rows) | "AdmitUsers" >> admitting  # PCollection[NoisyUserCounts | None]
-        return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))  # PCollection[CountedRounds]
+        return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))
 
 
 class CountSamples(CountRounds):
-    """Paths of logs -> one CountedRounds of sampled users, for a step that thresholds them.
+    """Paths of logs -> one CountedRounds of sampled users, or what `publish` makes of it after a threshold.
 
-    Args:
-        rounds: of the job.
-        sampling: rate and threshold of every round.
-        min_users: the fewest sampled users of a counted item; 1 keeps all items.
-        options: see CountOptions.
+    rounds: of the job. sampling: rate and threshold of every round. For the other arguments see CountRounds.
     """
 
-    def __init__(self, rounds: Rounds, sampling: Sampling, min_users: int = 1, **options: Unpack[CountOptions]):
+    def __init__(
+        self,
+        rounds: Rounds,
+        sampling: Sampling,
+        publish: Publish | None = None,
+        min_users: int = 1,
+        **options: Unpack[CountOptions],
+    ):
         sampler, levels = rounds.sampler(sampling), rounds.levels
         count = partial(count_rounds, sampler=sampler, prefixes=rounds.prefixes, levels=levels)
-        super().__init__(rounds.items, sampler, count, len(levels), min_users, **options)
+        super().__init__(rounds.items, sampler, count, len(levels), publish, min_users, **options)
 
 
 class CountItems(CountRounds):
-    """Paths of logs -> one CountedRounds of all users' bounded contributions, for a step that adds noise.
+    """Paths of logs -> one CountedRounds of all users' bounded contributions, or what `publish` makes of it with noise.
 
     The counts are exact: they may be used only with noise added.
 
-    Args:
-        rounds: of the job.
-        bound: of each user's contributions to every round.
-        options: see CountOptions.
+    rounds: of the job. bound: of each user's contributions to every round. For the other arguments see CountRounds.
     """
 
-    def __init__(self, rounds: Rounds, bound: ItemBound, **options: Unpack[CountOptions]):
+    def __init__(
+        self, rounds: Rounds, bound: ItemBound, publish: Publish | None = None, **options: Unpack[CountOptions]
+    ):
         self.key, levels = rounds.bound_key(bound), rounds.levels
         count = partial(count_items, bound=bound, key=self.key, prefixes=rounds.prefixes, levels=levels)
-        super().__init__(rounds.items, Everybody(self.key), count, len(levels), **options)
+        super().__init__(rounds.items, Everybody(self.key), count, len(levels), publish, **options)
 
 
-class TrieHeavyHitters(beam.PTransform):
+class TrieHeavyHitters(CountSamples):
     """Paths of logs -> one Trie of published prefixes with counts (TrieHH++, paper 004, Section 4.1).
 
-    One level is a plain histogram. top: how many items of the last level to keep; None keeps all. For the other
-    arguments see CountSamples.
+    One level is a plain histogram. top: how many items of the last level to keep; None keeps all.
     """
 
     def __init__(self, rounds: Rounds, sampling: Sampling, top: int | None = None, **options: Unpack[CountOptions]):
-        super().__init__()
-        self._counts = CountSamples(rounds, sampling, sampling.threshold, **options)
-        self._rounds, self._sampling, self._top = rounds, sampling, top
+        prefixes, levels = rounds.prefixes, rounds.levels
 
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        sampling, prefixes, levels, top = self._sampling, self._rounds.prefixes, self._rounds.levels, self._top
+        def publish(counted: CountedRounds) -> Trie:
+            shown = threshold_rounds(counted.counts, sampling, levels)
+            return replace(grow_trie(shown, prefixes, top), admission=counted.admission)
 
-        def publish(rounds: CountedRounds) -> Trie:
-            shown = threshold_rounds(rounds.counts, sampling, levels)
-            return replace(grow_trie(shown, prefixes, top), admission=rounds.admission)
-
-        return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)  # PCollection[Trie]
+        super().__init__(rounds, sampling, publish, sampling.threshold, **options)
 
 
-class NoisyItems(beam.PTransform):
+class NoisyItems(CountItems):
     """Paths of logs -> one NoisyLevels: counts of items with a trusted curator's noise.
 
-    plan: budget, bound and noise of every round. top: see `noisy_levels`. For the other arguments see CountItems.
+    plan: budget, bound and noise of every round. top: see `noisy_levels`.
     """
 
     def __init__(self, rounds: Rounds, plan: CentralCountPlan, top: int | None = None, **options: Unpack[CountOptions]):
-        super().__init__()
-        self._counts = CountItems(rounds, plan.bound, **options)
-        self._plan, self._levels, self._top = plan, rounds.levels, top
+        key, levels = rounds.bound_key(plan.bound), rounds.levels
 
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        plan, key, levels, top = self._plan, self._counts.key, self._levels, self._top
+        def publish(counted: CountedRounds) -> NoisyLevels:
+            return replace(noisy_levels(counted.counts, plan, key, levels, top), admission=counted.admission)
 
-        def publish(rounds: CountedRounds) -> NoisyLevels:
-            return replace(noisy_levels(rounds.counts, plan, key, levels, top), admission=rounds.admission)
-
-        return paths | "Count" >> self._counts | "AddNoise" >> beam.Map(publish)  # PCollection[NoisyLevels]
+        super().__init__(rounds, plan.bound, publish, **options)
 
 
-class InteractiveQuantiles(beam.PTransform):
+class InteractiveQuantiles(CountSamples):
     """Paths of logs -> one Search: quantiles by binary search with one round a bit (paper 004, Section 4.2).
 
-    items: the numbers and their range; its bits are the rounds. shares: of users below each quantile, in 0..1. For the
-    other arguments see CountSamples.
+    items: the numbers and their range; its bits are the rounds. shares: of users below each quantile, in 0..1.
     """
 
     def __init__(
@@ -383,16 +376,9 @@ class InteractiveQuantiles(beam.PTransform):
         shares: tuple[float, ...],
         **options: Unpack[CountOptions],
     ):
-        super().__init__()
+        def search(counted: CountedRounds) -> Search:
+            quantiles = search_quantiles(counted.counts, sampling, shares, items.low, items.high)
+            return replace(quantiles, admission=counted.admission)
+
         key = key.narrowed({"quantiles": shares})  # two searches would split one sample twice and reveal more
-        self._counts = CountSamples(Rounds(items, key, None, (WHOLE,) * items.bits), sampling, **options)
-        self._items, self._sampling, self._shares = items, sampling, shares
-
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        sampling, shares, items = self._sampling, self._shares, self._items
-
-        def search(rounds: CountedRounds) -> Search:
-            quantiles = search_quantiles(rounds.counts, sampling, shares, items.low, items.high)
-            return replace(quantiles, admission=rounds.admission)
-
-        return paths | "Count" >> self._counts | "Search" >> beam.Map(search)  # PCollection[Search]
+        super().__init__(Rounds(items, key, None, (WHOLE,) * items.bits), sampling, search, **options)

@@ -1,4 +1,4 @@
-"""The sampling rate and threshold of least expected error under the exact guarantee.
+"""The plan of a sampled job: its budget, its sampling rate and threshold, and which users it contacts.
 
 For one (epsilon, delta) a larger threshold allows a larger rate: better estimates of frequent items, fewer rare items.
 The best choice depends on the catalogue, that is on the numbers of users and items. The model is Zipf's law: the count
@@ -6,12 +6,8 @@ of rank r is proportional to 1 / r or, with the same probability, to 1 / r^2. (W
 just below the count of the last item, as if that were known.) With many users and few items, such as a million and 64,
 few items are rare and the best thresholds are in the hundreds, with high rates. With unlimited items they are 10 to 35.
 
-The sampling rate and the threshold of the sample-and-threshold paper (paper 004, Section 3.1). Pure.
-
-`sfumato histogram --parameters paper` takes them, to reproduce the paper. The exact guarantee allows a larger rate at
-the same (epsilon, delta), which is the default (`optimal_sampling.py`).
-
-The plan of a sampled job: its budget, its sampling, and which users it contacts. Pure.
+With `--parameters paper` they are those of the paper (paper 004, Section 3.1), to reproduce it: the exact guarantee
+allows a larger rate at the same (epsilon, delta).
 
 Limited contact (paper 004, Section 3.2): the paper contacts a fixed number s = m + c sqrt(m) of n users, m = n p, and
 each takes part with probability m / s. That is not the Poisson sample: its size, Bin(s, m / s), varies far less than
@@ -22,7 +18,7 @@ participants and stopped if they were too many would be no better: it would reve
 So here each user is contacted independently with a public probability a, and a contacted user takes part with
 probability p / a. The participants are then the Poisson sample at p itself, whatever the number of users. So delta is
 the delta of contacting everybody and needs no bound on the users. Of `population` users s are contacted on average, as
-in the paper.
+in the paper. Pure.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta, delta, largest_rate, max_rate, rounds_delta
-from sfumato.transforms.histogram.sampling_round import Sampling, check_count, check_rate, hidden_count
+from sfumato.transforms.histogram.sampling_round import Sampling, check_count, hidden_count
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
@@ -57,16 +53,9 @@ def choose_sampling(
 ) -> Sampling:
     """The sampling of least expected error whose `rounds` rounds together are (epsilon, delta)-private. Deterministic.
 
-    Args:
-        epsilon: of all rounds together, > 0.
-        delta: of all rounds together, 0 < delta < 1.
-        population: number of users.
-        items: number of different items. Unless both are given, items are unlimited and the population hardly matters.
-        rounds: number of rounds, >= 1.
-
-    Raises:
-        RequestError: an argument is out of range, or the population is so small that even an item of all users would
-            probably stay below the threshold.
+    Unless both the population and the number of items are given, items are unlimited and the population hardly matters.
+    Raises RequestError for an argument out of range, or a population so small that even an item of all users would
+    probably stay below the threshold.
     """
     check_epsilon("epsilon", epsilon)
     check_delta(delta)
@@ -83,7 +72,7 @@ def choose_sampling(
             f"population: with {population} users no item would pass the threshold even if all of them held it; "
             f"epsilon {epsilon:g} and delta {delta:g} in {rounds} round(s) need about {needed} users"
         )
-    return Sampling.from_rate(search.final_rate(threshold), threshold)
+    return Sampling.from_rate(search.rate(threshold, _FINE_STEPS, _FINE_RATE), threshold)
 
 
 def expected_error(sampling: Sampling, population: int | None = None, items: int | None = None) -> float:
@@ -91,9 +80,6 @@ def expected_error(sampling: Sampling, population: int | None = None, items: int
 
     The estimate of an absent item is 0, so an empty release has an error of 1. The result is the average over Zipf
     catalogues of exponents 1 and 2. Unless both numbers are given, items are unlimited, as in `choose_sampling`.
-
-    Raises:
-        RequestError: population or items is not an integer >= 1.
     """
     return _Catalogue.from_numbers(population, items).error(sampling.rate, sampling.threshold)
 
@@ -114,12 +100,7 @@ def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> ND
 
 @dataclass(frozen=True, eq=False)
 class _Catalogue:
-    """Groups of items of about equal counts.
-
-    Attributes:
-        counts: int64[n], users of one item of the group.
-        shares: float64[n], share of all users that hold an item of the group.
-    """
+    """Groups of items of about equal counts: int64[n] users of one item, float64[n] share of all users in the group."""
 
     counts: NDArray[np.int64]
     shares: NDArray[np.float64]
@@ -173,30 +154,28 @@ class _Search:
             best, step = near, step if near != best else step // 2
         return best
 
-    def final_rate(self, threshold: int) -> float:
-        """The largest rate on the fine grid of privacy losses."""
-        return self._rate(threshold, _FINE_STEPS, _FINE_RATE)
-
     def _error(self, threshold: int) -> float:
         """Mean absolute error per user; infinite if no item can be expected to pass the threshold at its rate."""
         try:
-            self.rates[threshold] = self._rate(threshold, _COARSE_STEPS, _COARSE_RATE)
+            self.rates[threshold] = self.rate(threshold, _COARSE_STEPS, _COARSE_RATE)
         except RequestError:  # no rate on the grid is private at so low a threshold
             return math.inf
         if threshold > self.population * self.rates[threshold]:
             return math.inf
         return self.catalogue.error(self.rates[threshold], threshold)
 
-    def _rate(self, threshold: int, steps: int, tolerance: float) -> float:
+    def rate(self, threshold: int, steps: int, tolerance: float) -> float:
+        """The largest rate that the guarantee allows, on a grid of so many privacy losses."""
+
         def cost(rate: float) -> float:
             return rounds_delta(self.epsilon, rate, threshold, self.rounds, steps)
 
         nearest = min(self.rates, key=lambda other: abs(other - threshold), default=None)
         if nearest is None:  # first guess: the rounds share the budget evenly
-            return largest_rate(
-                cost, self.delta, tolerance, max_rate(self.epsilon / self.rounds, self.delta / self.rounds, threshold)
-            )
-        return largest_rate(cost, self.delta, tolerance, self.rates[nearest])
+            guess = max_rate(self.epsilon / self.rounds, self.delta / self.rounds, threshold)
+        else:
+            guess = self.rates[nearest]
+        return largest_rate(cost, self.delta, tolerance, guess)
 
 
 _ALPHA = 1 / 6  # of the paper's experiments (Section 5)
@@ -214,19 +193,9 @@ def corollary_threshold(delta: float) -> int:
 
 
 def paper_sampling(epsilon: float, delta: float, population: int | None = None, rounds: int = 1) -> Sampling:
-    """The paper's sampling of `rounds` rounds that are (epsilon, delta)-private together.
+    """The paper's sampling of `rounds` rounds that are (epsilon, delta)-private together; raises as `choose_sampling`.
 
     Each round has epsilon / rounds and delta / rounds (Section 4.1, basic composition).
-
-    Args:
-        epsilon: of all rounds together, > 0.
-        delta: of all rounds together, 0 < delta < 1.
-        population: number of users; None: unknown.
-        rounds: number of rounds, >= 1.
-
-    Raises:
-        RequestError: an argument is out of range, or the population is so small that even an item of all users would
-            probably stay below the threshold.
     """
     check_count("rounds", rounds)
     check_epsilon("epsilon", epsilon)
@@ -245,39 +214,13 @@ CONTACTS = ("everybody", "limited", "fixed")
 _ADMISSION_RATE = 0.25  # sampling rate of these counts
 
 
-@dataclass(frozen=True)
-class ContactPlan:
-    """Which share of the users to contact for a Poisson sample at `rate`.
+def contacts(population: int, rate: float, slack: float = 10.0) -> int:
+    """How many of the users to contact on average for a Poisson sample at `rate`: m + c sqrt(m), where m = n p.
 
-    Attributes:
-        population: number of users n, >= 1.
-        rate: sampling rate p, 0 < p < 1.
-        slack: c > 0 in m + c sqrt(m), m = n p: standard deviations above the expected sample size.
-
-    Raises:
-        RequestError: a value is out of range.
+    slack: c > 0, in standard deviations above the expected sample size.
     """
-
-    population: int
-    rate: float
-    slack: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_count("population", self.population)
-        check_rate(self.rate)
-        if isinstance(self.slack, bool) or not (math.isfinite(self.slack) and self.slack > 0):
-            raise RequestError(f"slack: must be a finite number of standard deviations > 0, got {self.slack}")
-
-    @property
-    def contacted_users(self) -> int:
-        """The number of users contacted on average."""
-        mean = self.population * self.rate
-        return min(self.population, math.ceil(mean + self.slack * math.sqrt(mean)))
-
-    @property
-    def contact_rate(self) -> float:
-        """The probability to contact a user: public, the same for all, at least `rate`."""
-        return self.contacted_users / self.population
+    mean = population * rate
+    return min(population, math.ceil(mean + slack * math.sqrt(mean)))
 
 
 @dataclass(frozen=True)
@@ -292,7 +235,7 @@ class SamplePlan:
         population: number of users in the logs, publicly known. A run on other logs is refused. None: unknown.
         items: about how many different items there are; None: unknown. It guides the choice of sampling only.
         rounds: number of samples.
-        contact: `everybody` decides whether they take part, or a `limited` number of users (see ContactPlan).
+        contact: `everybody` decides whether they take part, or a `limited` number of users (see the module).
         max_bad_fraction: the largest share of users without a usable record, 0..1.
 
     Raises:
@@ -348,13 +291,13 @@ class SamplePlan:
         """The sampling of every round."""
         return choose_sampling(self.rounds_epsilon, self.delta, self.population, self.items, self.rounds)
 
-    @cached_property
-    def contact_plan(self) -> ContactPlan | None:
-        """The share of users to contact; None if everybody is contacted."""
+    @property
+    def contacted_users(self) -> int | None:
+        """The number of users contacted on average in each round; None if everybody is contacted."""
         if self.contact != "limited":
             return None
         assert self.population is not None
-        return ContactPlan(self.population, self.sampling.rate)
+        return contacts(self.population, self.sampling.rate)
 
     @cached_property
     def delta_spent(self) -> float:
@@ -373,11 +316,10 @@ class SamplePlan:
 
     @property
     def contact_manifest(self) -> dict[str, Any]:
-        """The manifest's entry on contacted users."""
-        plan = self.contact_plan
-        if plan is None:
+        """The manifest's entry on contacted users. The rate is public and the same for all, at least the sampling's."""
+        if (contacted := self.contacted_users) is None or self.population is None:
             return {"kind": self.contact}
-        return {"kind": self.contact, "contacted_users": plan.contacted_users, "contact_rate": plan.contact_rate}
+        return {"kind": self.contact, "contacted_users": contacted, "contact_rate": contacted / self.population}
 
     def hidden_count(self, cut: int | None = None) -> int:
         """The largest true count, in users, that an absent item can have at 99% confidence.
@@ -398,10 +340,8 @@ class PaperSamplePlan(SamplePlan):
 
     @cached_property
     def sampling(self) -> Sampling:
-        """The sampling of every round."""
         return paper_sampling(self.rounds_epsilon, self.delta, self.population, self.rounds)
 
     @property
     def sampling_text(self) -> str:
-        """See SamplePlan.sampling_text."""
         return "the paper's own: p = (1 - e^-epsilon) / 6, and tau from delta <= e^(-C tau)"

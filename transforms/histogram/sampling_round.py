@@ -1,9 +1,7 @@
-"""One sample-and-threshold round: its parameters, its published histogram, and its estimates (paper 004, Section 3).
+"""A sample-and-threshold round (paper 004, Section 3), and a trie of several: TrieHH++ (Section 4.1).
 
 A round samples each user with one public probability. It publishes the items with enough sampled users; everything
 that follows from these counts is post-processing. Pure.
-
-Prefix codes of items, and heavy hitters level by level over them: TrieHH++ (paper 004, Section 4.1). Pure.
 
 An item is a 64-bit code. Codes of map cells, integers and bins are numbers in some base; their prefixes are quotients.
 Codes of texts are keyed hashes; their prefixes are hashes of the first characters.
@@ -15,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
 import scipy
@@ -28,6 +25,7 @@ from sfumato.transforms.statistics.bisection import bisect_integers
 
 RATE_GRID = 2**32  # sampling rates are multiples of 1 / RATE_GRID
 HIDDEN_CONFIDENCE = 0.99  # of the largest count that an absent item may have
+WHOLE = 0  # the level of whole items
 
 
 def check_count(name: str, value: int) -> int:
@@ -69,7 +67,7 @@ class Sampling:
 
     @classmethod
     def from_rate(cls, rate: float, threshold: int) -> Sampling:
-        """The sampling with the rate rounded down to a multiple of 2**-32, which can only improve the guarantee.
+        """Rounds the rate down to a multiple of 2**-32, which can only improve the guarantee.
 
         Raises RequestError unless 2**-32 <= rate < 1.
         """
@@ -108,12 +106,15 @@ class Histogram:
     @cached_property
     def counts(self) -> NDArray[np.float64]:
         """Estimated users, float64[m]: sampled / p."""
-        return estimates(self.sampling, self.sampled)[0]
+        return self.sampled / self.sampling.rate
 
     @cached_property
     def stddev(self) -> NDArray[np.float64]:
-        """Standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p."""
-        return estimates(self.sampling, self.sampled)[1]
+        """Standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p.
+
+        That is the one of Bin(c, p) / p, sqrt(c (1 - p) / p), with sampled / p in place of the true count c.
+        """
+        return np.asarray(np.sqrt(self.sampled * (1 - self.sampling.rate)) / self.sampling.rate)
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Histogram:
         """The same histogram with the kept items only, in the given order."""
@@ -121,28 +122,11 @@ class Histogram:
         return Histogram(self.level, self.sampling, self.items[kept], self.sampled[kept], texts)
 
 
-def estimates(sampling: Sampling, sampled: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Estimates of true counts from published counts X.
-
-    Args:
-        sampling: parameters of the round.
-        sampled: int64[n], X in sampled users.
-
-    Returns:
-        X / p and its standard deviation sqrt(X (1 - p)) / p, float64[n] each, in users. The latter is that of
-        Bin(c, p) / p, sqrt(c (1 - p) / p), with X / p in place of the true count c.
-    """
-    counts = np.asarray(sampled, np.float64)
-    return counts / sampling.rate, np.sqrt(counts * (1 - sampling.rate)) / sampling.rate
-
-
 def hidden_count(sampling: Sampling, rounds: int = 1) -> int:
     """The largest true count, in users, that an absent item may have at 99% confidence.
 
     This is the largest c such that an item of c users is absent with a probability of at least 1%. An item is absent if
-    its sampled count is below the threshold in at least one of `rounds` independent samples.
-
-    Raises RequestError unless rounds >= 1.
+    its sampled count is below the threshold in at least one of `rounds` >= 1 independent samples.
     """
     check_count("rounds", rounds)
     present_probability = HIDDEN_CONFIDENCE ** (1 / rounds)  # in each round, at most
@@ -158,30 +142,9 @@ def hidden_count(sampling: Sampling, rounds: int = 1) -> int:
     return bisect_integers(is_often_absent, low, high)
 
 
-WHOLE = 0  # the level of whole items
-
-
-class Prefixes(Protocol):
-    """A prefix code. Level 0 (`WHOLE`) means whole items."""
-
-    @property
-    def depth(self) -> int:
-        """The length of the longest prefix."""
-
-    def cut(
-        self, items: NDArray[np.uint64], texts: NDArray[np.object_] | None, level: int, key: bytes
-    ) -> tuple[NDArray[np.uint64], NDArray[np.object_] | None]:
-        """Prefixes of the given length: their codes, uint64[n], and their texts, object[n] or None."""
-        ...
-
-    def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
-        """For each prefix of `below` the row of its parent in `above`, int64[n]; -1 where that is not published."""
-        ...
-
-
 @dataclass(frozen=True)
 class NumberPrefixes:
-    """Codes of `depth` digits in a base: 4 for map cells (x bit, y bit), 10 for integers, 2 for bins."""
+    """A prefix code: `depth` digits in a base, 4 for map cells (x bit, y bit), 10 for integers, 2 for bins."""
 
     base: int
     depth: int
@@ -193,11 +156,11 @@ class NumberPrefixes:
     def cut(
         self, items: NDArray[np.uint64], texts: NDArray[np.object_] | None, level: int, key: bytes
     ) -> tuple[NDArray[np.uint64], NDArray[np.object_] | None]:
-        """See Prefixes.cut."""
+        """Prefixes of the given length: their codes, uint64[n], and their texts, object[n] or None."""
         return (items if level == WHOLE else items // np.uint64(self.base ** (self.depth - level))), None
 
     def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
-        """See Prefixes.parents."""
+        """For each prefix of `below` the row of its parent in `above`, int64[n]; -1 where that is not published."""
         parent_items = below.items // np.uint64(self.base ** (below.level - above.level))
         if not len(above):
             return np.full(len(below), -1)
@@ -207,7 +170,7 @@ class NumberPrefixes:
 
 @dataclass(frozen=True)
 class TextPrefixes:
-    """The first characters of texts, at most `depth`. A shorter text stays whole at deeper levels."""
+    """A prefix code of texts: their first characters, at most `depth`. A shorter text stays whole at deeper levels."""
 
     depth: int
 
@@ -218,23 +181,20 @@ class TextPrefixes:
     def cut(
         self, items: NDArray[np.uint64], texts: NDArray[np.object_] | None, level: int, key: bytes
     ) -> tuple[NDArray[np.uint64], NDArray[np.object_] | None]:
-        """See Prefixes.cut. texts: one distinct text for each item; None only where there is no item."""
+        """As NumberPrefixes.cut. texts: one distinct text for each item; None only where there is no item."""
         if texts is None:
             return items, None
         if level == WHOLE:
             return items, texts
         short: NDArray[np.object_] = np.array([text[:level] for text in texts.tolist()], dtype=object)
-        return hash_texts(key, short), short
+        return keyed_hash(key, short), short
 
     def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
-        """See Prefixes.parents."""
         rows = {text: row for row, text in enumerate(above.texts or ())}
         return np.array([rows.get(text[: above.level], -1) for text in below.texts or ()], dtype=np.int64)
 
 
-def hash_texts(key: bytes, texts: NDArray[Any]) -> NDArray[np.uint64]:
-    """Codes of texts, uint64[n]. Under one key equal texts have equal codes."""
-    return keyed_hash(key, texts)
+Prefixes = NumberPrefixes | TextPrefixes
 
 
 def spread_levels(depth: int, rounds: int) -> tuple[int, ...]:
@@ -262,21 +222,12 @@ class Trie:
     cut: int | None = None
     admission: NoisyUserCounts | None = None
 
-    @property
-    def deepest(self) -> Histogram | None:
-        """The finest level that is not empty."""
-        return next((histogram for histogram in reversed(self.levels) if len(histogram)), None)
-
 
 def grow_trie(histograms: Sequence[Histogram], prefixes: Prefixes | None, top: int | None = None) -> Trie:
     """Drops every prefix without a published parent, as a trie that grows from its root would never query it.
 
-    This is post-processing: each histogram is private on its own.
-
-    Args:
-        histograms: one for each level, coarse to fine.
-        prefixes: the prefix code; None for a single level.
-        top: how many prefixes of the last level to keep, the most frequent first; None keeps all.
+    This is post-processing: each histogram is private on its own. histograms: coarse to fine. top: how many prefixes of
+    the last level to keep, the most frequent first; None keeps all.
     """
     levels: list[Histogram] = []
     parents: list[NDArray[np.int64]] = []

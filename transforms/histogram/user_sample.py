@@ -1,15 +1,13 @@
-"""Samples of users and the counts in them: keyed, mergeable, one item a user. Pure.
+"""Samples of users and the counts in them: keyed, mergeable, one item a user.
 
 Whether a user takes part in a round is a function of the run's key and the user's id. So a retried bundle draws the
 same users, and the order of files and bundles has no effect. All values here are raw; only `threshold` returns
 something that may be published.
 
-The users that the admission of a sampled job counts: their own Poisson sample, drawn by a keyed hash. Pure.
-
 A sampled job reads the records of the drawn users only, and the size of that draw has to stay secret. So the admission
-counts another Poisson sample at a public rate; a job that counts everybody has a rate of 1. The sample's random bits
-are independent of the rounds'. A user in it either has a usable record or has none. All rows
-without a user id count as one user.
+counts another Poisson sample at a public rate; a job that counts everybody has a rate of 1. That sample's random bits
+are independent of the rounds'. A user in it either has a usable record or has none. All rows without a user id count as
+one user. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -64,13 +62,27 @@ class Sampler:
         return drawn
 
     def _draws(self, users: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        """Random numbers of each user and round: uint32[n, rounds]."""
         blocks = -(-2 * self.rounds // WORDS_16_PER_BLOCK)
         bits = random_bits_16(self._subkey, users, blocks * WORDS_16_PER_BLOCK)  # whole blocks: nothing is copied
         return bits.view("<u4")[:, : self.rounds]
 
     def __reduce__(self) -> tuple[type[Sampler], tuple[RunKey, Sampling, int]]:
         return Sampler, (self.key, self.sampling, self.rounds)  # never the derived key
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """Draws every user, where Sampler draws a sample."""
+
+    key: RunKey
+    draws_all: ClassVar[bool] = True
+
+    def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """All true: bool[n]."""
+        return np.ones(len(users), dtype=bool)
+
+
+RoundDraw = Sampler | Everybody
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,12 +180,9 @@ def add_pairs(sample: Sample) -> Sample:
 
 
 def run_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
-    """Returns the first index of each run of equal rows. Without rows there is no run.
+    """Returns the first index of each run of equal rows of some columns. Without rows there is no run.
 
     A group of users may have no usable row. Whether it has one is secret, so no run may end by it.
-
-    Args:
-        columns: one or more, of the same length.
     """
     is_first = np.ones(len(columns[0]), dtype=bool)
     is_first[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
@@ -181,15 +190,9 @@ def run_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger]]:
-    """Chooses one record of each user, uniformly among their records, by the user's hash.
+    """Distinct users, uint64[n], and the item of one record of each, uniform among their records, by the user's hash.
 
-    The choice depends on no other user and on no order.
-
-    Args:
-        sample: all records of its users.
-
-    Returns:
-        Distinct users, uint64[n], and the item of each.
+    The choice depends on no other user and on no order. sample: all records of its users.
     """
     if sample.has_each_user_once or not any_repeated(sample.users):
         return sample.users, sample.items
@@ -347,22 +350,6 @@ class AdmissionSampler:
         return AdmissionSampler, (self.key, self.rate)  # never the derived key
 
 
-class RoundDraw(Protocol):
-    """Decides whose records a job counts."""
-
-    @property
-    def key(self) -> RunKey:
-        """The key of the job's counts."""
-
-    @property
-    def draws_all(self) -> bool:
-        """Whether every user takes part."""
-
-    def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each user takes part in any round: bool[n]. users: uint64[n], their keyed hashes."""
-        ...
-
-
 @dataclass(frozen=True)
 class UserDraw:
     """Draws the users of a batch for the rounds of a job, and collects those drawn for its admission."""
@@ -380,9 +367,7 @@ class UserDraw:
     def admission_users(self, ids: pa.Array, dropped: int) -> NDArray[np.uint64]:
         """The marked hashes of the batch's users that are drawn for the admission, uint64[n], possibly with repeats.
 
-        Args:
-            ids: the column of user ids of all rows.
-            dropped: number of unusable rows with a user id.
+        ids: the column of user ids of all rows. dropped: number of unusable rows with a user id.
         """
         if self.admission is None or self.admission.is_held_by_samples(self.rounds):
             return np.empty(0, np.uint64)

@@ -43,11 +43,8 @@ class Shape:
 def consistent_table(grid: NoisyGrid, users: float | None, shape: Shape | None = None) -> SummedAreaTable:
     """Sums over boxes of a map that agrees with a noisy grid. Squares that tile the field sum to all users.
 
-    Args:
-        grid: the noisy grid.
-        users: number of users, public or noisy; None for the grid's own total. That is also used if it contradicts
-            this number by more than three standard deviations.
-        shape: the first guess; None for users that are spread evenly inside each block.
+    users: number of users, public or noisy; None for the grid's own total, also used if it contradicts this number by
+    more than three standard deviations. shape: the first guess; None for users spread evenly inside each block.
     """
     step = -(-max(grid.users.shape) // MAX_SIDE)
     rows, columns = (np.arange(0, length, step) for length in grid.users.shape)
@@ -145,7 +142,6 @@ class _Tilted:
         return self._parts.reshape(self._shape.users.shape)
 
     def _block(self, level: int) -> NDArray[np.int64]:
-        """The block of each part on a level: int64[parts]."""
         down, across = (at >> (self._levels - level) for at in (self._row, self._column))
         return np.asarray(((down << level)[:, None] + across).ravel())
 

@@ -1,10 +1,6 @@
-"""Summed-area tables: sums over any box of values that are spread evenly inside the cells of a grid. Pure.
+"""Counts of users in a field: exact by base cell, noisy by the cells of a grid, and their sums over any box. Pure.
 
-Exact counts of users by base cell: private until a method has added noise. Pure.
-
-Noisy counts of the parts of a field: all that a method knows after its collection. Pure.
-
-The public inputs of a method, and the rule for the width of a grid's cells. Pure.
+Exact counts are private until a method has added noise. `CollectionSpec` holds what else a method knows.
 """
 
 from __future__ import annotations
@@ -30,8 +26,7 @@ class SummedAreaTable:
     """Cumulative sums of the cells of a grid. Between the corners of a cell they are bilinear.
 
     Args:
-        x_edges: int64[columns + 1], strictly increasing from 0 to the field's side, in base cells.
-        y_edges: int64[rows + 1], likewise.
+        x_edges, y_edges: int64[columns + 1] and int64[rows + 1], in base cells, rising from 0 to the field's side.
         values: float64[rows, columns], spread evenly inside each cell; or a function that computes them for a few rows
             of the grid at a time, so that they are never all in memory.
     """
@@ -62,14 +57,11 @@ class SummedAreaTable:
     def sum(self, boxes: Boxes) -> NDArray[np.float64]:
         """The sum over the part of each box that lies in the field: float64[q]."""
         across = self._x.locate(boxes.x0), self._x.locate(boxes.x1)
-        down = self._y.locate(boxes.y0), self._y.locate(boxes.y1)
-        return self._between(down, across)
+        return self._between((self._y.locate(boxes.y0), self._y.locate(boxes.y1)), across)
 
     def sum_of_squares(self, boxes: Boxes) -> NDArray[np.float64]:
         """Each cell's value times the square of the share that the box covers, summed over cells: float64[q]."""
-        across = self._x.squared(boxes.x0, boxes.x1)
-        down = self._y.squared(boxes.y0, boxes.y1)
-        return self._between(down, across)
+        return self._between(self._y.squared(boxes.y0, boxes.y1), self._x.squared(boxes.x0, boxes.x1))
 
     def _between(self, down: tuple[_Located, _Located], across: tuple[_Located, _Located]) -> NDArray[np.float64]:
         (top, bottom), (left, right) = down, across
@@ -189,12 +181,12 @@ def _widened(depth: int, codes: NDArray[np.unsignedinteger], users: NDArray[np.u
 class CellTally:
     """Adds up users by base cell: few as sorted codes, from a share of the cells on in one array of all cells."""
 
-    def __init__(self, depth: int):
+    def __init__(self, depth: int, *counts: ExactCounts):
         self._depth = depth
         self._field: NDArray[Any] | None = None  # [4^depth], users of every cell
         self._in_field = 0  # users
         self._codes: list[NDArray[np.int64]] = []  # of users that are not in the field yet
-        self._counts: list[ExactCounts] = []  # likewise
+        self._counts = list(counts)  # likewise
 
     def add(self, part: NDArray[np.int64] | ExactCounts) -> None:
         """Adds users. part: the cell of each, int64[n], or counts."""
@@ -227,21 +219,15 @@ class CellTally:
 
     def compact(self) -> CellTally:
         """A tally of the same users, without the array of all cells. It is pickled in far less time."""
-        return _tally_of(self._depth, self.total())
+        return CellTally(self._depth, self.total())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _tally_of, (self._depth, self.total())
+        return CellTally, (self._depth, self.total())
 
     def total(self) -> ExactCounts:
         """The sum of all that was added."""
         parts = [part for part in self.parts() if len(part.codes)]
         return parts[0] if len(parts) == 1 else ExactCounts.sum(self.parts())
-
-
-def _tally_of(depth: int, counts: ExactCounts) -> CellTally:
-    tally = CellTally(depth)
-    tally._counts = [counts]
-    return tally
 
 
 MIN_CLUMPING = 0.3
@@ -252,19 +238,10 @@ _COUNTS_PER_STREAM = 4096  # another number would give other noise for the same 
 def add_noise(
     counts: NDArray[np.int64], cost: float, key: RunKey, label: str, kind: AdditiveNoise = LAPLACE
 ) -> NDArray[np.float64]:
-    """Adds noise to each count.
+    """Adds noise to each count, of any shape, at a cost in the unit of the noise; float64 of that shape.
 
-    The result has this cost if adding or removing a user changes at most one count, by at most 1.
-
-    Args:
-        counts: of any shape.
-        cost: the budget, in the unit of the noise.
-        key: of the run.
-        label: names the noise. The same key and label give the same noise, so a label must name one set of counts.
-        kind: of the noise.
-
-    Returns:
-        The noisy counts, float64 of the same shape.
+    The result has this cost if adding or removing a user changes at most one count, by at most 1. The same key and
+    label give the same noise, so a label must name one set of counts.
     """
     flat = counts.ravel()
     length = min(_COUNTS_PER_STREAM, max(flat.size, 1))
@@ -292,8 +269,7 @@ class NoisyGrid:
     """A grid that covers a field, with a noisy count of each cell.
 
     Attributes:
-        x_edges: int64[columns + 1], in base cells, from 0 to the field's side.
-        y_edges: int64[rows + 1], likewise.
+        x_edges, y_edges: int64[columns + 1] and int64[rows + 1], in base cells, from 0 to the field's side.
         users: float64[rows, columns]. The counts are unbiased, so they can be below 0.
         noise_stddev: standard deviation of the noise of each count.
     """

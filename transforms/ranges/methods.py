@@ -1,14 +1,8 @@
-"""The interface of a method for range queries.
+"""The methods for range queries: uniform grids, networks that learn from one, and the choice between them.
 
     ExactCounts -> collect -> NoisyGrid -> trainings -> train, one at a time -> model
 
 Only `collect` sees exact counts. Everything after it is post-processing.
-
-Uniform grids: the plain grid of a given cell width (paper 003: IDENTITY), and UG (Qardaji, Yang, Li 2013).
-
-Networks trained on a noisy grid: local networks, or spatial neural histograms in the form of paper 003.
-
-The default method: networks, the plain grid or a heatmap's tree, by the expected error of each.
 """
 
 from __future__ import annotations
@@ -39,18 +33,17 @@ from sfumato.transforms.ranges.tuner import Tuner
 
 @dataclass(frozen=True)
 class RangeMethod(ABC):
-    """A method. Its fields are its own options.
-
-    Attributes:
-        NAME: what the command line calls it.
-        TEXT: one line of help.
-    """
+    """A method. Its fields are its own options. NAME is what the command line calls it; TEXT is one line of help."""
 
     NAME: ClassVar[str]
     TEXT: ClassVar[str]
 
     def __post_init__(self) -> None:
         check_declared(self)
+
+    def chosen(self, spec: CollectionSpec) -> RangeMethod:
+        """The method that a choice between methods comes to; any other is itself."""
+        return self
 
     @abstractmethod
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
@@ -93,7 +86,7 @@ def collect_grid(
 
 @dataclass(frozen=True)
 class PlainGrid(RangeMethod):
-    """A grid of square cells. cell_width: in metres. Networks learn from such a grid."""
+    """A grid of square cells (paper 003: IDENTITY). cell_width: in metres. Networks learn from such a grid."""
 
     NAME: ClassVar[str] = "grid"
     TEXT: ClassVar[str] = "the noisy counts of a uniform grid"
@@ -108,7 +101,7 @@ class PlainGrid(RangeMethod):
 
 @dataclass(frozen=True)
 class UniformGrid(RangeMethod):
-    """m x m cells, also where the region is no square. Raises RequestError unless ug_constant is a number > 0."""
+    """UG (Qardaji, Yang, Li 2013): m x m cells, also where the region is no square."""
 
     NAME: ClassVar[str] = "ug"
     TEXT: ClassVar[str] = "a uniform grid of sqrt(n epsilon / 10) cells a side"
@@ -133,7 +126,7 @@ _DEFAULT_MODELS = {"local": 3, "paper": 8}
 
 @dataclass(frozen=True)
 class SpatialNeural(RangeMethod):
-    """Local networks, or those of the paper.
+    """Local networks, or those of the paper. Raises RequestError for a parameter out of its range.
 
     Attributes:
         cell_width: of the grid, in metres.
@@ -143,9 +136,6 @@ class SpatialNeural(RangeMethod):
         workload: squares like those to be queried.
         checkpoints: local folder for checkpoints of the training.
         training_seed: the same seed gives the same networks.
-
-    Raises:
-        RequestError: a parameter is out of its range.
     """
 
     NAME: ClassVar[str] = "snh"
@@ -159,7 +149,7 @@ class SpatialNeural(RangeMethod):
     training_seed: Annotated[int, Interval(ge=0, le=MAX_SEED)] = 0
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """See RangeMethod.collect. The counts are those of the plain grid."""
+        """The counts are those of the plain grid."""
         return PlainGrid(self.width(spec.field)).collect(exact, spec, key)
 
     def width(self, field: Field) -> float:
@@ -167,7 +157,7 @@ class SpatialNeural(RangeMethod):
         return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MAX_SIDE)
 
     def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[LocalTraining | PaperTraining]:
-        """See RangeMethod.trainings. Each trains one network."""
+        """Each trains one network."""
         models = self.models or _DEFAULT_MODELS[self.network]
         if self.network == "paper":
             return paper_training(counts, spec, models, self.workload)
@@ -178,7 +168,7 @@ class SpatialNeural(RangeMethod):
         ]
 
     def train(self, training: Any) -> Any:
-        """See RangeMethod.train. Returns None if the network diverged. Raises RequestError without JAX and optax.
+        """Returns None if the network diverged. Raises RequestError without JAX and optax.
 
         The budget is spent. So a checkpoint that cannot be used, such as that of another release, is no failure.
         """
@@ -190,7 +180,6 @@ class SpatialNeural(RangeMethod):
         return self._trained(training, None)
 
     def _trained(self, training: Any, folder: str | None) -> Any:
-        """The trained network; None if it diverged. folder: of checkpoints; None for none."""
         is_local = isinstance(training, LocalTraining)
         checkpoint = None
         if folder is not None:
@@ -205,7 +194,7 @@ class SpatialNeural(RangeMethod):
             return None
 
     def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
-        """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""
+        """It has the networks that did not diverge; if all did, the counts answer."""
         networks = [network for network in trained if network is not None]
         if not networks:
             return GridModel(counts, spec.users)
@@ -258,7 +247,9 @@ class Automatic(RangeMethod):
             few = spec.users * spec.epsilon < GRID_FROM_USERS_EPSILON
             name = SpatialNeural.NAME if few else PlainGrid.NAME
             width = self.cell_width or spec.default_width
-        return self._networks(width) if name == SpatialNeural.NAME else PlainGrid(width)
+        if name != SpatialNeural.NAME:
+            return PlainGrid(width)
+        return SpatialNeural(width, "local", self.models, self.workload, self.checkpoints)
 
     @staticmethod
     def prefers_tree(spec: CollectionSpec) -> bool:
@@ -269,19 +260,6 @@ class Automatic(RangeMethod):
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         return self.chosen(spec).collect(exact, spec, key)
-
-    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
-        return self.chosen(spec).trainings(counts, spec)
-
-    def train(self, training: Any) -> Any:
-        """See RangeMethod.train. Only networks have trainings; their width does not matter here."""
-        return self._networks(1.0).train(training)
-
-    def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
-        return self.chosen(spec).model(counts, spec, trained)
-
-    def _networks(self, width: float) -> SpatialNeural:
-        return SpatialNeural(width, "local", self.models, self.workload, self.checkpoints)
 
 
 METHODS: dict[str, type[RangeMethod]] = {

@@ -293,7 +293,6 @@ class TreeModel(Model):
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def _centre_cells(self, boxes: Boxes) -> tuple[Boxes, NDArray[np.float64]]:
-        """The tree's cells at the centres of boxes, and their users."""
         tree = self._shown
         fine = float(1 << tree.depth) / (1 << BASE_DEPTH)
         x, y = (np.clip(coordinate * fine, 0, (1 << tree.depth) - 1).astype(np.uint32) for coordinate in boxes.middles)
@@ -321,15 +320,10 @@ class TreeModel(Model):
 
 
 def _min_stddev(stddev: NDArray[np.float64]) -> float:
-    """The least error of a cell that is estimated as empty, at least one user.
+    """The least error of a cell that is estimated as empty, at least one user, from the errors of the occupied cells.
 
-    An estimator can state almost no error for such a cell. The real error is about that of the surest occupied cells.
-
-    Args:
-        stddev: errors of the occupied cells.
-
-    Returns:
-        The lower quartile of these errors, as measured on the taxi data.
+    An estimator can state almost no error for such a cell. The real error is about that of the surest occupied cells:
+    the lower quartile of their errors, as measured on the taxi data.
     """
     return max(1.0, float(np.quantile(stddev, 0.25))) if len(stddev) else 1.0
 
@@ -358,7 +352,7 @@ def _table(values: NDArray[np.float64]) -> SummedAreaTable:
 
 
 def _clumping(tree: Tree, users: NDArray[np.float64]) -> float:
-    """How unevenly users are spread inside cells (see `noisy_counts.clumping`), from groups of four sibling leaves."""
+    """As `field_counts.clumping`, from groups of four sibling leaves."""
     parents, first, members = np.unique(tree.entries >> np.uint64(2), return_index=True, return_counts=True)
     first = first[(members == 4) & (parents > 0)]
     family = users[first[:, None] + np.arange(4)]  # NW, SW, NE, SE

@@ -55,14 +55,9 @@ _METADATA = "metadata"
 
 
 def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The bytes of a file. The same content gives the same bytes.
+    """What `np.savez_compressed` writes, without time stamps: the same content gives the same bytes.
 
-    Args:
-        metadata: describes the arrays, in JSON's types; finite numbers only.
-        arrays: integers or floats, of any shapes, by name.
-
-    Returns:
-        What `np.savez_compressed` writes, without time stamps.
+    metadata: describes the arrays, in JSON's types; finite numbers only. arrays: integers or floats, of any shapes.
     """
     text = np.frombuffer(json.dumps(metadata, sort_keys=True, allow_nan=False).encode(), np.uint8)
     file = io.BytesIO()
@@ -75,17 +70,10 @@ def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
 
 
 def read_archive(content: bytes, max_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Reads the metadata and the arrays of a file. Pickles are refused, so no code in the file runs.
+    """Reads the metadata and the arrays of a file: integers or finite floats, at most 1e30.
 
-    Args:
-        content: the file's bytes.
-        max_bytes: the largest total size of the unpacked content.
-
-    Returns:
-        The metadata, and the arrays by name: integers or finite floats, at most 1e30.
-
-    Raises:
-        Exception: one of DAMAGED, if the content is no such file.
+    Pickles are refused, so no code in the file runs. max_bytes: the largest total size of the unpacked content.
+    Raises one of DAMAGED if the content is no such file.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > max_bytes:
@@ -137,15 +125,9 @@ def open_model(path: str | os.PathLike[str]) -> RangeModel:
 
 
 def read_model(content: bytes, name: str) -> RangeModel:
-    """Reads a model from a file's bytes.
+    """Reads a model from a file's bytes. name: of the file, for messages.
 
-    Args:
-        content: the bytes.
-        name: of the file, for messages.
-
-    Raises:
-        FormatError: another version of sfumato wrote the file.
-        RequestError: the bytes are no model, or are damaged.
+    Raises FormatError if another version of sfumato wrote the file, RequestError if the bytes are no model, or damaged.
     """
     try:
         metadata, arrays = read_archive(content)

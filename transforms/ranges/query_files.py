@@ -43,18 +43,9 @@ def count_queries(path: str) -> int:
 
 
 def read_queries(path: str, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-    """Reads a query file.
+    """Reads a query file, local or in a bucket, in batches of QUERIES_SCHEMA.
 
-    Args:
-        path: of the file, local or in a bucket.
-        rows: the most rows of a batch.
-
-    Yields:
-        Batches of QUERIES_SCHEMA.
-
-    Raises:
-        RequestError: a column or a row is wrong; the message names the file, and the row.
-        DataError: the file cannot be read as Parquet.
+    Raises RequestError if a column or a row is wrong, naming the file and the row; DataError if it is no Parquet.
     """
     before = 0
     with open_parquet(path) as file:
@@ -80,15 +71,10 @@ def check_query_columns(schema: pa.Schema, path: str) -> None:
 
 
 def checked_queries(batch: pa.RecordBatch, path: str, before: int = 0) -> pa.RecordBatch:
-    """Converts a batch to QUERIES_SCHEMA and checks its values.
+    """Converts a batch with columns x, y and size to QUERIES_SCHEMA and checks its values.
 
-    Args:
-        batch: with columns x, y and size.
-        path: of its file, for messages.
-        before: rows of the file before the batch.
-
-    Raises:
-        RequestError: a value is missing, not finite or out of range. The message counts rows from 1.
+    Raises RequestError for a value that is missing, not finite or out of range. Its message names the file, and the row
+    from 1, after those `before` the batch.
     """
     columns = [_numbers(batch.column(name), name, path) for name in QUERY_COLUMNS]
     bad = np.zeros(batch.num_rows, dtype=bool)

@@ -1,6 +1,4 @@
-"""The plan of a build of a model of range queries. It is checked before any budget is spent. Pure.
-
-The steps of a build as plain functions: collect noisy counts once, train, and make the model. Pure.
+"""The plan of a build of a model of range queries, checked before any budget is spent, and its steps. Pure.
 
 ExactCounts, or a heatmap's final state -> Collected -> trainings, trained one at a time -> Built
 """
@@ -56,11 +54,14 @@ def method_texts() -> dict[str, str]:
 
 
 def make_method(name: str, options: Mapping[str, Any], spec: CollectionSpec) -> RangeMethod:
-    """Makes a method from the given options. A required cell width that is not given gets the default rule."""
+    """Makes the method that the given options and the public inputs come to.
+
+    A required cell width that is not given gets the default rule.
+    """
     arguments = dict(options)
     if _WIDTH not in arguments and _needs_width(name):
         arguments[_WIDTH] = spec.default_width
-    return METHODS[name](**arguments)
+    return METHODS[name](**arguments).chosen(spec)
 
 
 def _needs_width(name: str) -> bool:
@@ -130,7 +131,9 @@ class RangesPlan:
     @property
     def trains(self) -> bool:
         """Whether the method may have trainings."""
-        return not self.uses_tree and METHODS[self.method].trainings is not RangeMethod.trainings
+        if self.uses_tree:
+            return False
+        return self.method == Automatic.NAME or METHODS[self.method].trainings is not RangeMethod.trainings
 
     def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
         """The public inputs of the method, once the number of users is known."""
@@ -184,18 +187,14 @@ class RangesPlan:
         if self.method == UniformGrid.NAME:
             return UniformGrid(**self.options).cells_per_side(users, epsilon)
         spec = self.collection_spec(users, epsilon)
-        method = make_method(self.method, self.options, spec)
-        chosen = method.chosen(spec) if isinstance(method, Automatic) else method
+        chosen = make_method(self.method, self.options, spec)
         width = chosen.width(self.field) if isinstance(chosen, SpatialNeural) else chosen.cell_width  # type: ignore[attr-defined]
         return math.sqrt(math.prod(self.field.metres)) / float(width)
 
     def model_bytes(self, rows: int) -> int:
-        """Expected bytes of memory of a model and its tables, from public figures alone.
+        """Expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
 
-        The bytes are measured (`python -m benchmarks.speed`).
-
-        Args:
-            rows: of the logs, at least as many as users.
+        They follow from public figures alone. rows: of the logs, at least as many as users.
         """
         most, users = 1 << 2 * BASE_DEPTH, max(rows, self.counting.population or 0)
         epsilon = self.counting.laplace_epsilon(self.counting.budget.total)
@@ -258,10 +257,7 @@ class Collected:
     @property
     def method_name(self) -> str:
         """The name of the method that answers; for `auto`, of its choice."""
-        if self.method is None:
-            return ADAPTIVE
-        chosen = self.method.chosen(self.spec) if isinstance(self.method, Automatic) else self.method
-        return chosen.NAME
+        return ADAPTIVE if self.method is None else self.method.NAME
 
     def trainings(self) -> Sequence[Any]:
         if self.method is None or isinstance(self.counts, Estimate):

@@ -145,12 +145,7 @@ def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
 
 
 def ranges_body(model: RangeModel, sizes_metres: tuple[float, float]) -> RangesBody:
-    """What the page shows of a model.
-
-    Args:
-        model: what answers.
-        sizes_metres: the least and the largest side that it was made for.
-    """
+    """What the page shows of a model. sizes_metres: the least and the largest side that it was made for."""
     region = Bounds(**asdict(model.field.grid.region))
     start = _start(model, sizes_metres)
     return RangesBody(
@@ -268,9 +263,7 @@ def _merged(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(level, x, y) of the cells that remain after four alike were joined again and again; levels ascend.
 
-    Args:
-        users: float64[2^d, 2^d], row 0 in the north.
-        uncertain: bool of that shape; cells are alike only where all or none is uncertain.
+    users: float64[2^d, 2^d], row 0 in the north. uncertain: of that shape; only cells equal in this are alike.
     """
     found, whole = [], np.ones(users.shape, dtype=bool)
     for level in range(users.shape[0].bit_length() - 1, -1, -1):

@@ -75,14 +75,7 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
 
 @dataclass(frozen=True)
 class HeatmapRelease:
-    """A published heatmap, the source of a model.
-
-    Attributes:
-        field: its region in base cells.
-        estimate: the map in its cells.
-        manifest: of the heatmap.
-        digest: of the heatmap's files.
-    """
+    """A published heatmap, the source of a model: its region in base cells, its map, and the digest of its files."""
 
     field: Field
     estimate: Estimate

@@ -237,17 +237,10 @@ def save_tuner(tuner: Tuner, path: str) -> None:
 
 
 def open_tuner(path: str) -> Tuner:
-    """Opens a tuner's file. The file holds plain arrays, so reading it runs no code.
+    """Opens a local file of `save_tuner`. It holds plain arrays, so reading it runs no code.
 
-    Args:
-        path: of a local file of `save_tuner`.
-
-    Returns:
-        The tuner. Its digest is the file's SHA-256. A run's key is bound to the digest: two tuners under one key could
-        show different counts under the same noise.
-
-    Raises:
-        RequestError: the file cannot be read, is damaged, or is no tuner of this format.
+    The tuner's digest is the file's SHA-256. A run's key is bound to the digest: two tuners under one key could show
+    different counts under the same noise. Raises RequestError if the file cannot be read, is damaged, or is no tuner.
     """
     try:
         with open(path, "rb") as file:

@@ -85,14 +85,7 @@ def mean_relative_error(
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result of a search.
-
-    Attributes:
-        width: the best width, in metres.
-        error: the error at that width.
-        widths: all tried widths in metres, ascending, float64[t].
-        errors: the error at each, float64[t].
-    """
+    """The best width, in metres, and its error; all tried widths, ascending, float64[t], and the error at each."""
 
     width: float
     error: float
@@ -107,18 +100,10 @@ class SearchResult:
 def search_width(
     error_of: Callable[[float], float], start: float, low: float, high: float, step: float, reach: int
 ) -> SearchResult:
-    """Searches the width of least error among start * step^k.
+    """Searches the width of least error among start * step^k, in low..high; widths are in metres.
 
     It tries k in -reach..reach, then goes on while the best width is at an end of those tried. Noise decides between
     neighbours, so the best width is the minimum of a parabola fitted to logarithms of the errors around the least.
-
-    Args:
-        error_of: the error at a width.
-        start: the first width, in metres.
-        low: the least width, in metres.
-        high: the largest width, in metres.
-        step: the ratio of neighbouring widths, > 1.
-        reach: steps from the start on each side.
     """
     tried: dict[int, float] = {}
     first, last = (math.log(end / start) / math.log(step) for end in (low, high))

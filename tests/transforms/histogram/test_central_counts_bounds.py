@@ -16,7 +16,7 @@ from sfumato.transforms.histogram.central_counts import choose_items, count_item
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.sample_and_threshold import CountItems, Rounds
-from sfumato.transforms.histogram.sampling_round import NumberPrefixes, TextPrefixes, hash_texts
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, TextPrefixes
 from sfumato.transforms.histogram.user_sample import Sample, merge
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -129,7 +129,7 @@ def test_counted_items_equal_the_in_memory_answer(tmp_path: Path, files: int, op
     hashes = hash_users(pa.array(sorted(held)), counting.key.subkey("users"))
     wanted: list[Counter] = [Counter(), Counter()]
     for user, code in zip(sorted(held), hashes.tolist(), strict=True):
-        codes = hash_texts(counting.key.subkey("items"), np.array([*held[user], ""], dtype=object))[:-1]
+        codes = keyed_hash(counting.key.subkey("items"), np.array([*held[user], ""], dtype=object))[:-1]
         one = Sample.from_arrays(
             np.full(len(codes), code, np.uint64), codes, np.array([*held[user].values()], np.uint64)
         )

@@ -88,9 +88,9 @@ class Texts:
         self.key = key.subkey("items")
 
     def code(self, row):
-        from sfumato.transforms.histogram.sampling_round import hash_texts
+        from sfumato.transforms.privacy.keys import keyed_hash
 
-        return int(hash_texts(self.key, np.array([row["category"], ""], dtype=object))[0]), row["category"]
+        return int(keyed_hash(self.key, np.array([row["category"], ""], dtype=object))[0]), row["category"]
 
     def cut(self, code, level):
         return code[1][:level] if level else code[1]

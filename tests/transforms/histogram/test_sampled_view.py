@@ -34,10 +34,10 @@ from sfumato.transforms.histogram.sampling_round import (
     TextPrefixes,
     Trie,
     grow_trie,
-    hash_texts,
 )
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.keys import keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.release_folder import with_digests
 from sfumato.transforms.report.report import render_page
@@ -173,7 +173,7 @@ def test_prefixes_are_a_tree_with_shares_of_all_users() -> None:
     prefixes = TextPrefixes(3)
     levels = []
     for level in (1, 3):
-        codes, cut = prefixes.cut(hash_texts(b"k" * 32, names.astype(object)), names.astype(object), level, b"k" * 32)
+        codes, cut = prefixes.cut(keyed_hash(b"k" * 32, names.astype(object)), names.astype(object), level, b"k" * 32)
         assert cut is not None
         levels.append(drawn(codes, level, made, cut.tolist()))
     trie = replace(grow_trie(levels, prefixes), admission=ADMITTED)

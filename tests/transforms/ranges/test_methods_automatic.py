@@ -90,7 +90,7 @@ def test_options_reach_the_networks() -> None:
 
 
 def test_the_grid_needs_no_training() -> None:
-    auto = Automatic()
+    auto = Automatic().chosen(MANY)
     counts = auto.collect(PEOPLE, MANY, run_key(1))
     same = PlainGrid(MANY.default_width).collect(PEOPLE, MANY, run_key(1))
     np.testing.assert_array_equal(counts.users, same.users)
@@ -101,10 +101,10 @@ def test_the_grid_needs_no_training() -> None:
 def test_networks_are_trained_and_put_together_as_those_of_snh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(methods, "train_local", lambda training, checkpoint: ("trained", training.seed, checkpoint))
     monkeypatch.setattr(SpatialNeural, "model", lambda self, counts, spec, trained: (self, list(trained)))
-    auto = Automatic(models=2, checkpoints=str(tmp_path / "saved"))
+    auto = Automatic(models=2, checkpoints=str(tmp_path / "saved")).chosen(FEW)
     counts = auto.collect(PEOPLE, FEW, run_key(1))
     trainings = auto.trainings(counts, FEW)
     assert len(trainings) == 2
     trained = [auto.train(one) for one in trainings]
     saved = [str(tmp_path / "saved" / f"local-{number}.npz") for number in range(2)]
-    assert auto.model(counts, FEW, trained) == (auto.chosen(FEW), [("trained", 0, saved[0]), ("trained", 1, saved[1])])
+    assert auto.model(counts, FEW, trained) == (auto, [("trained", 0, saved[0]), ("trained", 1, saved[1])])

@@ -1,25 +1,23 @@
-"""Samples worlds (expected users by cell) that agree with a noisy grid, from a random cascade fitted to the grid. Pure.
+"""Training data of a local network: squares in simulated worlds, their inputs, and their true users.
 
-The cascade is a quadtree over the cells. A node divides its users among its four children by shares from a Dirichlet
+A world (expected users by cell) agrees with a noisy grid. It is drawn from a random cascade fitted to the grid. The
+cascade is a quadtree over the cells. A node divides its users among its four children by shares from a Dirichlet
 distribution. Its concentration is one of a few values; expectation maximisation over all nodes of a level estimates the
 frequency of each value. From the root down, shares are drawn from their posterior, given the noisy counts below each
 child. So a world agrees with counts that are large against their noise. Elsewhere it is as uneven as the fitted
 distribution. Nothing was counted below the grid's cells, so their shares are drawn with the frequencies of the level
 above.
 
-A network trained on such worlds with fresh noise learns to estimate users from such counts. This costs no budget: it
-uses only the noisy grid.
-
-Inputs of a local network: noisy counts of boxes around a square, at many scales, in units of their noise. Pure.
-
-Training data of a local network: squares in simulated worlds, their inputs, and their true users. Pure.
+A network trained on such worlds with fresh noise learns to estimate users from such counts. Its inputs are the noisy
+counts of boxes around a square, at many scales, in units of their noise. This costs no budget: it uses only the noisy
+grid. Pure.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -38,13 +36,11 @@ _SMALL_NOISE_STRENGTH = 15.0  # noise is small above so many users, in deviation
 _PRIOR_NODES = 20.0  # weight of the frequencies of the level above, in nodes
 _LEAST_SHARE = 1e-3
 _CHUNK = 512  # nodes that are processed together, so that their arrays fit into a processor's cache
+_STRETCH = 0.25  # a world is scaled by a factor up to e^0.25, because cities have more scales than a tree of halves
 
 
-@dataclass(frozen=True)
-class _Nodes:
-    """Some nodes of a level and their children, in the order of `_children`.
-
-    The figures of a child are 0 where the grid does not cover it.
+class _Nodes(NamedTuple):
+    """Some nodes of a level and their children, in the order of `_children`; 0 where the grid does not cover a child.
 
     Attributes:
         users: of the nodes, float64[n].
@@ -58,18 +54,11 @@ class _Nodes:
     inside: NDArray[np.float64]
     noise: NDArray[np.float64]
 
-    def part(self, at: NDArray[np.int64]) -> _Nodes:
-        """The nodes at some indices."""
-        return _Nodes(self.users[at], self.measured[at], self.inside[at], self.noise[at])
-
 
 def sample_world(grid: NoisyGrid, users: float, rng: Generator) -> NDArray[np.float64]:
     """Samples a world: expected users by cell, float64[2 rows, 2 columns], row 0 in the north.
 
-    Args:
-        grid: the noisy grid.
-        users: number of users; the world has about as many, unless the grid's total contradicts it.
-        rng: of the draws.
+    users: number of users; the world has about as many, unless the grid's total contradicts it.
     """
     rows, columns = grid.users.shape
     levels = math.ceil(math.log2(max(rows, columns, 2)))
@@ -95,7 +84,8 @@ def sample_world(grid: NoisyGrid, users: float, rng: Generator) -> NDArray[np.fl
         world = _merge_children(world.ravel()[:, None] * shares, world.shape)
     world = world[window]
     strength = _bin(world.ravel() / max(grid.noise_stddev, 1e-9))
-    return _merge_children(world.ravel()[:, None] * _prior_shares(strength, weights, rng), world.shape)
+    shares = _dirichlet(CONCENTRATIONS[_choose(weights[strength], rng)], rng)  # of children that were not counted
+    return _merge_children(world.ravel()[:, None] * shares, world.shape)
 
 
 def _bin(strength: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -118,7 +108,7 @@ def _draw_shares(
         chosen = np.nonzero(covered & ((strength > _SMALL_NOISE_STRENGTH) == near))[0]
         for first in range(0, len(chosen), _CHUNK):
             at = chosen[first : first + _CHUNK]
-            likelihood[at], drawn[at] = propose(nodes.part(at), single, rng)
+            likelihood[at], drawn[at] = propose(_Nodes(*(column[at] for column in nodes)), single, rng)
     weights, typical = _learn(likelihood, bins, above)
     shares = drawn[np.arange(len(bins)), _choose(likelihood * weights[bins], rng)]
     return shares, weights, typical
@@ -206,11 +196,6 @@ def _learn(
     return weights, typical
 
 
-def _prior_shares(bins: NDArray[np.int64], weights: NDArray[np.float64], rng: Generator) -> NDArray[np.float64]:
-    """Draws shares float64[n, 4] of nodes whose children were not counted."""
-    return _dirichlet(CONCENTRATIONS[_choose(weights[bins], rng)], rng)
-
-
 def _children(cells: NDArray[np.float64]) -> NDArray[np.float64]:
     """The four children of each cell of a grid of half the side: float64[n, 4]."""
     rows, columns = cells.shape[0] // 2, cells.shape[1] // 2
@@ -236,9 +221,7 @@ INPUTS = len(AROUND) + 4
 class Surroundings:
     """Computes features of boxes on a noisy grid.
 
-    Args:
-        grid: with nearly even edges, so that all cells have about the same width and height.
-        smoothing: psi in users, the least denominator of relative errors.
+    grid: with nearly even edges, so that all cells have about the same width and height. smoothing: see LocalTraining.
     """
 
     def __init__(self, grid: NoisyGrid, smoothing: float):
@@ -266,11 +249,7 @@ class Surroundings:
         return inputs, own.astype(np.float32), deviation.astype(np.float32)
 
 
-_STRETCH = 0.25  # a world is scaled by a factor up to e^0.25, because cities have more scales than a tree of halves
-
-
-@dataclass(frozen=True)
-class Examples:
+class Examples(NamedTuple):
     """Training examples, one a square.
 
     Attributes:
@@ -284,16 +263,6 @@ class Examples:
     own: NDArray[np.float32]
     deviation: NDArray[np.float32]
     users: NDArray[np.float32]
-
-    @property
-    def columns(self) -> tuple[NDArray[np.float32], ...]:
-        """Inputs, own, deviation, users."""
-        return self.inputs, self.own, self.deviation, self.users
-
-    @classmethod
-    def concatenated(cls, parts: list[Examples]) -> Examples:
-        """Joins parts."""
-        return cls(*(np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True)))
 
 
 class World:
@@ -355,23 +324,14 @@ class QueryDistribution:
 
 
 def make_examples(
-    grid: NoisyGrid,
-    users: float,
-    smoothing: float,
-    queries: QueryDistribution,
-    worlds: int,
-    count: int,
-    rng: Generator,
+    grid: NoisyGrid, users: float, smoothing: float, queries: QueryDistribution, worlds: int, count: int, rng: Generator
 ) -> Examples:
     """Draws examples from simulated worlds (see `sample_world`).
 
     Each world is shifted and scaled against the grid that counts it, because real clusters cross the borders of cells.
 
     Args:
-        grid: the noisy grid.
-        users: number of users, public or noisy.
-        smoothing: psi in users; see `Surroundings`.
-        queries: the distribution of the squares.
+        grid, users, smoothing, queries: see `LocalTraining`.
         worlds: how many to simulate.
         count: squares of each world, in two halves with different noise.
         rng: of all draws.
@@ -394,4 +354,4 @@ def make_examples(
             around = Surroundings(NoisyGrid(grid.x_edges, grid.y_edges, counted + noise, grid.noise_stddev), smoothing)
             boxes = queries.draw(world, grid.side, count // 2, rng)
             parts.append(Examples(*around.features(boxes), world.sum(boxes).astype(np.float32)))
-    return Examples.concatenated(parts)
+    return Examples(*map(np.concatenate, zip(*parts, strict=True)))

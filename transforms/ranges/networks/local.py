@@ -81,13 +81,13 @@ def train_local(training: LocalTraining, checkpoint: str | None = None) -> Weigh
     found: Weights = fit(
         first,
         _loss(training.smoothing),
-        examples(WORLDS).columns,
+        examples(WORLDS),
         epochs=EPOCHS,
         batch=BATCH,
         learning_rate=LEARNING_RATE,
         cosine=True,
         patience=PATIENCE,
-        validation=examples(1).columns,
+        validation=examples(1),
         seed=training.seed,
         checkpoint=checkpoint,
         title=f"local network {training.seed}",
@@ -119,13 +119,7 @@ class LocalNetwork(Model):
     """Local networks on a noisy grid, trained for squares of `queries`.
 
     Larger squares are answered by the counts alone, which have no bias. A smaller square gets its share, by area, of
-    the smallest trained square around the same centre.
-
-    Args:
-        grid: the noisy grid.
-        smoothing: psi in users.
-        queries: the distribution of the squares in training.
-        networks: the weights of each network.
+    the smallest trained square around the same centre. smoothing: psi in users. networks: the weights of each.
     """
 
     KIND: ClassVar[str] = "network"

@@ -49,12 +49,9 @@ class PaperTraining:
 
 @dataclass(frozen=True)
 class PaperTrained:
-    """The network of one size.
+    """The network of one size, in metres.
 
-    Attributes:
-        size: in metres.
-        residual: root mean square of label minus prediction over the training queries, in users.
-        parameters: of the network.
+    residual: root mean square of label minus prediction over the training queries, in users.
     """
 
     size: float
@@ -65,13 +62,9 @@ class PaperTrained:
 def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload: Boxes | None) -> list[PaperTraining]:
     """Makes the training data of each network (paper 003, Algorithm 1 and Eq. 12).
 
-    Args:
-        grid: the noisy grid.
-        spec: of the collection.
-        models: number of networks.
-        workload: a sample of the queries; the weight of a training query is the number of them that it overlaps, and
-            those that overlap none are left out. All weigh the same if none overlaps any: between squares that are
-            smaller than a cell there are gaps.
+    workload: a sample of the queries; the weight of a training query is the number of them that it overlaps, and
+    those that overlap none are left out. All weigh the same if none overlaps any: between squares that are smaller
+    than a cell there are gaps.
     """
     table, smoothing = grid.table(), spec.smoothing
     trainings = []
@@ -91,11 +84,9 @@ def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload:
 
 
 def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float]) -> Boxes:
-    """Squares whose lower left corner is that of a cell, for each cell of the field and around it.
+    """Squares of a size in metres whose lower left corner is that of a cell, for each cell of the field and around it.
 
     They begin one size or more to the left of the field and below it, and can reach beyond it.
-
-    size: in metres.
     """
     left, bottom = _corners(grid, size, cell_metres)
     x, y = (axis.ravel() for axis in np.meshgrid(left, bottom))
@@ -145,11 +136,8 @@ def train_paper(
 ) -> PaperTrained:
     """Trains the network of one size. Raises RequestError without JAX and optax.
 
-    Args:
-        training: the data of the network.
-        layers: hidden layers with swish. A layer with a sine is before them, a linear one after them.
-        width: units of a hidden layer.
-        epochs: see `fit`, like patience, batch, seed, checkpoint and observe.
+    layers: hidden layers of `width` units with swish. A layer with a sine is before them, a linear one after them. For
+    epochs, patience, batch, seed, checkpoint and observe see `fit`.
     """
     generator = Generator(Philox(key=[seed, training.number]))
     parameters = fit(
@@ -226,12 +214,7 @@ class PaperNetworks(Model):
     leaves out users who are unevenly spread within a cell or between the network's square and the box, and places
     between the training queries.
 
-    Args:
-        x_edges: of the grid, int64[columns + 1], in base cells.
-        y_edges: of the grid, int64[rows + 1], in base cells.
-        noise_stddev: of each count.
-        cell_metres: width and height of a base cell.
-        networks: in any order.
+    x_edges, y_edges, noise_stddev: of the grid. cell_metres: width and height of a base cell. networks: in any order.
     """
 
     KIND: ClassVar[str] = "paper_networks"
