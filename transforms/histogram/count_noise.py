@@ -40,7 +40,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -311,35 +310,17 @@ def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
 def gaussian_with_threshold(noise: CountNoise) -> CountNoise:
     """Discrete Gaussian noise with the least threshold within its delta."""
     assert noise.sigma is not None
-    spent = _GaussianDelta(noise.epsilon, noise.bound, noise.sigma)
+    unit = gaussian_rho(noise.sigma, noise.bound.max_records)  # of one item that a user shifts by R
 
     def delta(above: int) -> float:
-        return spent.with_threshold(float(noise.survival(np.array(above))))
+        """The largest delta over j (see the module), where a user's own item is published from R + `above` on."""
+        worst = 0.0
+        hidden = math.log1p(-min(float(noise.survival(np.array(above))), 0.5))
+        for alone in range(noise.bound.max_items + 1):
+            rho, stay = unit * (noise.bound.max_items - alone), math.exp(alone * hidden)
+            more = -math.expm1(alone * hidden) + stay * gaussian_delta(rho, noise.epsilon - alone * hidden)
+            worst = max(worst, more, gaussian_delta(rho, max(noise.epsilon + alone * hidden, 0.0)))
+        return worst
 
     above = 1 + bisect_integers(lambda one: delta(one) > noise.delta, 0, math.ceil(_SIGMAS * noise.sigma))
     return replace(noise, delta=delta(above), threshold=noise.bound.max_records + above)
-
-
-@dataclass(frozen=True)
-class _GaussianDelta:
-    """The delta of discrete Gaussian noise with thresholds, at one epsilon."""
-
-    epsilon: float
-    bound: ItemBound
-    sigma: float
-
-    @cached_property
-    def _rhos(self) -> list[float]:
-        """Of 0..K items that a user shifts by R."""
-        unit = gaussian_rho(self.sigma, self.bound.max_records)
-        return [unit * shifted for shifted in range(self.bound.max_items + 1)]
-
-    def with_threshold(self, appears: float) -> float:
-        """The largest delta over j (see the module). appears: p, that an item of one user alone is published."""
-        worst = 0.0
-        hidden = math.log1p(-min(appears, 0.5))
-        for alone, rho in enumerate(reversed(self._rhos)):
-            stay = math.exp(alone * hidden)
-            more = -math.expm1(alone * hidden) + stay * gaussian_delta(rho, self.epsilon - alone * hidden)
-            worst = max(worst, more, gaussian_delta(rho, max(self.epsilon + alone * hidden, 0.0)))
-        return worst

@@ -170,24 +170,24 @@ class ColumnItems:
         values = rows.column(1)
         if pt.is_dictionary(values.type) and pt.is_integer(values.type.value_type):
             values = values.dictionary_decode()
-        if not pt.is_integer(values.type):
-            readable = _readable(values)
-            if readable is not None:  # for all users: the draw must not decide whether a run fails
-                dropped[_NOT_UTF8] += len(readable) - readable.sum()
-                rows = rows.filter(pa.array(readable))
-                values = rows.column(1)
-            users, kept = _drawn_users(rows, key, drawn)
-            sample = _sample_texts(users, values.filter(kept), key)
-            return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()))
-        if self.digits is not None:
+        is_text = not pt.is_integer(values.type)
+        usable = None
+        if is_text:
+            usable, reason = _readable(values), _NOT_UTF8  # for all users: the draw must not decide whether a run fails
+        elif self.digits is not None:
             numbers = values.to_numpy(zero_copy_only=False)
-            coded = (numbers >= 0) & (numbers < 10**self.digits)
-            dropped[_NO_CODE] += len(coded) - coded.sum()
-            rows = rows.filter(pa.array(coded))
-            values = rows.column(1)
+            usable, reason = (numbers >= 0) & (numbers < 10**self.digits), _NO_CODE
+        if usable is not None:
+            dropped[reason] += len(usable) - usable.sum()
+            rows, values = rows.filter(pa.array(usable)), values.filter(pa.array(usable))
         users, kept = _drawn_users(rows, key, drawn)
-        items = values.filter(kept).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
-        return EncodedItems(Sample.from_arrays(users, items), batch.num_rows, tuple(dropped.tolist()))
+        values = values.filter(kept)
+        if is_text:
+            sample = _sample_texts(users, values, key)
+        else:
+            numbers = values.to_numpy(zero_copy_only=False).astype(np.int64)
+            sample = Sample.from_arrays(users, numbers.view(np.uint64))
+        return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()))
 
 
 @dataclass(frozen=True)

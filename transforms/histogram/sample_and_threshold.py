@@ -179,7 +179,8 @@ class SumCounts(beam.CombineFn):
         return [add_counts(accumulator)]
 
     def extract_output(self, accumulator: list[ItemCounts]) -> ItemCounts:
-        return add_counts(accumulator).at_least(self._min_users)
+        counts = add_counts(accumulator)
+        return counts.only(counts.counts >= self._min_users)
 
 
 def split_by_item(counts: ItemCounts) -> Iterator[tuple[int, ItemCounts]]:

@@ -337,7 +337,10 @@ class SampledPage:
         ]
         body = CurveBody(
             column=self._column,
-            **columns,
+            value=columns["value"],
+            share=columns["share"],
+            low=columns["low"],
+            high=columns["high"],
             quantiles=[QuantileRow(**one) for one in quantiles],
             ranges=range_rows,
             points=inner if at_points else [],

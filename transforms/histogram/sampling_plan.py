@@ -24,6 +24,7 @@ in the paper. Pure.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -60,19 +61,39 @@ def choose_sampling(
     check_epsilon("epsilon", epsilon)
     check_delta(delta)
     check_count("rounds", rounds)
-    search = _Search(epsilon, delta, rounds, _Catalogue.from_numbers(population, items), population or math.inf)
-    threshold = search.best_threshold()
-    if not search.rates:
+    catalogue = _Catalogue.from_numbers(population, items)
+    rates: dict[int, float] = {}  # of the thresholds tried
+
+    def rate_of(threshold: int, steps: int, tolerance: float) -> float:
+        """The largest rate that the guarantee allows, on a grid of so many privacy losses."""
+        nearest = min(rates, key=lambda other: abs(other - threshold), default=None)
+        # First guess: the rounds share the budget evenly.
+        guess = max_rate(epsilon / rounds, delta / rounds, threshold) if nearest is None else rates[nearest]
+        return largest_rate(lambda rate: rounds_delta(epsilon, rate, threshold, rounds, steps), delta, tolerance, guess)
+
+    @cache
+    def error(threshold: int) -> float:
+        """Mean absolute error per user; infinite if no item can be expected to pass the threshold at its rate."""
+        try:
+            rates[threshold] = rate_of(threshold, _COARSE_STEPS, _COARSE_RATE)
+        except RequestError:  # no rate on the grid is private at so low a threshold
+            return math.inf
+        if population is not None and threshold > population * rates[threshold]:
+            return math.inf
+        return catalogue.error(rates[threshold], threshold)
+
+    threshold = _best_threshold(error, catalogue)
+    if not rates:
         raise RequestError(
             f"delta: {delta} is out of reach with epsilon {epsilon} in {rounds} round(s); raise one of them"
         )
-    if math.isinf(search.error(threshold)):
-        needed = math.ceil(min(tried / rate for tried, rate in search.rates.items()))
+    if math.isinf(error(threshold)):
+        needed = math.ceil(min(tried / rate for tried, rate in rates.items()))
         raise RequestError(
             f"population: with {population} users no item would pass the threshold even if all of them held it; "
             f"epsilon {epsilon:g} and delta {delta:g} in {rounds} round(s) need about {needed} users"
         )
-    return Sampling.from_rate(search.rate(threshold, _FINE_STEPS, _FINE_RATE), threshold)
+    return Sampling.from_rate(rate_of(threshold, _FINE_STEPS, _FINE_RATE), threshold)
 
 
 def expected_error(sampling: Sampling, population: int | None = None, items: int | None = None) -> float:
@@ -133,49 +154,17 @@ class _Catalogue:
         return float(self.shares[self.counts < threshold].sum())
 
 
-class _Search:
-    """The errors of thresholds, each with the largest rate that the guarantee allows; caches its results."""
-
-    def __init__(self, epsilon: float, delta: float, rounds: int, catalogue: _Catalogue, population: float) -> None:
-        self.epsilon, self.delta, self.rounds = epsilon, delta, rounds
-        self.catalogue, self.population = catalogue, population
-        self.rates: dict[int, float] = {}
-        self.error = cache(self._error)
-
-    def best_threshold(self) -> int:
-        """Tries thresholds 1, 2, 3, 5, 7, 10, ... as far as they can matter, then smaller steps around the best one."""
-        best, threshold = 1, 1
-        while threshold <= _MAX_THRESHOLD and self.catalogue.hidden(threshold) < self.error(best):
-            best = min(best, threshold, key=self.error)
-            threshold = max(threshold + 1, round(threshold * 1.5))
-        step = max(1, best // 4)
-        while step:
-            near = min(best, max(1, best - step), min(best + step, _MAX_THRESHOLD), key=self.error)
-            best, step = near, step if near != best else step // 2
-        return best
-
-    def _error(self, threshold: int) -> float:
-        """Mean absolute error per user; infinite if no item can be expected to pass the threshold at its rate."""
-        try:
-            self.rates[threshold] = self.rate(threshold, _COARSE_STEPS, _COARSE_RATE)
-        except RequestError:  # no rate on the grid is private at so low a threshold
-            return math.inf
-        if threshold > self.population * self.rates[threshold]:
-            return math.inf
-        return self.catalogue.error(self.rates[threshold], threshold)
-
-    def rate(self, threshold: int, steps: int, tolerance: float) -> float:
-        """The largest rate that the guarantee allows, on a grid of so many privacy losses."""
-
-        def cost(rate: float) -> float:
-            return rounds_delta(self.epsilon, rate, threshold, self.rounds, steps)
-
-        nearest = min(self.rates, key=lambda other: abs(other - threshold), default=None)
-        if nearest is None:  # first guess: the rounds share the budget evenly
-            guess = max_rate(self.epsilon / self.rounds, self.delta / self.rounds, threshold)
-        else:
-            guess = self.rates[nearest]
-        return largest_rate(cost, self.delta, tolerance, guess)
+def _best_threshold(error: Callable[[int], float], catalogue: _Catalogue) -> int:
+    """Tries thresholds 1, 2, 3, 5, 7, 10, ... as far as they can matter, then smaller steps around the best one."""
+    best, threshold = 1, 1
+    while threshold <= _MAX_THRESHOLD and catalogue.hidden(threshold) < error(best):
+        best = min(best, threshold, key=error)
+        threshold = max(threshold + 1, round(threshold * 1.5))
+    step = max(1, best // 4)
+    while step:
+        near = min(best, max(1, best - step), min(best + step, _MAX_THRESHOLD), key=error)
+        best, step = near, step if near != best else step // 2
+    return best
 
 
 _ALPHA = 1 / 6  # of the paper's experiments (Section 5)

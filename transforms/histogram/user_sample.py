@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,10 +44,6 @@ class Sampler:
     rounds: int = 1
     draws_all: ClassVar[bool] = False
 
-    @cached_property
-    def _subkey(self) -> bytes:
-        return self.key.subkey("participation")
-
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user takes part in each round: bool[n, rounds]. users: uint64[n], their keyed hashes."""
         return self._draws(users) < np.uint32(self.sampling.rate_steps)
@@ -63,11 +58,9 @@ class Sampler:
 
     def _draws(self, users: NDArray[np.uint64]) -> NDArray[np.uint32]:
         blocks = -(-2 * self.rounds // WORDS_16_PER_BLOCK)
-        bits = random_bits_16(self._subkey, users, blocks * WORDS_16_PER_BLOCK)  # whole blocks: nothing is copied
+        subkey = self.key.subkey("participation")  # derived here, and so never pickled
+        bits = random_bits_16(subkey, users, blocks * WORDS_16_PER_BLOCK)  # whole blocks: nothing is copied
         return bits.view("<u4")[:, : self.rounds]
-
-    def __reduce__(self) -> tuple[type[Sampler], tuple[RunKey, Sampling, int]]:
-        return Sampler, (self.key, self.sampling, self.rounds)  # never the derived key
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,6 @@ class Everybody:
     draws_all: ClassVar[bool] = True
 
     def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """All true: bool[n]."""
         return np.ones(len(users), dtype=bool)
 
 
@@ -225,10 +217,6 @@ class ItemCounts:
         """The counts of some items."""
         return ItemCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
 
-    def at_least(self, min_users: int) -> ItemCounts:
-        """The items with at least this many sampled users."""
-        return self.only(self.counts >= min_users)
-
 
 def count_rounds(
     sample: Sample, sampler: Sampler, prefixes: Prefixes | None, levels: Sequence[int]
@@ -307,7 +295,7 @@ def threshold_rounds(counts: Sequence[ItemCounts], sampling: Sampling, levels: S
 
 def threshold(counts: ItemCounts, sampling: Sampling, level: int) -> Histogram:
     """The published part of a round: the items with at least tau sampled users, and their sampled counts."""
-    shown = counts.at_least(sampling.threshold)
+    shown = counts.only(counts.counts >= sampling.threshold)
     texts = tuple(shown.texts.tolist()) if shown.texts is not None else None
     return Histogram(level, sampling, shown.items, shown.counts, texts)
 
@@ -322,19 +310,12 @@ class AdmissionSampler:
     key: RunKey
     rate: float
 
-    @cached_property
-    def _user_key(self) -> bytes:
-        return self.key.subkey("admission sample")
-
-    @cached_property
-    def _limit(self) -> np.uint64:
-        return np.uint64(min(int(self.rate * 2.0**64), 2**64 - 1))
-
-    def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The drawn ones among users, uint64[n] keyed hashes."""
+    def drawn(self, users: NDArray[np.uint64], of: str = "admission sample") -> NDArray[np.uint64]:
+        """The drawn ones among users, uint64[n] keyed hashes. of: names the random bits."""
         if self.rate == 1:
             return users
-        return users[random_bits(self._user_key, np.zeros_like(users), users)[:, 0] < self._limit]
+        limit = np.uint64(min(int(self.rate * 2.0**64), 2**64 - 1))
+        return users[random_bits(self.key.subkey(of), np.zeros_like(users), users)[:, 0] < limit]
 
     def is_held_by_samples(self, rounds: RoundDraw) -> bool:
         """Whether the job's own samples hold all users, so that the admission counts them there."""
@@ -342,12 +323,7 @@ class AdmissionSampler:
 
     def drawn_nobody(self, nobody: int) -> int:
         """Returns how many of the users without an id are drawn; see `RowCounts.nobody`."""
-        numbers = np.arange(nobody, dtype=np.uint64)
-        bits = random_bits(self.key.subkey("admission sample of nobody"), np.zeros_like(numbers), numbers)
-        return int((bits[:, 0] < self._limit).sum()) if self.rate < 1 else nobody
-
-    def __reduce__(self) -> tuple[type[AdmissionSampler], tuple[RunKey, float]]:
-        return AdmissionSampler, (self.key, self.rate)  # never the derived key
+        return len(self.drawn(np.arange(nobody, dtype=np.uint64), "admission sample of nobody"))
 
 
 @dataclass(frozen=True)

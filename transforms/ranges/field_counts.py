@@ -289,16 +289,13 @@ class NoisyGrid:
         return SummedAreaTable(self.x_edges, self.y_edges, self.users if values is None else values)
 
 
-def check_grid(grid: NoisyGrid) -> None:
-    """Raises ValueError if a grid from a file is not valid: its edges, the shape of its counts, its numbers."""
-    shape = len(grid.y_edges) - 1, len(grid.x_edges) - 1
-    rising = all(
-        len(edges) > 1 and edges[0] == 0 and (np.diff(edges) > 0).all() for edges in (grid.x_edges, grid.y_edges)
-    )
-    if not (rising and grid.users.shape == shape and grid.x_edges[-1] == grid.y_edges[-1]):
-        raise ValueError("edges and counts do not fit together")
-    if not (np.isfinite(grid.users).all() and 0 <= grid.noise_stddev < math.inf):
-        raise ValueError("counts are no numbers")
+def check_edges(*axes: NDArray[np.integer[Any]]) -> None:
+    """Raises ValueError unless edges from a file rise from 0 to the side of one square field."""
+    for edges in axes:
+        if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or not (np.diff(edges) > 0).all():
+            raise ValueError("edges must increase from 0")
+    if len({int(edges[-1]) for edges in axes}) > 1:
+        raise ValueError("the field is no square")
 
 
 def clumping(grid: NoisyGrid) -> float:

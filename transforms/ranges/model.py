@@ -30,7 +30,7 @@ from sfumato.transforms.ranges.field_counts import (
     NoisyGrid,
     SummedAreaTable,
     centre_variance,
-    check_grid,
+    check_edges,
     clumping,
     strip_at,
 )
@@ -158,6 +158,17 @@ class RangeModel:
             raise RequestError("additive: the paper's networks have no answers that add up; ask for one large square")
 
 
+def checked_weights(
+    arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[Any]]:
+    """The weights of networks by name. Raises ValueError if their form is wrong, KeyError if some are missing."""
+    for name, shape in shapes.items():
+        values = arrays[name]
+        if values.shape != shape or values.dtype != np.float32 or not np.isfinite(values).all():
+            raise ValueError("weights of another form")
+    return {name: arrays[name] for name in shapes}
+
+
 def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
     """A grid's arrays for a model's file."""
     return {"x_edges": grid.x_edges, "y_edges": grid.y_edges, "users": grid.users}
@@ -165,9 +176,18 @@ def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
 
 def grid_from_arrays(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> NoisyGrid:
     """The inverse of `grid_arrays`. Raises KeyError, TypeError or ValueError for arrays that are not a grid."""
-    grid = NoisyGrid(arrays["x_edges"], arrays["y_edges"], arrays["users"], float(metadata["noise_stddev"]))
-    check_grid(grid)
-    return grid
+    x_edges, y_edges, users, noise = (
+        arrays["x_edges"],
+        arrays["y_edges"],
+        arrays["users"],
+        float(metadata["noise_stddev"]),
+    )
+    check_edges(x_edges, y_edges)
+    if users.shape != (len(y_edges) - 1, len(x_edges) - 1):
+        raise ValueError("edges and counts do not fit together")
+    if not (np.isfinite(users).all() and 0 <= noise < math.inf):
+        raise ValueError("counts are no numbers")
+    return NoisyGrid(x_edges, y_edges, users, noise)
 
 
 class GridModel(Model):

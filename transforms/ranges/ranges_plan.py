@@ -214,13 +214,9 @@ class RangesPlan:
     @property
     def _central_epsilon(self) -> float:
         """The epsilon of a trusted curator whose noise equals that of all shards together."""
-        return LAPLACE.cost(self.shards_stddev(self._population, self.counting.budget.total))
-
-    def shards_stddev(self, users: float, cost: float) -> float:
-        """Returns the standard deviation of all shards' noise on one count, at a cost in the noise's unit."""
         counting = self.counting
-        shards = Cohort.plan(users, None, counting.shard_size, counting.dropout).shards
-        return math.sqrt(shards) * counting.count_noise.stddev(cost)
+        shards = Cohort.plan(self._population, None, counting.shard_size, counting.dropout).shards
+        return LAPLACE.cost(math.sqrt(shards) * counting.count_noise.stddev(counting.budget.total))
 
 
 def _json_value(value: Any) -> Any:
@@ -254,18 +250,13 @@ class Collected:
     population: Population
     state: HeatmapState | None = None
 
-    @property
-    def method_name(self) -> str:
-        """The name of the method that answers; for `auto`, of its choice."""
-        return ADAPTIVE if self.method is None else self.method.NAME
-
     def trainings(self) -> Sequence[Any]:
         if self.method is None or isinstance(self.counts, Estimate):
             return ()
         return self.method.trainings(self.counts, self.spec)
 
     def model(self, trained: Sequence[Any]) -> Model:
-        """See RangeMethod.model. trained: the results of all `trainings`, in their order."""
+        """Makes the model. trained: the results of all `trainings`, in their order."""
         if self.method is None or isinstance(self.counts, Estimate):
             assert isinstance(self.counts, Estimate)
             return TreeModel(self.counts)
@@ -316,7 +307,7 @@ def _grid_from_estimate(estimate: Estimate) -> NoisyGrid:
 
 def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Built:
     """Makes the model. trained: the results of all trainings, in their order; None for those that diverged."""
-    model, method = collected.model(trained), collected.method_name
+    model, method = collected.model(trained), ADAPTIVE if collected.method is None else collected.method.NAME
     diverged = sum(network is None for network in trained)
     if diverged and diverged == len(trained):
         method = PlainGrid.NAME

@@ -14,7 +14,7 @@ from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import Bounds, Fact, MapBody, Measure, PageView, RangesBody, Section
+from sfumato.schemas.views import Bounds, MapBody, Measure, PageView, RangesBody, Section
 from sfumato.transforms.ranges.field_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_at, strip_edges
 from sfumato.transforms.ranges.model import Answers, GridModel, Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import read_model
@@ -83,12 +83,18 @@ def ranges_view(files: Files, model: RangeModel | None = None) -> PageView:
     manifest, sizes = release.manifest, release.manifest["sizes_metres"]
     model = model or read_model(files[MODEL_FILE], MODEL_FILE)
     body = ranges_body(model, (float(sizes[0]), float(sizes[1])))
-    users = number(manifest, "privacy.population.users") or number(manifest, "results.users") or 0.0
+    population, noise = number(manifest, "privacy.population.users"), number(manifest, "privacy.noise_stddev")
+    users = population or number(manifest, "results.users") or 0.0
     stddev = number(manifest, "privacy.population.noise_stddev") or 0.0
     many = f"how many of about {about(users, max(stddev, users / 1000))} users are in it"
     width, height = model.field.metres
     between = f"{length(sizes[0])} to {length(sizes[1])}"
-    reading = Section(title="How to read an answer", paragraphs=_reading(body, between), facts=_noise_facts(manifest))
+    noise_facts = facts(
+        ("Where noise is added", _TRUST.get(str(get(manifest, "privacy.trust")))),
+        ("Noise of a count", None if noise is None else f"± {significant(Z * noise, 2)} users (95%)"),
+        ("Number of users", None if population is None else counted(population, stddev)),
+    )
+    reading = Section(title="How to read an answer", paragraphs=_reading(body, between), facts=noise_facts)
     return release.page(
         body,
         [reading, _making(manifest, model)],
@@ -99,16 +105,6 @@ def ranges_view(files: Files, model: RangeModel | None = None) -> PageView:
         headline=f"Draw a square: {many if users > 0 else 'how many users are in it'}",
         description="Draw a square on a map and read how many users are in it, from differentially private counts.",
         job="ranges build",
-    )
-
-
-def _noise_facts(manifest: Mapping[str, Any]) -> list[Fact]:
-    noise, users = number(manifest, "privacy.noise_stddev"), number(manifest, "privacy.population.users")
-    error = number(manifest, "privacy.population.noise_stddev") or 0.0
-    return facts(
-        ("Where noise is added", _TRUST.get(str(get(manifest, "privacy.trust")))),
-        ("Noise of a count", None if noise is None else f"± {significant(Z * noise, 2)} users (95%)"),
-        ("Number of users", None if users is None else counted(users, error)),
     )
 
 

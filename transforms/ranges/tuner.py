@@ -134,10 +134,6 @@ class Forest:
             at = self.children[at, beyond.astype(np.int64)]
         return float(np.cumsum(self.value[at])[-1] / len(self.roots))
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Its arrays by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 @dataclass(frozen=True)
 class Tuner:
@@ -224,7 +220,7 @@ def save_tuner(tuner: Tuner, path: str) -> None:
     forests = {
         f"{kind}/{name}": forest for kind in ("widths", "gains") for name, forest in getattr(tuner, kind).items()
     }
-    arrays = {f"{name}/{part}": values for name, forest in forests.items() for part, values in forest.arrays().items()}
+    arrays = {f"{name}/{part}": values for name, forest in forests.items() for part, values in vars(forest).items()}
     target = Path(path)
     staged = target.with_name(f".{target.name}.staging")
     try:

@@ -198,7 +198,7 @@ def test_neither_the_key_nor_its_children_travel_with_a_sampler() -> None:
 
     sampler = Sampler(KEY, Sampling.from_rate(0.5, 7), 2)
     _ = sampler.drawn(hashes(3))
-    assert sampler.__dict__["_subkey"] not in pickle.dumps(sampler)
+    assert sampler.key.subkey("participation") not in pickle.dumps(sampler)
     assert pickle.loads(pickle.dumps(sampler)) == sampler
 
 

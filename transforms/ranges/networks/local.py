@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import PSI, Boxes
 from sfumato.transforms.ranges.consistent_cells import MAX_SIDE, Shape, consistent_table
 from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable
-from sfumato.transforms.ranges.model import Answers, GridModel, Model, grid_arrays, grid_from_arrays
+from sfumato.transforms.ranges.model import Answers, GridModel, Model, checked_weights, grid_arrays, grid_from_arrays
 from sfumato.transforms.ranges.networks.examples import INPUTS, Examples, QueryDistribution, Surroundings, make_examples
 from sfumato.transforms.ranges.networks.training import fit
 
@@ -195,14 +195,11 @@ class LocalNetwork(Model):
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> LocalNetwork:
         count = len(arrays["w1"])
-        shapes: dict[str, tuple[int, ...]]
-        shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}
-        shapes |= {"b1": (WIDTH,), "b2": (WIDTH,), "b3": (2,), "b4": (1,)}
-        for name, shape in shapes.items():
-            values = arrays[name]
-            if values.shape != (count, *shape) or values.dtype != np.float32 or not np.isfinite(values).all():
-                raise ValueError("weights of another form")
-        networks = [{name: arrays[name][number] for name in _NAMES} for number in range(count)]
+        shapes = {"w1": (count, INPUTS, WIDTH), "w2": (count, WIDTH, WIDTH), "w3": (count, WIDTH, 2)}
+        shapes |= {"w4": (count, WIDTH, 1)}
+        biases = {"b1": (count, WIDTH), "b2": (count, WIDTH), "b3": (count, 2), "b4": (count, 1)}
+        weights = checked_weights(arrays, {**shapes, **biases})
+        networks = [{name: weights[name][number] for name in _NAMES} for number in range(count)]
         low, high = ((float(pair[0]), float(pair[1])) for pair in (metadata["low"], metadata["high"]))
         grid, smoothing = grid_from_arrays(arrays, metadata), float(metadata["smoothing"])
         if not (count and 0 < low[0] < high[0] < math.inf and 0 < low[1] < high[1] < math.inf):

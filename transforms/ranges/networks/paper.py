@@ -16,8 +16,8 @@ from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.field_counts import CollectionSpec, NoisyGrid, SummedAreaTable
-from sfumato.transforms.ranges.model import Answers, Model
+from sfumato.transforms.ranges.field_counts import CollectionSpec, NoisyGrid, SummedAreaTable, check_edges
+from sfumato.transforms.ranges.model import Answers, Model, checked_weights
 from sfumato.transforms.ranges.networks.training import fit
 
 LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500  # the layers with swish; one with a sine is before them
@@ -271,11 +271,7 @@ class PaperNetworks(Model):
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PaperNetworks:
         x_edges, y_edges = arrays["x_edges"], arrays["y_edges"]
-        for edges in (x_edges, y_edges):
-            if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or not (np.diff(edges) > 0).all():
-                raise ValueError("edges must increase from 0")
-        if x_edges[-1] != y_edges[-1]:
-            raise ValueError("the field is no square")
+        check_edges(x_edges, y_edges)
         numbers = {name: np.array(metadata[name], dtype=np.float64) for name in ("size", "residual")}
         noise, (across, down) = float(metadata["noise_stddev"]), (float(metres) for metres in metadata["cell_metres"])
         valid = all(values.ndim == 1 and np.isfinite(values).all() for values in numbers.values())
@@ -283,28 +279,17 @@ class PaperNetworks(Model):
         valid = valid and len(sizes) > 0 and bool((np.diff(sizes, prepend=0.0) > 0).all() and (residuals >= 0).all())
         if not (valid and 0 <= noise < math.inf and 0 < across < math.inf and 0 < down < math.inf):
             raise ValueError("sizes, residuals or lengths out of range")
-        parameters = _checked(arrays, len(sizes))
+        models, (depth, width) = len(sizes), arrays["hidden_bias"].shape[1:]
+        shapes: dict[str, tuple[int, ...]] = {
+            "first": (models, 2, width),
+            "first_bias": (models, width),
+            "hidden": (models, depth, width, width),
+            "hidden_bias": (models, depth, width),
+            "last": (models, width),
+            "last_bias": (models,),
+        }
+        parameters = checked_weights(arrays, shapes)
         by_network = [{name: values[number] for name, values in parameters.items()} for number in range(len(sizes))]
         columns = (sizes.tolist(), residuals.tolist(), by_network)
         networks = [PaperTrained(*row) for row in zip(*columns, strict=True)]
         return cls(x_edges.astype(np.int64), y_edges.astype(np.int64), noise, (across, down), networks)
-
-
-def _checked(arrays: Mapping[str, NDArray[Any]], models: int) -> Parameters:
-    """The parameters of `models` networks. Raises ValueError if their form is wrong, KeyError if some are missing."""
-    depth, width = arrays["hidden_bias"].shape[1:]
-    shapes: dict[str, tuple[int, ...]] = {
-        "first": (models, 2, width),
-        "first_bias": (models, width),
-        "hidden": (models, depth, width, width),
-        "hidden_bias": (models, depth, width),
-        "last": (models, width),
-        "last_bias": (models,),
-    }
-    parameters = {}
-    for name, shape in shapes.items():
-        values = arrays[name]
-        if values.shape != shape or values.dtype != np.float32 or not np.isfinite(values).all():
-            raise ValueError("weights of another form")
-        parameters[name] = values
-    return parameters
