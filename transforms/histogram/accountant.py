@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -46,9 +45,6 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.sampling_round import RATE_GRID, check_count, check_rate
 from sfumato.transforms.privacy.budget import check_epsilon
 
-if TYPE_CHECKING:
-    from dp_accounting.pld.pld_pmf import PLDPmf
-
 Floats = NDArray[np.float64]
 
 # scipy's binomial tails and probabilities have a relative error of at most 1e-12 (a test compares with mpmath).
@@ -56,6 +52,7 @@ _SAFETY = 1e-9
 # Probabilities of 1e-300 and less are reported as 1e-300.
 _FLOOR = 1e-300
 _MAX_EPSILON = 600.0  # e^epsilon must be finite; divergences fall with epsilon, so rounding it down is safe
+_MAX_LOSS_IN_EPSILONS = 2  # privacy losses above this multiple of the total epsilon count as infinite
 
 
 def check_delta(delta: float) -> float:
@@ -267,9 +264,6 @@ def _next_step(low: int, below: float, high: int, above: float) -> int:
     return min(max(math.floor(guess), low + 1), high - 1)
 
 
-_MAX_LOSS_IN_EPSILONS = 2  # privacy losses above this multiple of the total epsilon count as infinite
-
-
 def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int = 200) -> float:
     """The delta of all rounds together at this total epsilon, rounded up; exact (to about 1e-9) for one round.
 
@@ -290,7 +284,8 @@ def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps
 
 
 def _composed_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int) -> float:
-    # Imported here because it loads SciPy's statistics, and only several rounds need it.
+    # Imported here because they load SciPy's statistics, and only several rounds need them.
+    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     step = epsilon / steps
@@ -301,21 +296,14 @@ def _composed_delta(epsilon: float, rate: float, threshold: int, rounds: int, st
     edge = min(end, math.ceil(-math.log1p(-rate) / step))
     grid = np.arange(-end, end + 1)
     remove, add = profile(grid * step, rate, threshold)
-    composed = PrivacyLossDistribution(
-        _pmf(step, grid[end - edge :], remove[end - edge :]),
-        _pmf(step, grid[: end + edge + 1], add[: end + edge + 1]),
-    ).self_compose(rounds, tail_mass_truncation=0)
+    # Privacy losses on the grid with profiles that are nowhere below these deltas and their chords in e^epsilon. True
+    # profiles decrease, so a value may be lowered to its predecessor and remains an upper bound.
+    losses = [
+        create_pmf_pessimistic_connect_dots(step, grid[rows], np.minimum.accumulate(deltas[rows]))
+        for deltas, rows in ((remove, slice(end - edge, None)), (add, slice(end + edge + 1)))
+    ]
+    composed = PrivacyLossDistribution(*losses).self_compose(rounds, tail_mass_truncation=0)
     return float(composed.get_delta_for_epsilon(epsilon)) + _rounding(rounds * (end + edge + 1), rounds)
-
-
-def _pmf(step: float, grid: NDArray[np.int64], deltas: NDArray[np.float64]) -> PLDPmf:
-    """Privacy losses on the grid with a profile that is nowhere below `deltas` and their chords in e^epsilon.
-
-    True profiles decrease, so a value may be lowered to its predecessor and remains an upper bound.
-    """
-    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots
-
-    return create_pmf_pessimistic_connect_dots(step, grid, np.minimum.accumulate(deltas))
 
 
 def _rounding(size: int, rounds: int) -> float:

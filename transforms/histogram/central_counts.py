@@ -26,6 +26,10 @@ from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
+_LAST_SHARE = 0.96  # of the rounds' budget, for the last of several
+MAX_DENSE_ITEMS = 4**6  # up to so many public items, all of them are published
+_MAX_PUBLIC_ITEMS = 4**10
+
 
 def choose_items(sample: Sample, max_items: int, key: RunKey) -> Sample:
     """The distinct items of each user, at most `max_items` of them: a keyed draw without replacement.
@@ -84,14 +88,11 @@ def _cut(sample: Sample, prefixes: Prefixes, level: int, item_key: bytes) -> Sam
     return add_pairs(Sample.from_arrays(sample.users, codes[places], sample.records, names))
 
 
-_LAST_SHARE = 0.96  # of the rounds' budget, for the last of several
-MAX_DENSE_ITEMS = 4**6  # up to so many public items, all of them are published
-_MAX_PUBLIC_ITEMS = 4**10
-
-
 @dataclass(frozen=True)
 class CentralCountPlan:
     """A budget for rounds of noisy counts, with the noise that hides least within it.
+
+    Raises RequestError for a value out of range, and on first use of `noises` if no noise fits the budget.
 
     Attributes:
         epsilon: budget of the whole release, > 0. A share pays for the admission.
@@ -103,9 +104,6 @@ class CentralCountPlan:
         population: number of users in the logs, publicly known. A run whose noisy number of users differs by more than
             a tenth is refused. None: unknown.
         max_bad_fraction: the largest share of users without a usable record, 0..1.
-
-    Raises:
-        RequestError: a value is out of range. On first use of `noises`: no noise fits the budget.
     """
 
     epsilon: float = 1.0
@@ -132,7 +130,6 @@ class CentralCountPlan:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds."""
         return len(self.domains)
 
     @property
@@ -216,7 +213,6 @@ class NoisyHistogram:
         return self.noise.intervals(self.noisy, self.cut)
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> NoisyHistogram:
-        """The same histogram with the kept items only, in the given order."""
         texts = None if self.texts is None else tuple(np.array(self.texts, dtype=object)[kept].tolist())
         return replace(self, items=self.items[kept], noisy=self.noisy[kept], texts=texts)
 

@@ -77,15 +77,12 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ItemBound:
-    """What a user may add to the counts of one round.
+    """What a user may add to the counts of one round. Raises RequestError for a value out of range.
 
     Attributes:
         max_items: the most distinct items of a user that count, >= 1.
         max_records: the most that a user adds to the count of one item, >= 1. With 1, users are counted; with more,
             the records of each user and item, up to this many.
-
-    Raises:
-        RequestError: a value is out of range.
     """
 
     max_items: int = 1
@@ -121,7 +118,6 @@ class CountNoise:
 
     @property
     def stddev(self) -> float:
-        """The standard deviation of the noise."""
         if self.sigma is not None:
             return math.sqrt(discrete_variance(self.sigma))
         a = self.decay
@@ -173,12 +169,9 @@ class CountNoise:
         P[c + Z >= y | c + Z >= T] >= 2.5%, at least 1 where an item without a count is never published. The upper end
         is y + q with P[Z < -q] <= 2.4%; given that c + Z >= T, a noisy count below c - q > T is at most 2.5% likely.
 
-        Where `top` removed items, the first probability is 2.25%. And the lower end is no lower than y - d, where Z > d
-        has a probability of 0.25% among all 2^64 items together: else the last item that was kept could be any.
-
-        Args:
-            values: the noisy counts.
-            cut: the largest noisy count that `top` removed; None without any.
+        Where `top` removed items, the largest of them with a noisy count of `cut`, the first probability is 2.25%. And
+        the lower end is no lower than y - d, where Z > d has a probability of 0.25% among all 2^64 items together: else
+        the last item that was kept could be any.
         """
         high = values + self._spread(_HIGH_ERROR)
         if self.threshold is None and cut is None:
@@ -225,7 +218,6 @@ class CountNoise:
         return noise
 
     def metadata(self) -> dict[str, Any]:
-        """The noise as JSON's types."""
         return {**asdict(self), "stddev": self.stddev}
 
 

@@ -54,6 +54,19 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifes
 # Well-known binary of a box: little-endian, a polygon of one ring of five points.
 _BOX = np.dtype([("head", "V13"), ("corners", "<f8", 10)])
 _BOX_HEAD = np.void(struct.pack("<bIII", 1, 3, 1, 5))
+BOUND = "one record a user, chosen uniformly among their records by the key"
+_BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
+_MECHANISM = (
+    "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
+    "users, which admit the run"
+)
+_EMPTY = "No item has enough sampled users to be published: this release is empty."
+_Plan = TypeVar("_Plan")
+_NOISE = {
+    "laplace": "discrete Laplace noise",
+    "truncated": "discrete Laplace noise within limits",
+    "gaussian": "discrete Gaussian noise",
+}
 
 
 def _measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
@@ -121,16 +134,6 @@ def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:
     borders = {"low": items.scale.at(first), "high": items.scale.at(first + width)}
     table = {"level": np.full(len(histogram), histogram.level), **borders, **_measured(histogram)}
     return pa.table(table, schema=BINS_SCHEMA)
-
-
-BOUND = "one record a user, chosen uniformly among their records by the key"
-_BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
-_MECHANISM = (
-    "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
-    "users, which admit the run"
-)
-_EMPTY = "No item has enough sampled users to be published: this release is empty."
-_Plan = TypeVar("_Plan")
 
 
 @dataclass(frozen=True)
@@ -309,13 +312,6 @@ def quantile_tables(
         tables[RANGES_FILE] = pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA)
     tables[CURVE_FILE] = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
     return tables
-
-
-_NOISE = {
-    "laplace": "discrete Laplace noise",
-    "truncated": "discrete Laplace noise within limits",
-    "gaussian": "discrete Gaussian noise",
-}
 
 
 def bound_text(bound: ItemBound) -> str:

@@ -89,8 +89,7 @@ class Hierarchy:
         edges: borders of the pieces.
         below: estimated users below each border.
         path: the variance that dividing nodes adds to `below`, in users^2.
-        fewer: by how many users `below` may be too high, depending on where in a node the hidden users are.
-        more: by how many users `below` may be too low, likewise.
+        fewer, more: by how many users `below` may be too high or too low, as the hidden users lie in their nodes.
         absent: users below each border that may exist although no node of the first level shows them.
         excess: (1 - p) / p, the variance that sampling gives to the estimate of one user.
     """
@@ -105,7 +104,6 @@ class Hierarchy:
 
     @property
     def users(self) -> float:
-        """Estimated users in the whole range."""
         return float(self.below[-1])
 
     def curve(self) -> Curve:
@@ -242,8 +240,7 @@ class Search:
     Attributes:
         curve: the distribution function at all splits.
         quantiles: one for each share; none if the first round published nothing.
-        users: estimated users, one number a round.
-        published: published counts, one number a round. After an empty round the rest is 0 and never read.
+        users, published: estimated users and published counts of each round. After an empty round the rest is 0.
         admission: the noisy counts of users that admitted the run; None if the run had no admission.
     """
 

@@ -27,22 +27,20 @@ from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
 
 MAX_BITS = 30
+_BLOCK_ROWS = 1 << 16  # drawn at once: temporary columns stay in the processor's cache
+Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]  # uint64[n] user hashes -> bool[n], who is in the sample
+_NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
+    DROP_REASONS.index, ("not_finite", "null_value", "no_prefix_code", "not_utf8")
+)
 
 
 @dataclass(frozen=True)
 class NumberBins:
     """2^bits bins of [low, high], of one width between two neighbouring edges. Without edges all have one width.
 
-    An edge is a border of two bins, so that no bin holds users on both of its sides: how the users of a bin lie in it
-    is not known, and many may have one value.
-
-    Attributes:
-        low, high: ends of the range.
-        bits: log2 of the number of bins, 1..30.
-        edges: values strictly inside the range, ascending.
-
-    Raises:
-        RequestError: the range is empty or not finite, bits is out of range, or there are too many edges.
+    An edge, strictly inside the range, is a border of two bins, so that no bin holds users on both of its sides: how
+    the users of a bin lie in it is not known, and many may have one value. Raises RequestError if the range is empty or
+    not finite, bits is not in 1..30, or there are too many edges.
 
     Example:
         >>> bins = NumberBins(0, 100, 3, edges=(10,))
@@ -109,22 +107,12 @@ class NumberBins:
         return np.interp(values, knots, below)
 
 
-_BLOCK_ROWS = 1 << 16  # drawn at once: temporary columns stay in the processor's cache
-Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]  # uint64[n] user hashes -> bool[n], who is in the sample
-_NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
-    DROP_REASONS.index, ("not_finite", "null_value", "no_prefix_code", "not_utf8")
-)
-
-
 @dataclass(frozen=True)
 class EncodedItems:
     """The drawn users' records of a batch, and the numbers of its rows.
 
-    Attributes:
-        sample: records of the drawn users.
-        rows: all rows of the batch.
-        dropped: unusable rows by reason, in the order of DROP_REASONS.
-        clamped: values outside the range, which count at its border.
+    dropped: unusable rows by reason, in the order of DROP_REASONS. clamped: values outside the range, which count at
+    its border.
     """
 
     sample: Sample

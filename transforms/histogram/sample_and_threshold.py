@@ -86,15 +86,11 @@ class Rounds:
         return self.key.narrowed({"levels": self.levels, **bound})
 
     def sampler(self, sampling: Sampling) -> Sampler:
-        """Returns the sampler of all rounds."""
         return Sampler(self.bound_key(sampling), sampling, len(self.levels))
 
 
 class MergeSamples(beam.CombineFn):
-    """Samples -> one Sample. An accumulator is a list of Samples; those that travelled are packed bytes.
-
-    spill: where samples wait between stages; see Spill.
-    """
+    """Samples -> one Sample. An accumulator is a list of Samples; those that travelled are packed bytes (see Spill)."""
 
     def __init__(self, spill: Spill | None = None):
         self._spill = spill or Spill()
@@ -130,7 +126,6 @@ class SampleEncoding:
     group_bits: int
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[Any]]]:
-        """See SliceEncoding."""
         for batch in read_bundle(parts, self.items.columns, count_other_days):
             draw = UserDraw(self.draw, self.admission)
             encoded = self.items.encode(batch, self.draw.key, draw)
@@ -194,11 +189,10 @@ def split_by_item(counts: ItemCounts) -> Iterator[tuple[int, ItemCounts]]:
 
 
 class CountOptions(TypedDict, total=False):
-    """Options of CountSamples and the transforms on top of it.
+    """Options of CountRounds.
 
     admit: decides from noisy counts of users whether the run may go on. None admits every run.
-    spill: a folder for bulky intermediate data (see Spill), for workers that share a disk. None leaves them to the
-        runner.
+    spill: a folder for bulky intermediate data, for workers that share a disk (see Spill). None: the runner holds them.
     """
 
     admit: Admit | None
@@ -219,6 +213,8 @@ Publish = Callable[[CountedRounds], Any]
 class CountRounds(beam.PTransform):
     """Paths of logs -> one CountedRounds, or what `publish` makes of it.
 
+    Raises DataError for a damaged file, RefusedError if the run is not admitted.
+
     Args:
         items: encodes batches.
         draw: decides whose records count.
@@ -227,10 +223,6 @@ class CountRounds(beam.PTransform):
         publish: protects the raw counts; None leaves that to the next step.
         min_users: the smallest count of a counted item; 1 keeps all items.
         options: see CountOptions.
-
-    Raises:
-        DataError: a file is damaged.
-        RefusedError: the run is not admitted.
     """
 
     def __init__(
@@ -298,10 +290,7 @@ class CountRounds(beam.PTransform):
 
 
 class CountSamples(CountRounds):
-    """Paths of logs -> one CountedRounds of sampled users, or what `publish` makes of it after a threshold.
-
-    rounds: of the job. sampling: rate and threshold of every round. For the other arguments see CountRounds.
-    """
+    """Paths of logs -> one CountedRounds of sampled users, or what `publish` makes of it after a threshold."""
 
     def __init__(
         self,
@@ -319,9 +308,7 @@ class CountSamples(CountRounds):
 class CountItems(CountRounds):
     """Paths of logs -> one CountedRounds of all users' bounded contributions, or what `publish` makes of it with noise.
 
-    The counts are exact: they may be used only with noise added.
-
-    rounds: of the job. bound: of each user's contributions to every round. For the other arguments see CountRounds.
+    The counts are exact: they may be used only with noise added. For the arguments see CountSamples.
     """
 
     def __init__(

@@ -46,6 +46,10 @@ _MAX_THRESHOLD = 2**10  # bounds the search time; only catalogues without rare i
 # Grid points of rounds_delta and the tolerance of rates: to compare thresholds, and for the final rate.
 _COARSE_STEPS, _COARSE_RATE = 40, 1e-3
 _FINE_STEPS, _FINE_RATE = 200, 1e-6
+_ALPHA = 1 / 6  # of the paper's experiments (Section 5)
+_EXPONENT = -math.log(_ALPHA) - 1 / (1 + _ALPHA)  # C_alpha
+CONTACTS = ("everybody", "limited", "fixed")
+_ADMISSION_RATE = 0.25  # sampling rate of these counts
 
 
 @cache  # a job states its plan several times
@@ -146,7 +150,6 @@ class _Catalogue:
         return cls(np.maximum(np.rint(np.concatenate(counts)), 1).astype(np.int64), np.concatenate(shares))
 
     def error(self, rate: float, threshold: int) -> float:
-        """Mean absolute error per user."""
         return float(self.shares @ relative_error(self.counts, rate, threshold))
 
     def hidden(self, threshold: int) -> float:
@@ -165,10 +168,6 @@ def _best_threshold(error: Callable[[int], float], catalogue: _Catalogue) -> int
         near = min(best, max(1, best - step), min(best + step, _MAX_THRESHOLD), key=error)
         best, step = near, step if near != best else step // 2
     return best
-
-
-_ALPHA = 1 / 6  # of the paper's experiments (Section 5)
-_EXPONENT = -math.log(_ALPHA) - 1 / (1 + _ALPHA)  # C_alpha
 
 
 def corollary_rate(epsilon: float) -> float:
@@ -199,10 +198,6 @@ def paper_sampling(epsilon: float, delta: float, population: int | None = None, 
     return sampling
 
 
-CONTACTS = ("everybody", "limited", "fixed")
-_ADMISSION_RATE = 0.25  # sampling rate of these counts
-
-
 def contacts(population: int, rate: float, slack: float = 10.0) -> int:
     """How many of the users to contact on average for a Poisson sample at `rate`: m + c sqrt(m), where m = n p.
 
@@ -217,6 +212,7 @@ class SamplePlan:
     """A budget for `rounds` rounds, with the sampling of least expected error within it.
 
     A share of epsilon pays for the admission, which has its own sample. The rounds have the rest and all of delta.
+    Raises RequestError for a value out of range, and on first use of `sampling` if no item could be published.
 
     Attributes:
         epsilon: budget of the whole release, > 0.
@@ -226,9 +222,6 @@ class SamplePlan:
         rounds: number of samples.
         contact: `everybody` decides whether they take part, or a `limited` number of users (see the module).
         max_bad_fraction: the largest share of users without a usable record, 0..1.
-
-    Raises:
-        RequestError: a value is out of range. On first use of `sampling`: no item could be published.
     """
 
     epsilon: float = 1.0
@@ -277,7 +270,6 @@ class SamplePlan:
 
     @cached_property
     def sampling(self) -> Sampling:
-        """The sampling of every round."""
         return choose_sampling(self.rounds_epsilon, self.delta, self.population, self.items, self.rounds)
 
     @property

@@ -44,16 +44,13 @@ def check_rate(rate: float) -> float:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The parameters of a round.
+    """The parameters of a round. Raises RequestError for a value out of range.
 
     The sampler compares a uniform 32-bit integer with `rate_steps`, so the accountant's rate is exactly the sampler's.
 
     Attributes:
         rate_steps: the sampling rate in units of 2**-32, 1..2**32 - 1.
         threshold: the fewest sampled users of a published item, >= 1.
-
-    Raises:
-        RequestError: a value is out of range.
     """
 
     rate_steps: int
@@ -112,7 +109,7 @@ class Histogram:
     def stddev(self) -> NDArray[np.float64]:
         """Standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p.
 
-        That is the one of Bin(c, p) / p, sqrt(c (1 - p) / p), with sampled / p in place of the true count c.
+        That of Bin(c, p) / p is sqrt(c (1 - p) / p); sampled / p stands for the true count c.
         """
         return np.asarray(np.sqrt(self.sampled * (1 - self.sampling.rate)) / self.sampling.rate)
 

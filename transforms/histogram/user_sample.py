@@ -30,6 +30,8 @@ from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import WORDS_16_PER_BLOCK, RunKey, random_bits, random_bits_16
 from sfumato.transforms.privacy.user_hashes import hash_users
 
+_USABLE = np.uint64(1)  # the bit of a user's hash that marks a usable record
+
 
 @dataclass(frozen=True)
 class Sampler:
@@ -125,7 +127,6 @@ class Sample:
 
     @classmethod
     def unpack(cls, stored: bytes) -> Sample:
-        """The sample that `pack` stored."""
         header, users, items, records, codes, unusable = load(stored)
         item_type, record_type, names, once = json.loads(bytes(header))
         texts = dict(zip(np.frombuffer(codes, np.uint64).tolist(), names, strict=True))
@@ -214,7 +215,6 @@ class ItemCounts:
     texts: NDArray[np.object_] | None = None
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64] | slice) -> ItemCounts:
-        """The counts of some items."""
         return ItemCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
 
 
@@ -298,9 +298,6 @@ def threshold(counts: ItemCounts, sampling: Sampling, level: int) -> Histogram:
     shown = counts.only(counts.counts >= sampling.threshold)
     texts = tuple(shown.texts.tolist()) if shown.texts is not None else None
     return Histogram(level, sampling, shown.items, shown.counts, texts)
-
-
-_USABLE = np.uint64(1)  # the bit of a user's hash that marks a usable record
 
 
 @dataclass(frozen=True)

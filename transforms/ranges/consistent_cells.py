@@ -30,8 +30,7 @@ class Shape:
         users: float64[k rows, k columns], 0 or more; they need not add up to anything.
         doubt: by how much a block's total may change each part, in [0, 1], of the same shape: with doubt 1 all of the
             parts of a block change by the same factor, and with doubt 0 a part is kept.
-        x_edges: of the parts, int64[k columns + 1], in base cells.
-        y_edges: of the parts, int64[k rows + 1], likewise.
+        x_edges, y_edges: of the parts, int64[k columns + 1] and int64[k rows + 1], in base cells.
     """
 
     users: NDArray[np.float64]

@@ -20,6 +20,13 @@ from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, Additiv
 from sfumato.transforms.privacy.keys import RunKey
 
 _CELLS_AT_ONCE = 1 << 18  # of rows that are computed together, so that they stay in the processor's cache
+_Located = tuple[NDArray[np.int64], NDArray[np.float64]]
+_AT_ONCE = 1 << 16  # cells
+_SPARSE_BITS = 4  # users for a sixteenth of the cells: from here on the array takes less time than sorting
+MIN_CLUMPING = 0.3
+"""The least clumping r of users inside a cell (see `clumping`). Measured (docs/explanation/ranges.md)."""
+_COUNTS_PER_STREAM = 4096  # another number would give other noise for the same key
+_WIDTH_CONSTANT = 46.0  # metres^(1/4)
 
 
 class SummedAreaTable:
@@ -51,7 +58,6 @@ class SummedAreaTable:
 
     @property
     def total(self) -> float:
-        """The sum over the whole field."""
         return float(self._sums[-1, -1])
 
     def sum(self, boxes: Boxes) -> NDArray[np.float64]:
@@ -84,12 +90,7 @@ def row_blocks(rows: int, columns: int) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-_Located = tuple[NDArray[np.int64], NDArray[np.float64]]
-
-
 class _Axis:
-    """Edges along one side of a field."""
-
     def __init__(self, edges: NDArray[np.int64]):
         self._edges = edges.astype(np.float64)
         self._widths = np.diff(self._edges)
@@ -111,10 +112,6 @@ class _Axis:
         begin = np.where(same, 0.0, 1 - (1 - into) ** 2)
         end = np.where(same, (upto - into) ** 2, upto**2)
         return (first, begin), (last, end)
-
-
-_AT_ONCE = 1 << 16  # cells
-_SPARSE_BITS = 4  # users for a sixteenth of the cells: from here on the array takes less time than sorting
 
 
 @dataclass(frozen=True)
@@ -225,14 +222,8 @@ class CellTally:
         return CellTally, (self._depth, self.total())
 
     def total(self) -> ExactCounts:
-        """The sum of all that was added."""
         parts = [part for part in self.parts() if len(part.codes)]
         return parts[0] if len(parts) == 1 else ExactCounts.sum(self.parts())
-
-
-MIN_CLUMPING = 0.3
-"""The least clumping r of users inside a cell (see `clumping`). Measured (docs/explanation/ranges.md)."""
-_COUNTS_PER_STREAM = 4096  # another number would give other noise for the same key
 
 
 def add_noise(
@@ -281,7 +272,6 @@ class NoisyGrid:
 
     @property
     def side(self) -> int:
-        """Base cells along one side of the field."""
         return int(self.x_edges[-1])
 
     def table(self, values: NDArray[np.float64] | None = None) -> SummedAreaTable:
@@ -339,9 +329,6 @@ def centre_variance(boxes: Boxes, cells: Boxes, users: NDArray[np.float64], clum
     return np.asarray(1 + np.maximum(users, 0.0) ** 2 * np.maximum(uneven, 0.0))
 
 
-_WIDTH_CONSTANT = 46.0  # metres^(1/4)
-
-
 @dataclass(frozen=True)
 class CollectionSpec:
     """All that a method knows besides the exact counts. Everything here is public.
@@ -363,7 +350,6 @@ class CollectionSpec:
 
     @property
     def noise(self) -> AdditiveNoise:
-        """The noise of the counts of a grid."""
         return LAPLACE if self.rho is None else GAUSSIAN
 
     @property

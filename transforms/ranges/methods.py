@@ -30,6 +30,17 @@ from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTrainin
 from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.tuner import Tuner
 
+Network = Literal["local", "paper"]
+Models = Annotated[int, Interval(ge=1, le=64)]
+MAX_SEED = 2**22 - 1  # times 1000 it is a seed of 32 bits
+MAX_SIDE = 1024  # cells along a side; a simulated world of this size takes about 500 MB
+_DEFAULT_MODELS = {"local": 3, "paper": 8}
+GRID_FROM_USERS_EPSILON = 700_000.0
+"""Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
+TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
+"""Below that, a heatmap's tree answers if a typical square is so many of the grid's cells wide, or more, and as wide as
+this share of the region or more (docs/explanation/ranges.md)."""
+
 
 @dataclass(frozen=True)
 class RangeMethod(ABC):
@@ -117,13 +128,6 @@ class UniformGrid(RangeMethod):
         return collect_grid(exact, width, width, spec.cost, key, self.NAME, spec.noise)
 
 
-Network = Literal["local", "paper"]
-Models = Annotated[int, Interval(ge=1, le=64)]
-MAX_SEED = 2**22 - 1  # times 1000 it is a seed of 32 bits
-MAX_SIDE = 1024  # cells along a side; a simulated world of this size takes about 500 MB
-_DEFAULT_MODELS = {"local": 3, "paper": 8}
-
-
 @dataclass(frozen=True)
 class SpatialNeural(RangeMethod):
     """Local networks, or those of the paper. Raises RequestError for a parameter out of its range.
@@ -157,7 +161,6 @@ class SpatialNeural(RangeMethod):
         return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MAX_SIDE)
 
     def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[LocalTraining | PaperTraining]:
-        """Each trains one network."""
         models = self.models or _DEFAULT_MODELS[self.network]
         if self.network == "paper":
             return paper_training(counts, spec, models, self.workload)
@@ -208,13 +211,6 @@ class SpatialNeural(RangeMethod):
         return QueryDistribution(low, high, self.workload)
 
 
-GRID_FROM_USERS_EPSILON = 700_000.0
-"""Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
-TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
-"""Below that, a heatmap's tree answers if a typical square is so many of the grid's cells wide, or more, and as wide as
-this share of the region or more (docs/explanation/ranges.md)."""
-
-
 @dataclass(frozen=True)
 class Automatic(RangeMethod):
     """Chooses a method by public facts alone: the number of users, epsilon, the sizes of queries, the region.
@@ -239,7 +235,6 @@ class Automatic(RangeMethod):
     checkpoints: str | None = None
 
     def chosen(self, spec: CollectionSpec) -> SpatialNeural | PlainGrid:
-        """The chosen method, with its cell width."""
         if self.tuner is not None:
             name = self.tuner.choose(spec)
             width = self.cell_width or self.tuner.width(spec, method=name)

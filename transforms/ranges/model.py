@@ -1,10 +1,7 @@
 """A released model: it answers squares of the region, without data and without Beam. Pure.
 
-Models that answer from noisy counts, taken as spread evenly inside each part of the field. Pure.
-
-A model makes its tables when it first answers. So a model that is only written or sent has none.
-
-A model that answers from a heatmap's estimate: the cells of its tree, which are small in dense places. Pure.
+`GridModel` answers from the noisy counts of a grid, `TreeModel` from a heatmap's estimate: the cells of its tree, which
+are small in dense places.
 """
 
 from __future__ import annotations
@@ -35,14 +32,16 @@ from sfumato.transforms.ranges.field_counts import (
     strip_at,
 )
 
+_SLOPE_LEVELS = 2  # levels below a cell at which its slope is drawn (see `slopes`)
+_MAX_LEVEL = 11  # cells of 2 x 2 base cells; the users of finer cells are spread evenly over such a cell
+_MAX_SQUARES_LEVEL = 10  # a box cuts so little of finer cells that their variance needs no exact shares
+
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to q queries.
+    """Answers to q queries: users, float64[q], 0 or more.
 
-    Attributes:
-        users: float64[q], 0 or more.
-        stddev: float64[q], the root mean square error of `users`, or a lower bound of it (see Model.ERROR).
+    stddev: float64[q], the root mean square error of `users`, or a lower bound of it (see Model.ERROR).
     """
 
     users: NDArray[np.float64]
@@ -96,11 +95,9 @@ class Model(ABC):
 
 @dataclass(frozen=True)
 class RangeModel:
-    """A model and its field.
+    """A model and its field, the region and its base cells.
 
     Attributes:
-        field: the region and its base cells.
-        model: answers boxes.
         method: the name of the method that made the model.
         epsilon: of the whole release.
         safe: whether the noise came from a secret key.
@@ -120,21 +117,14 @@ class RangeModel:
         *,
         additive: bool = False,
     ) -> tuple[Answers, NDArray[np.float64]]:
-        """Answers squares.
+        """Answers squares; centres are in degrees and sizes in metres, numbers or arrays of q.
 
-        Args:
-            longitude: of the centres, in degrees; a number or an array of q, like the other arguments.
-            latitude: of the centres, in degrees.
-            size: sides, in metres.
-            additive: for squares anywhere, whose answers add up, such as tiles of a region; otherwise for squares
-                around users.
+        Returns the answers, and the share of each square's area inside the region, float64[q]. An answer is for the
+        part inside. A square outside the region has 0 users. Raises RequestError if a centre or a size is out of range,
+        or the model has no additive answers.
 
-        Returns:
-            The answers, and the share of each square's area inside the region, float64[q]. An answer is for the part
-            inside. A square outside the region has 0 users.
-
-        Raises:
-            RequestError: a centre or a size is out of range, or the model has no additive answers.
+        additive: for squares anywhere, whose answers add up, such as tiles of a region; otherwise for squares around
+        users.
         """
         longitude, latitude, size = np.broadcast_arrays(
             *(np.atleast_1d(np.asarray(argument, dtype=np.float64)) for argument in (longitude, latitude, size))
@@ -190,24 +180,22 @@ def grid_from_arrays(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, 
     return NoisyGrid(x_edges, y_edges, users, noise)
 
 
+@dataclass(frozen=True, eq=False)
 class GridModel(Model):
-    """Sums of a noisy grid.
+    """Sums of a noisy grid. It makes its tables when it first answers: a model that is only written or sent has none.
 
     Counts below 0 are used as they are: clipped at 0, the noise of empty cells would no longer cancel.
 
     The stated error covers the noise, the uneven spread of users in cells that the box cuts, and users at the centre
     of the box (`centre_variance`).
 
-    Args:
-        grid: the noisy grid.
-        total: number of users, public or noisy, for additive answers; None for the grid's own total.
+    total: number of users, public or noisy, for additive answers; None for the grid's own total.
     """
 
     KIND: ClassVar[str] = "grid"
 
-    def __init__(self, grid: NoisyGrid, total: float | None = None):
-        self.grid = grid
-        self.total = total
+    grid: NoisyGrid
+    total: float | None = None
 
     @cached_property
     def _clumping(self) -> float:
@@ -260,11 +248,6 @@ class GridModel(Model):
         if total is not None and not math.isfinite(total := float(total)):
             raise ValueError("a total that is no number")
         return cls(grid_from_arrays(arrays, metadata), total)
-
-
-_SLOPE_LEVELS = 2  # levels below a cell at which its slope is drawn (see `slopes`)
-_MAX_LEVEL = 11  # cells of 2 x 2 base cells; the users of finer cells are spread evenly over such a cell
-_MAX_SQUARES_LEVEL = 10  # a box cuts so little of finer cells that their variance needs no exact shares
 
 
 class TreeModel(Model):

@@ -1,8 +1,6 @@
-"""Files of plain arrays: NumPy archives (.npz) with one JSON text. Reading one runs no code. Pure.
+"""The file of a released model: `model_bytes` writes it, `open_model` reads it. Pure for local files.
 
-The file of a released model: `model_bytes` writes it, `open_model` reads it. Pure for local files.
-
-The file is a NumPy archive of plain arrays and one JSON text. Pickles are refused, so reading a file runs no code.
+It is a NumPy archive (.npz) of plain arrays and one JSON text. Pickles are refused, so reading a file runs no code.
 """
 
 from __future__ import annotations
@@ -34,24 +32,17 @@ from sfumato.transforms.ranges.networks.paper import PaperNetworks
 
 MAX_BYTES = 1 << 31
 DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    tokenize.TokenError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    IndexError,
-    KeyError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError, ArithmeticError, AttributeError, EOFError,
+    LookupError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+)  # fmt: skip
 """Errors that `read_archive` and the readers of its content raise for damaged bytes."""
 _METADATA = "metadata"
+FORMAT = "sfumato-ranges/1"
+MODEL_TYPES: dict[str, type[Model]] = {
+    model_type.KIND: model_type for model_type in (GridModel, TreeModel, LocalNetwork, PaperNetworks)
+}
+"""The classes that a file can hold, by KIND."""
+_FORMER_KINDS = ("partition",)  # of methods that only the benchmarks have
 
 
 def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -91,24 +82,13 @@ def _numbers(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-FORMAT = "sfumato-ranges/1"
-MODEL_TYPES: dict[str, type[Model]] = {
-    model_type.KIND: model_type for model_type in (GridModel, TreeModel, LocalNetwork, PaperNetworks)
-}
-"""The classes that a file can hold, by KIND."""
-_FORMER_KINDS = ("partition",)  # of methods that only the benchmarks have
-
-
 def open_model(path: str | os.PathLike[str]) -> RangeModel:
     """Opens a released model, without the data. A local file needs no Beam.
 
         open_model("release").answer(longitude, latitude, size)  # of squares: degrees, degrees, metres
 
-    Args:
-        path: a release folder of `sfumato ranges build`, or its model.npz; local or in a bucket.
-
-    Raises:
-        RequestError: there is no model, or it is damaged or has another format.
+    path: a release folder of `sfumato ranges build`, or its model.npz; local or in a bucket. Raises RequestError if
+    there is no model, or it is damaged or has another format.
     """
     name = os.fspath(path)
     folder = not name.endswith(".npz") if is_remote(name) else os.path.isdir(name)

@@ -157,11 +157,8 @@ class AnswerFiles(beam.PTransform):
 
     Each answer file is Parquet of `answers_schema`, in the order of its queries. A retried element writes the same
     bytes. An element is a file, so workers share many millions of queries best in several files. Raises RequestError
-    or DataError as `read_queries` and `open_model` do.
-
-    Attributes:
-        model: path of a released model that the workers can open.
-        additive: see RangeModel.answer.
+    or DataError as `read_queries` and `open_model` do. model: a path that the workers can open. additive: see
+    RangeModel.answer.
     """
 
     model: str

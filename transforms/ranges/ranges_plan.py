@@ -46,6 +46,7 @@ ADAPTIVE = Adaptive.NAME
 _ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
 _WIDTH = "cell_width"
 _GRID_BYTES = 88  # of memory for one cell of a grid, with all tables
+Counts = NoisyGrid | Estimate
 
 
 def method_texts() -> dict[str, str]:
@@ -183,7 +184,6 @@ class RangesPlan:
         return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
 
     def _cells_per_side(self, users: float, epsilon: float) -> float:
-        """Cells along a side of a grid of square cells, without rounding."""
         if self.method == UniformGrid.NAME:
             return UniformGrid(**self.options).cells_per_side(users, epsilon)
         spec = self.collection_spec(users, epsilon)
@@ -214,9 +214,13 @@ class RangesPlan:
     @property
     def _central_epsilon(self) -> float:
         """The epsilon of a trusted curator whose noise equals that of all shards together."""
+        return LAPLACE.cost(self.shards_stddev(self._population, self.counting.budget.total))
+
+    def shards_stddev(self, users: float, cost: float) -> float:
+        """Returns the standard deviation of all shards' noise on one count, at a cost in the noise's unit."""
         counting = self.counting
-        shards = Cohort.plan(self._population, None, counting.shard_size, counting.dropout).shards
-        return LAPLACE.cost(math.sqrt(shards) * counting.count_noise.stddev(counting.budget.total))
+        shards = Cohort.plan(users, None, counting.shard_size, counting.dropout).shards
+        return math.sqrt(shards) * counting.count_noise.stddev(cost)
 
 
 def _json_value(value: Any) -> Any:
@@ -227,9 +231,6 @@ def _json_value(value: Any) -> Any:
         return value
     edges = np.stack([value.x0, value.y0, value.x1, value.y1])
     return {"squares": len(value), "digest": hashlib.sha256(edges.tobytes()).hexdigest()}
-
-
-Counts = NoisyGrid | Estimate
 
 
 @dataclass(frozen=True)

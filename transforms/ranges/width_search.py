@@ -88,9 +88,12 @@ class SearchResult:
     """The best width, in metres, and its error; all tried widths, ascending, float64[t], and the error at each."""
 
     width: float
-    error: float
     widths: NDArray[np.float64]
     errors: NDArray[np.float64]
+
+    @property
+    def error(self) -> float:
+        return self.at(self.width)
 
     def at(self, width: float) -> float:
         """The error at another width, interpolated between tried widths; beyond them, that of the nearest."""
@@ -123,9 +126,7 @@ def search_width(
         curve = np.polyfit(steps[around] - best, np.log(errors[around]), 2)
         if curve[0] > 0:
             width = start * step ** (best + min(max(-curve[1] / (2 * curve[0]), -1.0), 1.0))
-    width = float(min(max(width, low), high))
-    unsmoothed = SearchResult(width, 0.0, widths, errors)
-    return SearchResult(width, unsmoothed.at(width), widths, errors)
+    return SearchResult(float(min(max(width, low), high)), widths, errors)
 
 
 def search_grid(exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, seeds: Sequence[int]) -> SearchResult:

@@ -37,6 +37,14 @@ _PRIOR_NODES = 20.0  # weight of the frequencies of the level above, in nodes
 _LEAST_SHARE = 1e-3
 _CHUNK = 512  # nodes that are processed together, so that their arrays fit into a processor's cache
 _STRETCH = 0.25  # a world is scaled by a factor up to e^0.25, because cities have more scales than a tree of halves
+# Centre, width and height of each box, in widths and heights of the square; the square itself is the first.
+AROUND = (
+    *((0.0, 0.0, scale, scale) for scale in (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 40.0)),
+    *((float(x), float(y), 1.0, 1.0) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)),
+    (0.0, 0.0, 3.0, 1.0),
+    (0.0, 0.0, 1.0, 3.0),
+)
+INPUTS = len(AROUND) + 4
 
 
 class _Nodes(NamedTuple):
@@ -208,16 +216,6 @@ def _merge_children(children: NDArray[np.float64], shape: tuple[int, ...]) -> ND
     return children.reshape(rows, columns, 2, 2).transpose(0, 2, 1, 3).reshape(2 * rows, 2 * columns)
 
 
-# Centre, width and height of each box, in widths and heights of the square; the square itself is the first.
-AROUND = (
-    *((0.0, 0.0, scale, scale) for scale in (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 40.0)),
-    *((float(x), float(y), 1.0, 1.0) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)),
-    (0.0, 0.0, 3.0, 1.0),
-    (0.0, 0.0, 1.0, 3.0),
-)
-INPUTS = len(AROUND) + 4
-
-
 class Surroundings:
     """Computes features of boxes on a noisy grid.
 
@@ -301,10 +299,8 @@ class World:
 class QueryDistribution:
     """The distribution of squares to be queried.
 
-    Attributes:
-        low: the least side, (columns, rows) in base cells.
-        high: the largest side, likewise.
-        workload: a sample of the queries, in base cells; None for squares around random users.
+    low, high: the least and the largest sides, (columns, rows) in base cells. workload: a sample of the queries, in
+    base cells; None for squares around random users.
     """
 
     low: tuple[float, float]
@@ -326,15 +322,9 @@ class QueryDistribution:
 def make_examples(
     grid: NoisyGrid, users: float, smoothing: float, queries: QueryDistribution, worlds: int, count: int, rng: Generator
 ) -> Examples:
-    """Draws examples from simulated worlds (see `sample_world`).
+    """Draws examples from simulated worlds (see `sample_world`): so many squares of each, in two halves of other noise.
 
     Each world is shifted and scaled against the grid that counts it, because real clusters cross the borders of cells.
-
-    Args:
-        grid, users, smoothing, queries: see `LocalTraining`.
-        worlds: how many to simulate.
-        count: squares of each world, in two halves with different noise.
-        rng: of all draws.
     """
     parts = []
     rows, columns = grid.users.shape

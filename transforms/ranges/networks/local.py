@@ -42,14 +42,13 @@ Weights = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The inputs of the training of one network.
+    """The inputs of the training of one network; another seed gives another network.
 
     Attributes:
         grid: the noisy grid.
         users: number of users, public or noisy.
         smoothing: psi in users, the least denominator of relative errors (paper 003, Section 2.2).
         queries: the distribution of the squares.
-        seed: of the training; another seed gives another network.
     """
 
     grid: NoisyGrid

@@ -30,10 +30,9 @@ Parameters = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class PaperTraining:
-    """The training data of the network of one size: a query at every cell of the grid that has a weight.
+    """The training data of the network of one size, in metres: a query at every cell of the grid that has a weight.
 
     Attributes:
-        size: in metres.
         number: of the size among all sizes.
         places: the network's inputs, float32[q, 2].
         labels: users, float32[q].
@@ -237,7 +236,6 @@ class PaperNetworks(Model):
 
     @classmethod
     def from_grid(cls, grid: NoisyGrid, spec: CollectionSpec, trained: Sequence[PaperTrained]) -> PaperNetworks:
-        """The model of networks that were trained on a grid."""
         return cls(grid.x_edges, grid.y_edges, grid.noise_stddev, spec.field.cell_metres, trained)
 
     def answer(self, boxes: Boxes) -> Answers:
