@@ -11,7 +11,7 @@ users are whose items stay hidden. They share what is left, which is enough sinc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -257,7 +257,7 @@ def noisy_levels(
     top: how many items of the last level to keep, those with the largest noisy counts; None keeps all.
     """
     # Another noise under one key would share the draws: the difference of two releases would have next to none.
-    key = key.narrowed({"noise": [noise.metadata() for noise in plan.noises]})
+    key = key.narrowed({"noise": [{**asdict(noise), "stddev": noise.stddev} for noise in plan.noises]})
     shown = [
         add_noise(one, noise, key, f"count noise {number}", level, domain if plan.is_public(number) else None)
         for number, (one, noise, level, domain) in enumerate(

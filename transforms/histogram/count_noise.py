@@ -39,8 +39,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,9 +216,6 @@ class CountNoise:
                 :, 0
             ]
         return noise
-
-    def metadata(self) -> dict[str, Any]:
-        return {**asdict(self), "stddev": self.stddev}
 
 
 def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -275,16 +275,9 @@ def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
-        return np.array([_decodes(raw) for raw in values.cast(pa.large_binary()).to_pylist()])
+        raw = values.cast(pa.large_binary()).to_pylist()
+        return np.array([text.decode(errors="ignore").encode() == text for text in raw])
     return None
-
-
-def _decodes(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:

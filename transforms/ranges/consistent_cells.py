@@ -55,7 +55,10 @@ def consistent_table(grid: NoisyGrid, users: float | None, shape: Shape | None =
     pyramid = [(np.pad(counts, pad), np.pad(cells.astype(np.float64), pad))]
     for _ in range(levels):
         pyramid.append((_fours(pyramid[-1][0]), _fours(pyramid[-1][1])))
-    totals = np.array([[_total(grid, users)]])
+    total = float(grid.users.sum())
+    if users is not None and abs(total - users) <= 3 * grid.noise_stddev * math.sqrt(grid.users.size):
+        total = users
+    totals = np.array([[max(total, 0.0)]])
     guess = None if shape is None else _Tilted(shape, grid.users.shape, step, levels)
     for level, (counted, covered) in enumerate(reversed(pyramid)):
         if level:
@@ -67,13 +70,6 @@ def consistent_table(grid: NoisyGrid, users: float | None, shape: Shape | None =
         return SummedAreaTable(shape.x_edges, shape.y_edges, guess.users)
     x_edges, y_edges = np.append(grid.x_edges[columns], grid.side), np.append(grid.y_edges[rows], grid.side)
     return SummedAreaTable(x_edges, y_edges, totals[: len(rows), : len(columns)])
-
-
-def _total(grid: NoisyGrid, users: float | None) -> float:
-    counted = float(grid.users.sum())
-    if users is None or abs(counted - users) > 3 * grid.noise_stddev * math.sqrt(grid.users.size):
-        return max(counted, 0.0)
-    return max(users, 0.0)
 
 
 def _divided(
