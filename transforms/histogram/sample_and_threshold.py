@@ -290,7 +290,10 @@ class CountRounds(beam.PTransform):
 
 
 class CountSamples(CountRounds):
-    """Paths of logs -> one CountedRounds of sampled users, or what `publish` makes of it after a threshold."""
+    """Paths of logs -> one CountedRounds of sampled users, or what `publish` makes of it after a threshold.
+
+    sampling: rate and threshold of every round. For the other arguments see CountRounds.
+    """
 
     def __init__(
         self,
@@ -308,7 +311,7 @@ class CountSamples(CountRounds):
 class CountItems(CountRounds):
     """Paths of logs -> one CountedRounds of all users' bounded contributions, or what `publish` makes of it with noise.
 
-    The counts are exact: they may be used only with noise added. For the arguments see CountSamples.
+    The counts are exact: they may be used only with noise added. bound: of each user's contributions to every round.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ _FINE_STEPS, _FINE_RATE = 200, 1e-6
 _ALPHA = 1 / 6  # of the paper's experiments (Section 5)
 _EXPONENT = -math.log(_ALPHA) - 1 / (1 + _ALPHA)  # C_alpha
 CONTACTS = ("everybody", "limited", "fixed")
-_ADMISSION_RATE = 0.25  # sampling rate of these counts
+_ADMISSION_RATE = 0.25  # sampling rate of the counts of users that admit a run
 
 
 @cache  # a job states its plan several times
