@@ -96,7 +96,7 @@ def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
             first.grid, first.users, first.smoothing, first.queries, 1, 500, np.random.default_rng(number)
         )
         assert len(found.users) > 0
-        assert all(np.isfinite(column).all() for column in found.columns)
+        assert all(np.isfinite(column).all() for column in found)
 
 
 def diverge(spared: set[int]) -> Callable[..., Any]:
