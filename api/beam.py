@@ -42,16 +42,14 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.heatmap.release_files import published_estimate
 from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.histogram.counts_release import cells_table as counted_cells_table
+from sfumato.transforms.histogram.counts_release import items_table
 from sfumato.transforms.histogram.counts_request import CELL_DEPTH
-from sfumato.transforms.histogram.curve import check_shares, quantile
-from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.histogram_tables import cells_table as counted_cells_table
-from sfumato.transforms.histogram.histogram_tables import items_table
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
-from sfumato.transforms.histogram.number_bins import NumberBins
+from sfumato.transforms.histogram.curve import build_hierarchy, check_shares, quantile
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Trie, spread_levels
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
 from sfumato.transforms.moments.protocol import MomentsPlan

@@ -20,14 +20,17 @@ import pyarrow.parquet as pq
 from benchmarks.hotspots import REGION
 from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.histogram.bounded_items import Everybody, ItemBound, count_items
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.central_counts import (
+    CentralCountPlan,
+    NoisyHistogram,
+    count_items,
+    noisy_levels,
+)
+from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items
-from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, noisy_levels
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.sampling_round import Histogram
-from sfumato.transforms.histogram.trie import NumberPrefixes, spread_levels
-from sfumato.transforms.histogram.user_sample import ItemCounts, Sampler, count_rounds, threshold
+from sfumato.transforms.histogram.sampling_round import Histogram, NumberPrefixes, spread_levels
+from sfumato.transforms.histogram.user_sample import Everybody, ItemCounts, Sampler, count_rounds, threshold
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.text_tables import markdown_table
 

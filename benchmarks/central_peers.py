@@ -40,8 +40,8 @@ import sfumato
 from benchmarks.baselines.dp_libraries import GROUPS, QUANTILES, RANGE, TASKS, pydp_shown
 from benchmarks.hotspots import REGION as SF
 from sfumato.schemas.region import Grid
-from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.central_counts import CentralCountPlan
+from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.text_tables import markdown_table, significant
 
 DELTA = 1e-8

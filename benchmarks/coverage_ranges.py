@@ -25,8 +25,7 @@ from benchmarks.range_queries import adaptive_model
 from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, make_method

@@ -22,12 +22,10 @@ import numpy as np
 from benchmarks.evaluation.moments_in_memory import run_centrally, run_in_memory
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueRange
-from sfumato.transforms.histogram.curve import quantile
-from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.number_bins import NumberBins
-from sfumato.transforms.histogram.quantile_search import search_quantiles
+from sfumato.transforms.histogram.curve import build_hierarchy, quantile, search_quantiles
+from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie, spread_levels
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
 from sfumato.transforms.moments.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.central_moments_release import central_tables

@@ -39,8 +39,7 @@ from benchmarks.baselines.histogram_mechanisms import (
     closed_form_messages,
     message_rate,
 )
-from sfumato.transforms.histogram.optimal_sampling import choose_sampling
-from sfumato.transforms.histogram.paper_sampling import corollary_rate, corollary_threshold
+from sfumato.transforms.histogram.sampling_plan import choose_sampling, corollary_rate, corollary_threshold
 from sfumato.transforms.histogram.sampling_round import Sampling
 
 POPULATION = 1_000_000

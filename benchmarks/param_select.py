@@ -27,9 +27,8 @@ from sfumato.pipelines.ranges_tune import PublicData, read_public
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.grid import UniformGrid
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
+from sfumato.transforms.ranges.methods import UniformGrid
 from sfumato.transforms.ranges.tuner import GRID, TREE_DEPTH, TREES, Label, Tuner, train
 from sfumato.transforms.ranges.width_search import (
     QUERIES,

@@ -26,13 +26,10 @@ import pyarrow.parquet as pq
 from benchmarks.baselines.quantile_mechanisms import greedy_ranks, opendp_quantiles, slice_quantiles, tree_of
 from sfumato.schemas.charts import Quantile
 from sfumato.schemas.locations import NUMBERS, ItemColumns
-from sfumato.transforms.histogram.curve import quantile
-from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.number_bins import NumberBins
-from sfumato.transforms.histogram.quantile_search import search_quantiles
+from sfumato.transforms.histogram.curve import build_hierarchy, quantile, search_quantiles
+from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
-from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie, spread_levels
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

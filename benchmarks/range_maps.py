@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from benchmarks.coverage_ranges import Map, maps, model_of
 from sfumato.schemas.ranges import Boxes, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.automatic import GRID_FROM_USERS_EPSILON
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, SummedAreaTable
+from sfumato.transforms.ranges.methods import GRID_FROM_USERS_EPSILON
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 from sfumato.transforms.ranges.width_search import QuerySample
 
 METHODS = ("snh", "grid", ADAPTIVE)

@@ -35,16 +35,11 @@ from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, interleave
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
-from sfumato.transforms.ranges.model import Model, RangeModel
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
+from sfumato.transforms.ranges.methods import METHODS, PlainGrid, RangeMethod, SpatialNeural
+from sfumato.transforms.ranges.model import Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, paper_training, train_paper
-from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.width_search import QuerySample, mean_relative_error
 from sfumato.transforms.synth.city import ELSEWHERE
 from sfumato.transforms.synth.landscape import city_rasters

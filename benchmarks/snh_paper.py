@@ -33,11 +33,8 @@ from benchmarks.param_select import PublishedWidths, paper_features, uniform
 from benchmarks.range_queries import QUERIES, UNIT, cabs, gowalla
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.methods.neural import SpatialNeural
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
+from sfumato.transforms.ranges.methods import METHODS, PlainGrid, SpatialNeural
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.networks.paper import (
     EPOCHS,
@@ -48,7 +45,6 @@ from sfumato.transforms.ranges.networks.paper import (
     paper_training,
     train_paper,
 )
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.width_search import QuerySample, mean_relative_error
 from sfumato.transforms.text_tables import markdown_table
 

@@ -7,7 +7,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import interleave
-from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.field_counts import ExactCounts
 from sfumato.transforms.synth.landscape import city_rasters
 
 KINDS = ("city", "even", "mixed", "spiky", "blobs", "points", "roads")

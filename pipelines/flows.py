@@ -17,8 +17,8 @@ from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_flows, measure_zone_flows
 from sfumato.transforms.flows.flows_request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
-from sfumato.transforms.histogram.bounded_items import Everybody
 from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountRounds
+from sfumato.transforms.histogram.user_sample import Everybody
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev

@@ -8,7 +8,7 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
 from sfumato.pipelines.sampled import SampledJob, limits
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.central_counts import CentralCountPlan
 from sfumato.transforms.histogram.counts_request import HistogramRequest
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, Rounds, TrieHeavyHitters
 from sfumato.transforms.privacy.keys import RunKey

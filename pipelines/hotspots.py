@@ -9,7 +9,7 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
 from sfumato.pipelines.sampled import SampledJob, limits
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.central_counts import CentralCountPlan
 from sfumato.transforms.histogram.counts_request import (
     CELL_DEPTH,
     CHARACTERS,
@@ -18,7 +18,7 @@ from sfumato.transforms.histogram.counts_request import (
     HotspotsRequest,
 )
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, Rounds, TrieHeavyHitters
-from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
 
 

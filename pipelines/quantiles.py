@@ -9,10 +9,10 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
 from sfumato.pipelines.sampled import Assemble, SampledJob, limits
+from sfumato.transforms.histogram.counts_release import hierarchy_files, search_files
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, Rounds, TrieHeavyHitters
-from sfumato.transforms.histogram.sampled_release import hierarchy_files, search_files
-from sfumato.transforms.histogram.trie import NumberPrefixes
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.central_quantiles import CentralQuantiles
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan

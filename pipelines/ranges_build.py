@@ -36,12 +36,11 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.model import RangeModel, TreeModel
 from sfumato.transforms.ranges.query_files import count_queries, read_queries
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.ranges.ranges_request import SHARDS, RangesRequest
 from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
-from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import with_charge

@@ -30,11 +30,8 @@ from sfumato.schemas.requests.range_queries import TuneRequest
 from sfumato.transforms.checks import check_number
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.methods.neural import SpatialNeural
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
+from sfumato.transforms.ranges.methods import METHODS, PlainGrid, SpatialNeural
 from sfumato.transforms.ranges.tuner import Label, Tuner, save_tuner, train
 from sfumato.transforms.ranges.width_search import MethodFactory, entropy, find_label, sample_users
 

@@ -12,16 +12,17 @@ import apache_beam as beam
 from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.histogram.central_counts_release import (
+from sfumato.transforms.histogram.central_counts import CentralCountPlan
+from sfumato.transforms.histogram.counts_release import (
+    CountMetadata,
     bound_text,
     central_files,
     noise_text,
+    trie_files,
 )
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.counts_request import RequestedCount, SampledRequest
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
-from sfumato.transforms.histogram.sampled_release import CountMetadata, trie_files
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.admission import AdmissionRule
@@ -133,8 +134,8 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
         f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
         f"tau = {sampling.threshold}: an item is shown if this many of the users who take part share it",
     ]
-    if (contact := plan.contact_plan) is not None:
-        users = f"{contact.contacted_users:,} of {contact.population:,} users"
+    if (contacted := plan.contacted_users) is not None:
+        users = f"{contacted:,} of {plan.population:,} users"
         lines.append(f"about {users} are contacted{' in each round' if rounds > 1 else ''}")
     if bits is None:
         lines.append("a client who takes part sends one of their values: 64 bits if it is an integer, else its text")

@@ -227,7 +227,7 @@ DEFERRED = {
     "pipelines/progress.py": {"sfumato.transforms.metrics"},
     "transforms/files.py": {"sfumato.transforms"},
     "transforms/release/published_release.py": {"sfumato.transforms.heatmap.posterior.unbiased"},
-    "transforms/histogram/composition.py": {"dp_accounting.pld.pld_pmf", "dp_accounting.pld.privacy_loss_distribution"},
+    "transforms/histogram/accountant.py": {"dp_accounting.pld.pld_pmf", "dp_accounting.pld.privacy_loss_distribution"},
     "transforms/privacy/ledger/windows.py": {"dp_accounting.pld"},
     "transforms/release/publishing.py": {"sfumato.transforms.release.release_index"},
 }

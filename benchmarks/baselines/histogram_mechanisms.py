@@ -17,7 +17,7 @@ from scipy.special import bdtr, bdtrc
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta
-from sfumato.transforms.histogram.sampling_round import Sampling, estimates
+from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.budget import check_epsilon
 
 
@@ -54,7 +54,7 @@ class ThresholdedSample:
     def estimate(self, counts: NDArray[np.int64], generator: Generator) -> NDArray[np.float64]:
         """Estimated counts float64[B]. Variance of a bucket of x users far above the threshold: x (1 - rate) / rate."""
         sampled = sample_counts(counts, self.rate, generator)
-        return estimates(self.sampling, np.where(sampled >= self.sampling.threshold, sampled, 0))[0]
+        return np.where(sampled >= self.sampling.threshold, sampled, 0) / self.sampling.rate
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,17 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.locations import ItemColumns
-from sfumato.transforms.histogram.bounded_items import ItemBound, count_items
-from sfumato.transforms.histogram.central_counts_release import central_files
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
-from sfumato.transforms.histogram.count_noise import choose_noise
+from sfumato.transforms.histogram.central_counts import (
+    CentralCountPlan,
+    NoisyHistogram,
+    add_noise,
+    count_items,
+    noisy_levels,
+)
+from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
+from sfumato.transforms.histogram.counts_release import CountMetadata, central_files
 from sfumato.transforms.histogram.item_encoding import ColumnItems
-from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, add_noise, noisy_levels
 from sfumato.transforms.histogram.sample_and_threshold import CountItems, Rounds
-from sfumato.transforms.histogram.sampled_release import CountMetadata
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash

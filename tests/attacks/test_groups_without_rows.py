@@ -15,8 +15,9 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.flows.user_trips import TripRule, count_trips
-from sfumato.transforms.histogram.bounded_items import ItemBound, count_items
-from sfumato.transforms.histogram.trie import WHOLE, NumberPrefixes, TextPrefixes
+from sfumato.transforms.histogram.central_counts import count_items
+from sfumato.transforms.histogram.count_noise import ItemBound
+from sfumato.transforms.histogram.sampling_round import WHOLE, NumberPrefixes, TextPrefixes
 from sfumato.transforms.histogram.user_sample import Sample, merge, run_starts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.conftest import REGION as CITY

@@ -22,7 +22,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.schemas.errors import SfumatoError
 from sfumato.transforms.ranges import open_model
-from sfumato.transforms.ranges.archive import archive_bytes, read_archive
+from sfumato.transforms.ranges.model_file import archive_bytes, read_archive
 from sfumato.transforms.ranges.networks.training import _resumed
 from sfumato.transforms.ranges.tuner import FORMAT, TREE_DEPTH, Forest, Tuner, open_tuner, save_tuner
 from sfumato.transforms.release.published_release import open_release

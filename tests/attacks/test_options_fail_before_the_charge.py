@@ -19,11 +19,11 @@ from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.heatmap import raster
-from sfumato.transforms.ranges.methods import neural
+from sfumato.transforms.ranges import methods
+from sfumato.transforms.ranges.field_counts import NoisyGrid
 from sfumato.transforms.ranges.networks.local import LocalTraining
 from sfumato.transforms.ranges.networks.paper import paper_training
 from sfumato.transforms.ranges.networks.training import fit
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from tests.conftest import write_files
 from tests.transforms.ranges.test_ranges_plan import plan
 
@@ -75,7 +75,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return found
 
-    monkeypatch.setattr(neural, "train_local", train)
+    monkeypatch.setattr(methods, "train_local", train)
 
 
 @pytest.mark.parametrize("fault", ["another release", "damaged", "a file"])
@@ -83,7 +83,7 @@ def test_checkpoints_that_cannot_be_used_cost_time_and_not_the_charge(
     fault: str, trained: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, edges = tmp_path / "checkpoints", np.arange(5) * 1024
-    method = neural.SpatialNeural(1_000.0, models=1, checkpoints=str(folder))
+    method = methods.SpatialNeural(1_000.0, models=1, checkpoints=str(folder))
     spec = plan("snh").collection_spec(1_000, 1.0)
     first, second = (NoisyGrid(edges, edges, np.full((4, 4), users), 1.4) for users in (3.0, 7.0))
     if fault == "a file":

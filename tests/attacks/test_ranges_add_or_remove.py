@@ -13,9 +13,8 @@ import pytest
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.build_steps import collect
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
+from sfumato.transforms.ranges.field_counts import ExactCounts, NoisyGrid
+from sfumato.transforms.ranges.ranges_plan import collect
 from tests.transforms.ranges.test_ranges_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"add or remove one user"), {"job": "ranges"})

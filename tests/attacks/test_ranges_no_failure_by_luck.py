@@ -17,16 +17,15 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
 from sfumato.transforms.heatmap.schedule import population_and_budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.build_steps import Built, Collected, build, collect
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods import neural
-from sfumato.transforms.ranges.methods.neural import SpatialNeural
+from sfumato.transforms.ranges import methods
+from sfumato.transforms.ranges.field_counts import ExactCounts
+from sfumato.transforms.ranges.methods import SpatialNeural
+from sfumato.transforms.ranges.model import GridModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.ranges.networks.examples import make_examples
 from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.training import DivergedError
-from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.ranges.ranges_plan import Built, Collected, RangesPlan, build, collect
 from sfumato.transforms.ranges.release_files import ranges_files
 from tests.transforms.ranges.oracle import admission_of
 from tests.transforms.ranges.test_ranges_plan import plan
@@ -97,7 +96,7 @@ def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
             first.grid, first.users, first.smoothing, first.queries, 1, 500, np.random.default_rng(number)
         )
         assert len(found.users) > 0
-        assert all(np.isfinite(column).all() for column in found.columns)
+        assert all(np.isfinite(column).all() for column in found)
 
 
 def diverge(spared: set[int]) -> Callable[..., Any]:
@@ -115,7 +114,7 @@ def diverge(spared: set[int]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("spared", [set(), {1}])
 def test_a_training_that_diverges_does_not_lose_the_charge(spared: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neural, "train_local", diverge(spared))
+    monkeypatch.setattr(methods, "train_local", diverge(spared))
     asked = plan("snh", epsilon=0.5)
     counted = collected(few(200), asked, run_key(1))
     assert isinstance(counted.method, SpatialNeural)

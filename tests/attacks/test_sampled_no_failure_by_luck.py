@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.central_counts import CentralCountPlan
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, AdmissionRule
 from sfumato.transforms.privacy.mechanism import noise_quantile
@@ -106,8 +106,8 @@ def test_no_status_tells_how_many_users_drew_themselves(tmp_path: Path) -> None:
     """Limited contact, as for fewer users than there are: more users were sampled than the plan has."""
     pattern = logs(tmp_path / "logs", 3000)
     plan = SamplePlan(population=1500, contact="limited")
-    assert plan.contact_plan is not None
-    assert plan.contact_plan.contacted_users < 0.8 * 3000 * plan.sampling.rate
+    assert plan.contacted_users is not None
+    assert plan.contacted_users < 0.8 * 3000 * plan.sampling.rate
     more = ["--population", "1500", "--contact", "limited"]
     assert status("histogram", pattern, tmp_path / "out", *more) == 0  # the noise may explain the difference
     privacy = json.loads((tmp_path / "out" / "manifest.json").read_text())["privacy"]

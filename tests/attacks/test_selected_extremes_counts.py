@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
-from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, noisy_levels
+from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, noisy_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.statistics import FLAKE_RATE

@@ -10,9 +10,8 @@ import pytest
 from benchmarks import snh_paper
 from benchmarks.range_queries import SCALED, UNIT
 from sfumato.schemas.ranges import Sizes
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
+from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.networks.paper import paper_training
 
 pytest.importorskip("optax")

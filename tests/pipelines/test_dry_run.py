@@ -265,8 +265,7 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
 def test_limited_contact_and_columns_of_any_length() -> None:
     plan = SamplePlan(contact="limited", population=100_000)
     text = sample_plan_text(plan, ColumnItems(ItemColumns("word", "user_id", PREFIXES)))
-    assert plan.contact_plan is not None
-    assert f"about {plan.contact_plan.contacted_users:,} of 100,000 users are contacted\n" in text
+    assert f"about {plan.contacted_users:,} of 100,000 users are contacted\n" in text
     assert "else its text" in text
     cells = sample_plan_text(SamplePlan(), CellItems(LocationColumns(), Grid(REGION, 9)))
     assert "sends one item: 18 bits\n" in cells

@@ -14,8 +14,7 @@ import pytest
 
 from sfumato.pipelines import cli
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.count_noise import choose_noise
+from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text

@@ -20,8 +20,8 @@ from sfumato.pipelines import cli, ranges_build
 from sfumato.pipelines.run import JOBS
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.methods import PlainGrid
+from sfumato.transforms.ranges.model import GridModel
 from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.networks import local
 from sfumato.transforms.ranges.ranges_plan import METHODS

@@ -16,7 +16,7 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.field_counts import CollectionSpec
 from sfumato.transforms.ranges.tuner import open_tuner
 from sfumato.transforms.ranges.width_search import entropy
 

@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.histogram.accountant import delta
-from sfumato.transforms.histogram.composition import rounds_delta
+from sfumato.transforms.histogram.accountant import delta, rounds_delta
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.views import BarsBody, CurveBody, MapBody, MomentsBody
-from sfumato.transforms.histogram.sampled_release import hierarchy_files, trie_files
+from sfumato.transforms.histogram.counts_release import hierarchy_files, trie_files
 from sfumato.transforms.histogram.sampled_view import sampled_view
-from sfumato.transforms.histogram.trie import NumberPrefixes
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes
 from sfumato.transforms.moments.moments_view import moments_view
 from tests.report.browsers import Tab
 from tests.report.conftest import Open

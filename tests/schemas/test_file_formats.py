@@ -20,8 +20,7 @@ from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.privacy.ledger.entries import FORMAT, OLDEST
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.ranges.archive import archive_bytes, read_archive
-from sfumato.transforms.ranges.model_file import open_model, read_model
+from sfumato.transforms.ranges.model_file import archive_bytes, open_model, read_archive, read_model
 from sfumato.transforms.ranges.tuner import open_tuner
 from sfumato.transforms.release.catalog import disagreement, find_releases, read_folders
 from sfumato.transforms.release.published_release import open_release

@@ -1,4 +1,4 @@
-"""The exact guarantee of one sample-and-threshold round (paper 004, Section 3.1).
+"""The exact guarantee of sample and threshold: of one round (paper 004, Section 3.1), and of several.
 
 Neighbouring data sets differ by one user. That user's item has k holders in one and k - 1 in the other; all other
 counts have the same distribution. So the guarantee is that of one count: X ~ Bin(k, p) against Bin(k - 1, p), where
@@ -20,6 +20,16 @@ bound ends the search.
 
 The guarantee gets worse with p and better with tau: thinning the counts of (p, tau) to p' < p and dropping those below
 tau' >= tau is post-processing.
+
+Several rounds are composed by privacy loss distributions (the dp-accounting library). Every round needs its own sample.
+In one common sample the children of a published prefix would add up to the parent, so parent minus published children
+would reveal how many sampled users the threshold dropped. That is the leak of a fixed sample size (paper 004, Section
+3.2) again.
+
+With independent samples, a later round may even depend on the published results of earlier ones. The supremum over
+item counts of a round's privacy profile is itself a profile, so it has a dominating pair of distributions, and
+dominating pairs compose adaptively (Zhu, Dong and Wang, Optimal accounting of differential privacy via characteristic
+function, AISTATS 2022).
 """
 
 from __future__ import annotations
@@ -42,6 +52,7 @@ _SAFETY = 1e-9
 # Probabilities of 1e-300 and less are reported as 1e-300.
 _FLOOR = 1e-300
 _MAX_EPSILON = 600.0  # e^epsilon must be finite; divergences fall with epsilon, so rounding it down is safe
+_MAX_LOSS_IN_EPSILONS = 2  # privacy losses above this multiple of the total epsilon count as infinite
 
 
 def check_delta(delta: float) -> float:
@@ -54,13 +65,7 @@ def check_delta(delta: float) -> float:
 def delta(epsilon: float, rate: float, threshold: int) -> float:
     """The exact delta of one round over all item counts and both directions, rounded up by about 1e-9 of itself.
 
-    Args:
-        epsilon: > 0, finite.
-        rate: sampling rate p, 0 < p < 1.
-        threshold: tau >= 1, in sampled users.
-
-    Raises:
-        RequestError: an argument is out of range.
+    epsilon: > 0, finite. rate: p, 0 < p < 1. threshold: tau >= 1, in sampled users. Raises RequestError for others.
     """
     check_epsilon("epsilon", epsilon)
     remove, add = profile([epsilon], rate, threshold)
@@ -71,19 +76,10 @@ _delta = delta  # for functions with a parameter of that name
 
 
 def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, Floats]:
-    """Hockey-stick divergences of one round in both directions, rounded up.
+    """Hockey-stick divergences (remove, add) of one round, rounded up: float64[n] each.
 
-    Args:
-        epsilons: float64[n]; may be negative.
-        rate: sampling rate, 0 < rate < 1.
-        threshold: >= 1, in sampled users.
-
-    Returns:
-        (remove, add), float64[n] each. Each is a supremum of privacy profiles, hence convex in e^epsilon and itself a
-        privacy profile.
-
-    Raises:
-        RequestError: rate or threshold is out of range.
+    Each is a supremum of privacy profiles, hence convex in e^epsilon and itself a privacy profile. Raises RequestError
+    for a rate or a threshold out of range. epsilons: float64[n], may be negative. rate, threshold: see `delta`.
     """
     check_rate(rate)
     check_count("threshold", threshold)
@@ -198,11 +194,8 @@ def _supremum(
 ) -> Floats:
     """The largest of values(at, x) over all integers x >= start, for each of n problems: float64[n].
 
-    Args:
-        n: number of problems.
-        start: the first integer.
-        values: (problems `at`, integers x) -> float64[len(at), len(x)].
-        bound: (problems `at`, x) -> float64[len(at)], at least values(at, y) for all y >= x.
+    values: (problems `at`, integers x) -> float64[len(at), len(x)].
+    bound: (problems `at`, x) -> float64[len(at)], at least values(at, y) for all y >= x.
     """
     best = np.full(n, _FLOOR)
     active = np.arange(n)
@@ -236,14 +229,13 @@ def largest_rate(
 ) -> float:
     """The largest rate on the grid of 2**-32 with cost(rate) <= delta, to within a factor 1 + tolerance.
 
+    Raises RequestError if cost(2**-32) > delta.
+
     Args:
         cost: the delta of a rate; non-decreasing.
         delta: the budget.
         tolerance: 0 for the exact grid point. The result always has cost(rate) <= delta.
         guess: where the search starts. Without it, at delta: a round costs no more than its rate.
-
-    Raises:
-        RequestError: cost(2**-32) > delta.
     """
     low, high = 0, RATE_GRID
     below, above = -math.inf, math.inf  # ln(cost / delta) at low and at high, once known
@@ -270,3 +262,58 @@ def _next_step(low: int, below: float, high: int, above: float) -> int:
     else:
         guess = low * (high / low) ** (below / (below - above) if above > below else 0.5)
     return min(max(math.floor(guess), low + 1), high - 1)
+
+
+def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int = 200) -> float:
+    """The delta of all rounds together at this total epsilon, rounded up; exact (to about 1e-9) for one round.
+
+    It is at most rounds * delta(epsilon / rounds). Raises RequestError for an argument out of range.
+
+    Args:
+        epsilon: of all rounds together, > 0.
+        rate: sampling rate of each round, 0 < rate < 1.
+        threshold: of each round, >= 1, in sampled users.
+        rounds: number of rounds, >= 1.
+        steps: grid points of privacy loss from 0 to epsilon. Any number is safe; 200 is within 0.5% of the limit.
+    """
+    check_epsilon("epsilon", epsilon)
+    check_count("rounds", rounds)
+    check_count("steps", steps)
+    added_up = min(1.0, rounds * delta(epsilon / rounds, rate, threshold))
+    return added_up if rounds == 1 else min(added_up, _composed_delta(epsilon, rate, threshold, rounds, steps))
+
+
+def _composed_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int) -> float:
+    # Imported here because they load SciPy's statistics, and only several rounds need them.
+    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    step = epsilon / steps
+    end = _MAX_LOSS_IN_EPSILONS * steps
+    # Losses have two directions: remove compares data with a user to data without the user, add the reverse. One user
+    # multiplies the probability of any outcome by at least 1 - rate. So no loss of the remove direction lies below
+    # ln(1 - rate), and none of the add direction above its negative.
+    edge = min(end, math.ceil(-math.log1p(-rate) / step))
+    grid = np.arange(-end, end + 1)
+    remove, add = profile(grid * step, rate, threshold)
+    # Privacy losses on the grid with profiles that are nowhere below these deltas and their chords in e^epsilon. True
+    # profiles decrease, so a value may be lowered to its predecessor and remains an upper bound.
+    losses = [
+        create_pmf_pessimistic_connect_dots(step, grid[rows], np.minimum.accumulate(deltas[rows]))
+        for deltas, rows in ((remove, slice(end - edge, None)), (add, slice(end + edge + 1)))
+    ]
+    composed = PrivacyLossDistribution(*losses).self_compose(rounds, tail_mass_truncation=0)
+    return float(composed.get_delta_for_epsilon(epsilon)) + _rounding(rounds * (end + edge + 1), rounds)
+
+
+def _rounding(size: int, rounds: int) -> float:
+    """Bounds the rounding error of a delta from a Fourier transform, a power, and the inverse.
+
+    `size` is the number of losses of the composition. The library pads the transform to at most n = 2 size points. A
+    transform of a vector of norm <= 1 is off by a vector of norm <= 8 u log2(n) (Higham, Accuracy and Stability of
+    Numerical Algorithms, Theorem 24.2, u = 2^-53). The power multiplies that by `rounds`, and the inverse adds it once
+    more. A sum of n entries with weights <= 1 is off by at most sqrt(n) times the norm. The error of each probability,
+    u, adds less.
+    """
+    unit = np.finfo(np.float64).eps / 2
+    return float(8 * unit * math.log2(2 * size) * (rounds + 1) * math.sqrt(2 * size))

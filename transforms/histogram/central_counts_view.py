@@ -54,15 +54,14 @@ class CentralPage(SampledPage):
         super().__init__(release)
 
     def stddev_of(self, users: float) -> float:
-        """Of the users by the noisy count that admitted the run; 0 without one."""
+        """Of the noisy count of users that admitted the run; 0 without one."""
         admission = self._manifest["privacy"]["admission"]
         return 0.0 if admission is None else float(admission["noise_stddev"])
 
-    def ends(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-        low, high = (np.asarray(table[name]).astype(float) for name in ("low", "high"))
-        return low, high
-
-    def ends_at_once(self, table: pa.Table, level: int) -> tuple[np.ndarray, np.ndarray]:
+    def ends(self, table: pa.Table, level: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        if level is None:
+            low, high = (np.asarray(table[name]).astype(float) for name in ("low", "high"))
+            return low, high
         margin = self._round(level)["margin_at_once"]
         count = np.asarray(table["count"])
         return count - margin, count + margin

@@ -39,17 +39,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta
-from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE
+from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE, check_count
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian,
@@ -78,6 +76,24 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class ItemBound:
+    """What a user may add to the counts of one round. Raises RequestError for a value out of range.
+
+    Attributes:
+        max_items: the most distinct items of a user that count, >= 1.
+        max_records: the most that a user adds to the count of one item, >= 1. With 1, users are counted; with more,
+            the records of each user and item, up to this many.
+    """
+
+    max_items: int = 1
+    max_records: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("max_items_per_user", self.max_items)
+        check_count("max_records_per_item", self.max_records)
+
+
+@dataclass(frozen=True)
 class CountNoise:
     """The noise of one round's counts, and its threshold.
 
@@ -102,7 +118,6 @@ class CountNoise:
 
     @property
     def stddev(self) -> float:
-        """The standard deviation of the noise."""
         if self.sigma is not None:
             return math.sqrt(discrete_variance(self.sigma))
         a = self.decay
@@ -154,12 +169,9 @@ class CountNoise:
         P[c + Z >= y | c + Z >= T] >= 2.5%, at least 1 where an item without a count is never published. The upper end
         is y + q with P[Z < -q] <= 2.4%; given that c + Z >= T, a noisy count below c - q > T is at most 2.5% likely.
 
-        Where `top` removed items, the first probability is 2.25%. And the lower end is no lower than y - d, where Z > d
-        has a probability of 0.25% among all 2^64 items together: else the last item that was kept could be any.
-
-        Args:
-            values: the noisy counts.
-            cut: the largest noisy count that `top` removed; None without any.
+        Where `top` removed items, the largest of them with a noisy count of `cut`, the first probability is 2.25%. And
+        the lower end is no lower than y - d, where Z > d has a probability of 0.25% among all 2^64 items together: else
+        the last item that was kept could be any.
         """
         high = values + self._spread(_HIGH_ERROR)
         if self.threshold is None and cut is None:
@@ -205,10 +217,6 @@ class CountNoise:
             ]
         return noise
 
-    def metadata(self) -> dict[str, Any]:
-        """The noise as JSON's types."""
-        return {**asdict(self), "stddev": self.stddev}
-
 
 def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
     """P[Z >= k] of discrete Laplace noise: beta^k / (1 + beta) for k >= 1, by symmetry for others; beta = e^-a."""
@@ -221,15 +229,14 @@ def choose_noise(
 ) -> CountNoise:
     """The noise and threshold with the least hidden count at 99%, and of these with the least standard deviation.
 
+    Raises RequestError for an argument out of range, or noise out of range.
+
     Args:
         epsilon: of the round, > 0.
         delta: of the round, 0 <= delta < 1; above 0 unless the items are public.
         bound: of a user's contributions.
         kind: one of NOISES; auto takes the best.
         public: whether the items are public, so that all are published.
-
-    Raises:
-        RequestError: an argument is out of range, or the noise would be.
     """
     check_epsilon("epsilon", epsilon)
     if kind not in NOISES:
@@ -292,35 +299,17 @@ def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
 def gaussian_with_threshold(noise: CountNoise) -> CountNoise:
     """Discrete Gaussian noise with the least threshold within its delta."""
     assert noise.sigma is not None
-    spent = _GaussianDelta(noise.epsilon, noise.bound, noise.sigma)
+    unit = gaussian_rho(noise.sigma, noise.bound.max_records)  # of one item that a user shifts by R
 
     def delta(above: int) -> float:
-        return spent.with_threshold(float(noise.survival(np.array(above))))
+        """The largest delta over j (see the module), where a user's own item is published from R + `above` on."""
+        worst = 0.0
+        hidden = math.log1p(-min(float(noise.survival(np.array(above))), 0.5))
+        for alone in range(noise.bound.max_items + 1):
+            rho, stay = unit * (noise.bound.max_items - alone), math.exp(alone * hidden)
+            more = -math.expm1(alone * hidden) + stay * gaussian_delta(rho, noise.epsilon - alone * hidden)
+            worst = max(worst, more, gaussian_delta(rho, max(noise.epsilon + alone * hidden, 0.0)))
+        return worst
 
     above = 1 + bisect_integers(lambda one: delta(one) > noise.delta, 0, math.ceil(_SIGMAS * noise.sigma))
     return replace(noise, delta=delta(above), threshold=noise.bound.max_records + above)
-
-
-@dataclass(frozen=True)
-class _GaussianDelta:
-    """The delta of discrete Gaussian noise with thresholds, at one epsilon."""
-
-    epsilon: float
-    bound: ItemBound
-    sigma: float
-
-    @cached_property
-    def _rhos(self) -> list[float]:
-        """Of 0..K items that a user shifts by R."""
-        unit = gaussian_rho(self.sigma, self.bound.max_records)
-        return [unit * shifted for shifted in range(self.bound.max_items + 1)]
-
-    def with_threshold(self, appears: float) -> float:
-        """The largest delta over j (see the module). appears: p, that an item of one user alone is published."""
-        worst = 0.0
-        hidden = math.log1p(-min(appears, 0.5))
-        for alone, rho in enumerate(reversed(self._rhos)):
-            stay = math.exp(alone * hidden)
-            more = -math.expm1(alone * hidden) + stay * gaussian_delta(rho, self.epsilon - alone * hidden)
-            worst = max(worst, more, gaussian_delta(rho, max(self.epsilon + alone * hidden, 0.0)))
-        return worst

@@ -22,24 +22,19 @@ from sfumato.schemas.requests.publish_request import (
 from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.files import read_lines
-from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.central_counts import CentralCountPlan
+from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems
 from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
-from sfumato.transforms.histogram.trie import spread_levels
+from sfumato.transforms.histogram.sampling_round import spread_levels
 
-_SAMPLE_OPTIONS = ("items", "contact", "parameters")
-_NOISE_OPTIONS = ("noise", "max_items_per_user", "max_records_per_item")
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
 
 
 @dataclass(frozen=True)
 class RequestedCount:
-    """A count whose options do not contradict each other. Raises RequestError where no item could pass.
-
-    plan: its budget and rounds. counted: its items.
-    """
+    """A count whose options do not contradict each other: its plan and items. Refused where no item could pass."""
 
     plan: SamplePlan | CentralCountPlan
     counted: Items
@@ -96,7 +91,7 @@ class SampledRequest(UserColumn, ReleaseRequest):
     @model_validator(mode="after")
     def _without_a_sample(self) -> Self:
         if self.trust == Trust.CENTRAL:
-            self._refuse(_SAMPLE_OPTIONS, "everybody is counted, without a sample")
+            self._refuse(("items", "contact", "parameters"), "everybody is counted, without a sample")
         if self.parameters is not None and self.items is not None:
             raise RequestError("items: steers the choice of the sampling rate, which --parameters paper fixes")
         return self
@@ -162,12 +157,8 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
     def _column_or_cells(self) -> Self:
         if (self.column is None) == (self.region is None):
             raise RequestError(f"column, region: give --column NAME or {self.CELL_OPTIONS}, one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _of_its_trust(self) -> Self:
         if self.trust != Trust.CENTRAL:
-            self._refuse(_NOISE_OPTIONS, "it needs --trust central")
+            self._refuse(("noise", "max_items_per_user", "max_records_per_item"), "it needs --trust central")
         return self
 
     def _plan(self, domains: tuple[int | None, ...]) -> SamplePlan | CentralCountPlan:
@@ -185,7 +176,6 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
         ).without_unused_delta()
 
     def _cells(self, depth: int) -> CellItems:
-        """The cells of the region."""
         assert self.region is not None
         columns = LocationColumns(self.user_id_column, self.latitude_column, self.longitude_column)
         return CellItems(columns, Grid(self.region, depth))
@@ -277,6 +267,5 @@ class HotspotsRequest(ItemRequest):
 
     def _rounds(self) -> int:
         """The number of levels: 3 unless given; with a trusted curator 2, where the depth has as many."""
-        if self.levels is not None:
-            return self.levels
-        return 3 if self.trust == Trust.SECAGG else min(2, self.depth or 2)
+        few = 3 if self.trust == Trust.SECAGG else min(2, self.depth or 2)
+        return few if self.levels is None else self.levels

@@ -1,9 +1,13 @@
-"""Encodes Arrow batches as (user hash, item code) pairs of the drawn users; drops and counts bad rows. Pure."""
+"""What is counted: cells, values of a column, or bins of its numbers.
+
+Encodes Arrow batches as (user hash, item code) pairs of the drawn users; drops and counts bad rows. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -16,14 +20,13 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import DROP_REASONS, ItemColumns, LocationColumns, TripColumns, holds_text
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid
-from sfumato.transforms.histogram.number_bins import NumberBins
-from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
 from sfumato.transforms.inputs.text_values import without_views
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations
-from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
 
+MAX_BITS = 30
 _BLOCK_ROWS = 1 << 16  # drawn at once: temporary columns stay in the processor's cache
 Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]  # uint64[n] user hashes -> bool[n], who is in the sample
 _NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
@@ -32,14 +35,84 @@ _NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
 
 
 @dataclass(frozen=True)
+class NumberBins:
+    """2^bits bins of [low, high], of one width between two neighbouring edges. Without edges all have one width.
+
+    An edge, strictly inside the range, is a border of two bins, so that no bin holds users on both of its sides: how
+    the users of a bin lie in it is not known, and many may have one value. Raises RequestError if the range is empty or
+    not finite, bits is not in 1..30, or there are too many edges.
+
+    Example:
+        >>> bins = NumberBins(0, 100, 3, edges=(10,))
+        >>> bins.of(np.array([9.99, 10, 100])).tolist()
+        [0, 1, 7]
+        >>> bins.at(np.array([0, 1, 8])).tolist()
+        [0.0, 10.0, 100.0]
+    """
+
+    low: float
+    high: float
+    bits: int
+    edges: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise RequestError(
+                f"range: LOW,HIGH must be finite numbers with LOW < HIGH, got {self.low:g},{self.high:g}"
+            )
+        if not np.isfinite(self.high - self.low):
+            raise RequestError(f"range: {self.low:g},{self.high:g} is too wide for a floating-point number")
+        if not 1 <= self.bits <= MAX_BITS:
+            raise RequestError(f"bits: must lie in 1..{MAX_BITS}, got {self.bits}")
+        if len(self.edges) >= 1 << self.bits:
+            raise RequestError(f"ranges: {len(self.edges)} ends need more than {1 << self.bits} bins; raise --bits")
+
+    @classmethod
+    def of_ranges(cls, low: float, high: float, bits: int, ranges: Sequence[tuple[float, float]]) -> NumberBins:
+        """Returns bins with borders at the ends of some ranges. Raises RequestError."""
+        ends = {end for pair in ranges for end in pair}
+        return cls(low, high, bits, tuple(sorted(end for end in ends if low < end < high)))
+
+    @cached_property
+    def _knots(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The ends of the range and its edges, and the number of bins below each."""
+        values = np.array([self.low, *self.edges, self.high])
+        last, count = 1 << self.bits, len(self.edges)
+        wanted = np.round((values - self.low) / (self.high - self.low) * last).astype(np.int64)
+        rank = np.arange(count + 2)
+        below = np.maximum.accumulate(wanted - rank) + rank  # each edge has a bin of its own below it
+        return values, np.minimum(below, last - rank[::-1])
+
+    def of(self, values: NDArray[np.float64]) -> NDArray[np.int32]:
+        """Returns the bin of each value, int32[n]; `high` is in the last one. values: float64[n] in low..high."""
+        knots, below = self._knots
+        if not self.edges:
+            places = (values - self.low) / (self.high - self.low) * (1 << self.bits)
+            return np.minimum(places.astype(np.int32), (1 << self.bits) - 1)
+        part = np.clip(np.searchsorted(knots, values, side="right") - 1, 0, len(self.edges))
+        share = (values - knots[part]) / (knots[part + 1] - knots[part])
+        inside = (share * (below[part + 1] - below[part])).astype(np.int64)
+        return np.asarray(np.minimum(below[part] + inside, below[part + 1] - 1), dtype=np.int32)
+
+    def at(self, places: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the value at each place, float64[n]. places: in bins from the low end, 0..2^bits."""
+        if not self.edges:
+            return np.asarray(self.low + (self.high - self.low) * places / (1 << self.bits), dtype=np.float64)
+        knots, below = self._knots
+        return np.interp(places, below, knots)
+
+    def place(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the place of each value in bins from the low end, float64[n], 0..2^bits; see `at`."""
+        knots, below = self._knots
+        return np.interp(values, knots, below)
+
+
+@dataclass(frozen=True)
 class EncodedItems:
     """The drawn users' records of a batch, and the numbers of its rows.
 
-    Attributes:
-        sample: records of the drawn users.
-        rows: all rows of the batch.
-        dropped: unusable rows by reason, in the order of DROP_REASONS.
-        clamped: values outside the range, which count at its border.
+    dropped: unusable rows by reason, in the order of DROP_REASONS. clamped: values outside the range, which count at
+    its border.
     """
 
     sample: Sample
@@ -49,15 +122,12 @@ class EncodedItems:
 
 
 class Items(Protocol):
-    """The source of items: the columns to read and how to encode a batch of them."""
+    """The source of items: the columns to read, and how to encode a batch's records of the drawn users."""
 
     @property
-    def columns(self) -> LocationColumns | ItemColumns | TripColumns:
-        """The columns to read."""
+    def columns(self) -> LocationColumns | ItemColumns | TripColumns: ...
 
-    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """Encodes the records of the drawn users. key: of the run."""
-        ...
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +138,6 @@ class CellItems:
     grid: Grid
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode."""
         encoded = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
         sample = Sample.from_arrays(encoded.users, encoded.codes)
         return EncodedItems(sample, encoded.rows, encoded.dropped)
@@ -85,39 +154,33 @@ class ColumnItems:
     digits: int | None = None
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode."""
         rows, dropped = _present(batch, self.columns)
         values = rows.column(1)
         if pt.is_dictionary(values.type) and pt.is_integer(values.type.value_type):
             values = values.dictionary_decode()
-        if not pt.is_integer(values.type):
-            readable = _readable(values)
-            if readable is not None:  # for all users: the draw must not decide whether a run fails
-                dropped[_NOT_UTF8] += len(readable) - readable.sum()
-                rows = rows.filter(pa.array(readable))
-                values = rows.column(1)
-            users, kept = _drawn_users(rows, key, drawn)
-            sample = _sample_texts(users, values.filter(kept), key)
-            return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()))
-        if self.digits is not None:
+        is_text = not pt.is_integer(values.type)
+        usable = None
+        if is_text:
+            usable, reason = _readable(values), _NOT_UTF8  # for all users: the draw must not decide whether a run fails
+        elif self.digits is not None:
             numbers = values.to_numpy(zero_copy_only=False)
-            coded = (numbers >= 0) & (numbers < 10**self.digits)
-            dropped[_NO_CODE] += len(coded) - coded.sum()
-            rows = rows.filter(pa.array(coded))
-            values = rows.column(1)
+            usable, reason = (numbers >= 0) & (numbers < 10**self.digits), _NO_CODE
+        if usable is not None:
+            dropped[reason] += len(usable) - usable.sum()
+            rows, values = rows.filter(pa.array(usable)), values.filter(pa.array(usable))
         users, kept = _drawn_users(rows, key, drawn)
-        items = values.filter(kept).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
-        return EncodedItems(Sample.from_arrays(users, items), batch.num_rows, tuple(dropped.tolist()))
+        values = values.filter(kept)
+        if is_text:
+            sample = _sample_texts(users, values, key)
+        else:
+            numbers = values.to_numpy(zero_copy_only=False).astype(np.int64)
+            sample = Sample.from_arrays(users, numbers.view(np.uint64))
+        return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()))
 
 
 @dataclass(frozen=True)
 class ListedItems:
-    """Values of a column by their place in a public list; all other values are one more item, `other`.
-
-    Attributes:
-        columns: the columns to read.
-        listed: the items as text, distinct; `other` is none of them.
-    """
+    """Values of a column by their place in a public list of distinct texts; all others are one more item, `other`."""
 
     columns: ItemColumns
     listed: tuple[str, ...]
@@ -132,7 +195,6 @@ class ListedItems:
         return np.array([*self.listed, OTHER], dtype=object)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode."""
         rows, dropped = _present(batch, self.columns)
         users, kept = _drawn_users(rows, key, drawn)
         values = rows.column(1).filter(kept)
@@ -167,7 +229,6 @@ class NumberItems:
         return NumberBins(self.low, self.high, self.bits, self.edges)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """See Items.encode."""
         rows, dropped = _present(batch, self.columns)
         values = rows.column(1)
         if pt.is_dictionary(values.type):
@@ -182,12 +243,7 @@ class NumberItems:
         drawn_numbers = numbers[kept.to_numpy(zero_copy_only=False)]  # a copy
         np.clip(drawn_numbers, self.low, self.high, out=drawn_numbers)
         items = self.scale.of(drawn_numbers).view(np.uint32)
-        return EncodedItems(
-            Sample.from_arrays(users, items),
-            batch.num_rows,
-            tuple(dropped.tolist()),
-            clamped,
-        )
+        return EncodedItems(Sample.from_arrays(users, items), batch.num_rows, tuple(dropped.tolist()), clamped)
 
 
 def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
@@ -219,24 +275,17 @@ def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
-        return np.array([_decodes(raw) for raw in values.cast(pa.large_binary()).to_pylist()])
+        raw = values.cast(pa.large_binary()).to_pylist()
+        return np.array([text.decode(errors="ignore").encode() == text for text in raw])
     return None
 
 
-def _decodes(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:
-    """A sample of texts. values: one of each drawn user's record; booleans and dates become texts."""
+    """values: one of each drawn user's record; booleans and dates become texts."""
     if not pt.is_dictionary(values.type):
         values = values.dictionary_encode()
     indices = values.indices.to_numpy(zero_copy_only=False)
     present, positions = np.unique(indices, return_inverse=True)
     names = values.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
-    codes = hash_texts(key.subkey("items"), np.array(names, dtype=object))
+    codes = keyed_hash(key.subkey("items"), np.array(names, dtype=object))
     return Sample.from_arrays(users, codes[positions], texts=dict(zip(codes.tolist(), names, strict=True)))

@@ -15,28 +15,30 @@ from typing import Any, TypedDict, Unpack
 import apache_beam as beam
 import numpy as np
 
-from sfumato.transforms.histogram.admission_sample import (
-    AdmissionSampler,
-    RoundDraw,
-    UserDraw,
-    count_marked_users,
-    merge_marked_users,
-    split_marked_users,
+from sfumato.transforms.histogram.central_counts import (
+    CentralCountPlan,
+    NoisyLevels,
+    count_items,
+    noisy_levels,
 )
-from sfumato.transforms.histogram.bounded_items import Everybody, ItemBound, count_items
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.count_noise import ItemBound
+from sfumato.transforms.histogram.curve import Search, search_quantiles
 from sfumato.transforms.histogram.item_encoding import Items, NumberItems
-from sfumato.transforms.histogram.noisy_histogram import NoisyLevels, noisy_levels
-from sfumato.transforms.histogram.quantile_search import Search, search_quantiles
-from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.histogram.trie import WHOLE, Prefixes, Trie, grow_trie
+from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes, Sampling, Trie, grow_trie
 from sfumato.transforms.histogram.user_sample import (
+    AdmissionSampler,
+    Everybody,
     ItemCounts,
+    RoundDraw,
     Sample,
     Sampler,
+    UserDraw,
     add_counts,
+    count_marked_users,
     count_rounds,
     merge,
+    merge_marked_users,
+    split_marked_users,
     threshold_rounds,
 )
 from sfumato.transforms.inputs.log_file import FileSlice
@@ -76,24 +78,19 @@ class Rounds:
 
     def bound_key(self, use: Sampling | ItemBound) -> RunKey:
         """Returns the key for one use: the same draws at another rate, or for other items, would reveal more."""
-        bound = {"items": self.items, "sampling": use, "prefixes": self.prefixes}
-        return self.key.narrowed({"levels": self.levels} | {name: _to_json_types(one) for name, one in bound.items()})
+
+        def stated(value: Any) -> Any:
+            return [type(value).__name__, asdict(value)] if value is not None else None
+
+        bound = {"items": stated(self.items), "sampling": stated(use), "prefixes": stated(self.prefixes)}
+        return self.key.narrowed({"levels": self.levels, **bound})
 
     def sampler(self, sampling: Sampling) -> Sampler:
-        """Returns the sampler of all rounds."""
         return Sampler(self.bound_key(sampling), sampling, len(self.levels))
 
 
-def _to_json_types(value: Any) -> Any:
-    """A dataclass as a list of JSON types."""
-    return [type(value).__name__, asdict(value)] if value is not None else None
-
-
 class MergeSamples(beam.CombineFn):
-    """Samples -> one Sample. An accumulator is a list of Samples; those that travelled are packed bytes.
-
-    spill: where samples wait between stages; see Spill.
-    """
+    """Samples -> one Sample. An accumulator is a list of Samples; those that travelled are packed bytes (see Spill)."""
 
     def __init__(self, spill: Spill | None = None):
         self._spill = spill or Spill()
@@ -104,7 +101,8 @@ class MergeSamples(beam.CombineFn):
     def add_input(self, accumulator: list[Sample | bytes], element: Sample) -> list[Sample | bytes]:
         accumulator.append(element)
         # Checked whenever the list has doubled: many small samples cost no more than few large ones.
-        if len(accumulator).bit_count() == 1 and sum(map(_unmerged_rows, accumulator[1:])) > _COMPACT_ROWS:
+        new = (len(sample) for sample in accumulator[1:] if isinstance(sample, Sample))
+        if len(accumulator).bit_count() == 1 and sum(new) > _COMPACT_ROWS:
             return [self.extract_output(accumulator)]
         return accumulator
 
@@ -118,10 +116,6 @@ class MergeSamples(beam.CombineFn):
         return merge([Sample.unpack(sample) if isinstance(sample, bytes) else sample for sample in accumulator])
 
 
-def _unmerged_rows(sample: Sample | bytes) -> int:
-    return 0 if isinstance(sample, bytes) else len(sample)
-
-
 @dataclass(frozen=True)
 class SampleEncoding:
     """Records of drawn users, as (user group, Sample), and users drawn for the admission, as TaggedOutputs."""
@@ -132,7 +126,6 @@ class SampleEncoding:
     group_bits: int
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[Any]]]:
-        """See SliceEncoding."""
         for batch in read_bundle(parts, self.items.columns, count_other_days):
             draw = UserDraw(self.draw, self.admission)
             encoded = self.items.encode(batch, self.draw.key, draw)
@@ -181,7 +174,8 @@ class SumCounts(beam.CombineFn):
         return [add_counts(accumulator)]
 
     def extract_output(self, accumulator: list[ItemCounts]) -> ItemCounts:
-        return add_counts(accumulator).at_least(self._min_users)
+        counts = add_counts(accumulator)
+        return counts.only(counts.counts >= self._min_users)
 
 
 def split_by_item(counts: ItemCounts) -> Iterator[tuple[int, ItemCounts]]:
@@ -195,11 +189,10 @@ def split_by_item(counts: ItemCounts) -> Iterator[tuple[int, ItemCounts]]:
 
 
 class CountOptions(TypedDict, total=False):
-    """Options of CountSamples and the transforms on top of it.
+    """Options of CountRounds.
 
     admit: decides from noisy counts of users whether the run may go on. None admits every run.
-    spill: a folder for bulky intermediate data (see Spill), for workers that share a disk. None leaves them to the
-        runner.
+    spill: a folder for bulky intermediate data, for workers that share a disk (see Spill). None: the runner holds them.
     """
 
     admit: Admit | None
@@ -214,20 +207,22 @@ class CountedRounds:
     admission: NoisyUserCounts | None
 
 
+Publish = Callable[[CountedRounds], Any]
+
+
 class CountRounds(beam.PTransform):
-    """Paths of logs -> one CountedRounds: raw counts, for a step that protects them.
+    """Paths of logs -> one CountedRounds, or what `publish` makes of it.
+
+    Raises DataError for a damaged file, RefusedError if the run is not admitted.
 
     Args:
         items: encodes batches.
         draw: decides whose records count.
         count: all records of a group of users -> the counts of every round.
         rounds: how many rounds `count` has.
+        publish: protects the raw counts; None leaves that to the next step.
         min_users: the smallest count of a counted item; 1 keeps all items.
         options: see CountOptions.
-
-    Raises:
-        DataError: a file is damaged.
-        RefusedError: the run is not admitted.
     """
 
     def __init__(
@@ -236,17 +231,19 @@ class CountRounds(beam.PTransform):
         draw: RoundDraw,
         count: Callable[[Sample], list[ItemCounts]],
         rounds: int,
+        publish: Publish | None = None,
         min_users: int = 1,
         **options: Unpack[CountOptions],
     ):
         super().__init__()
         self._items, self._draw, self._count, self._rounds = items, draw, count, rounds
-        self._min_users = min_users
+        self._publish, self._min_users = publish, min_users
         self._admit = options.get("admit")
         self._spill = Spill.of(options.get("spill"))
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, count_users, rounds, admit = self._draw.key, self._count, self._rounds, self._admit
+        publish = self._publish
         sampler = None if admit is None else AdmissionSampler(key, admit.rule.sampling_rate)
         samples_hold_all = sampler is not None and sampler.is_held_by_samples(self._draw)
 
@@ -259,11 +256,12 @@ class CountRounds(beam.PTransform):
                 for part, some in split_by_item(counts):
                     yield (number, part), some
 
-        def collect(admission: NoisyUserCounts | None, counts: dict[tuple[int, int], ItemCounts]) -> CountedRounds:
+        def collect(admission: NoisyUserCounts | None, counts: dict[tuple[int, int], ItemCounts]) -> Any:
             by_round: list[list[ItemCounts]] = [[] for _ in range(rounds)]
             for (number, _part), part_counts in counts.items():
                 by_round[number].append(part_counts)
-            return CountedRounds(list(map(add_counts, by_round)), admission)
+            counted = CountedRounds(list(map(add_counts, by_round)), admission)
+            return counted if publish is None else publish(counted)
 
         encoding = SampleEncoding(self._items, self._draw, sampler, self._spill.group_bits)
         # PCollection[tuple[UserGroup, Sample]], PCollection[RowCounts], PCollection[tuple[UserGroup, MarkedHashes]]
@@ -288,89 +286,77 @@ class CountRounds(beam.PTransform):
         nobody = None if sampler is None else sampler.drawn_nobody
         admitting = AdmitUsers(admit, key, nobody, SAMPLED_USERS)
         admitted = (users, rows) | "AdmitUsers" >> admitting  # PCollection[NoisyUserCounts | None]
-        return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))  # PCollection[CountedRounds]
+        return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))
 
 
 class CountSamples(CountRounds):
-    """Paths of logs -> one CountedRounds of sampled users, for a step that thresholds them.
+    """Paths of logs -> one CountedRounds of sampled users, or what `publish` makes of it after a threshold.
 
-    Args:
-        rounds: of the job.
-        sampling: rate and threshold of every round.
-        min_users: the fewest sampled users of a counted item; 1 keeps all items.
-        options: see CountOptions.
+    sampling: rate and threshold of every round. For the other arguments see CountRounds.
     """
 
-    def __init__(self, rounds: Rounds, sampling: Sampling, min_users: int = 1, **options: Unpack[CountOptions]):
+    def __init__(
+        self,
+        rounds: Rounds,
+        sampling: Sampling,
+        publish: Publish | None = None,
+        min_users: int = 1,
+        **options: Unpack[CountOptions],
+    ):
         sampler, levels = rounds.sampler(sampling), rounds.levels
         count = partial(count_rounds, sampler=sampler, prefixes=rounds.prefixes, levels=levels)
-        super().__init__(rounds.items, sampler, count, len(levels), min_users, **options)
+        super().__init__(rounds.items, sampler, count, len(levels), publish, min_users, **options)
 
 
 class CountItems(CountRounds):
-    """Paths of logs -> one CountedRounds of all users' bounded contributions, for a step that adds noise.
+    """Paths of logs -> one CountedRounds of all users' bounded contributions, or what `publish` makes of it with noise.
 
-    The counts are exact: they may be used only with noise added.
-
-    Args:
-        rounds: of the job.
-        bound: of each user's contributions to every round.
-        options: see CountOptions.
+    The counts are exact: they may be used only with noise added. bound: of each user's contributions to every round.
     """
 
-    def __init__(self, rounds: Rounds, bound: ItemBound, **options: Unpack[CountOptions]):
+    def __init__(
+        self, rounds: Rounds, bound: ItemBound, publish: Publish | None = None, **options: Unpack[CountOptions]
+    ):
         self.key, levels = rounds.bound_key(bound), rounds.levels
         count = partial(count_items, bound=bound, key=self.key, prefixes=rounds.prefixes, levels=levels)
-        super().__init__(rounds.items, Everybody(self.key), count, len(levels), **options)
+        super().__init__(rounds.items, Everybody(self.key), count, len(levels), publish, **options)
 
 
-class TrieHeavyHitters(beam.PTransform):
+class TrieHeavyHitters(CountSamples):
     """Paths of logs -> one Trie of published prefixes with counts (TrieHH++, paper 004, Section 4.1).
 
-    One level is a plain histogram. top: how many items of the last level to keep; None keeps all. For the other
-    arguments see CountSamples.
+    One level is a plain histogram. top: how many items of the last level to keep; None keeps all.
     """
 
     def __init__(self, rounds: Rounds, sampling: Sampling, top: int | None = None, **options: Unpack[CountOptions]):
-        super().__init__()
-        self._counts = CountSamples(rounds, sampling, sampling.threshold, **options)
-        self._rounds, self._sampling, self._top = rounds, sampling, top
+        prefixes, levels = rounds.prefixes, rounds.levels
 
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        sampling, prefixes, levels, top = self._sampling, self._rounds.prefixes, self._rounds.levels, self._top
+        def publish(counted: CountedRounds) -> Trie:
+            shown = threshold_rounds(counted.counts, sampling, levels)
+            return replace(grow_trie(shown, prefixes, top), admission=counted.admission)
 
-        def publish(rounds: CountedRounds) -> Trie:
-            shown = threshold_rounds(rounds.counts, sampling, levels)
-            return replace(grow_trie(shown, prefixes, top), admission=rounds.admission)
-
-        return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)  # PCollection[Trie]
+        super().__init__(rounds, sampling, publish, sampling.threshold, **options)
 
 
-class NoisyItems(beam.PTransform):
+class NoisyItems(CountItems):
     """Paths of logs -> one NoisyLevels: counts of items with a trusted curator's noise.
 
-    plan: budget, bound and noise of every round. top: see `noisy_levels`. For the other arguments see CountItems.
+    plan: budget, bound and noise of every round. top: see `noisy_levels`.
     """
 
     def __init__(self, rounds: Rounds, plan: CentralCountPlan, top: int | None = None, **options: Unpack[CountOptions]):
-        super().__init__()
-        self._counts = CountItems(rounds, plan.bound, **options)
-        self._plan, self._levels, self._top = plan, rounds.levels, top
+        key, levels = rounds.bound_key(plan.bound), rounds.levels
 
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        plan, key, levels, top = self._plan, self._counts.key, self._levels, self._top
+        def publish(counted: CountedRounds) -> NoisyLevels:
+            return replace(noisy_levels(counted.counts, plan, key, levels, top), admission=counted.admission)
 
-        def publish(rounds: CountedRounds) -> NoisyLevels:
-            return replace(noisy_levels(rounds.counts, plan, key, levels, top), admission=rounds.admission)
-
-        return paths | "Count" >> self._counts | "AddNoise" >> beam.Map(publish)  # PCollection[NoisyLevels]
+        super().__init__(rounds, plan.bound, publish, **options)
 
 
-class InteractiveQuantiles(beam.PTransform):
+class InteractiveQuantiles(CountSamples):
     """Paths of logs -> one Search: quantiles by binary search with one round a bit (paper 004, Section 4.2).
 
-    items: the numbers and their range; its bits are the rounds. shares: of users below each quantile, in 0..1. For the
-    other arguments see CountSamples.
+    items: the numbers and their range; its bits are the rounds. shares: of users below each quantile, in 0..1.
     """
 
     def __init__(
@@ -381,16 +367,9 @@ class InteractiveQuantiles(beam.PTransform):
         shares: tuple[float, ...],
         **options: Unpack[CountOptions],
     ):
-        super().__init__()
+        def search(counted: CountedRounds) -> Search:
+            quantiles = search_quantiles(counted.counts, sampling, shares, items.low, items.high)
+            return replace(quantiles, admission=counted.admission)
+
         key = key.narrowed({"quantiles": shares})  # two searches would split one sample twice and reveal more
-        self._counts = CountSamples(Rounds(items, key, None, (WHOLE,) * items.bits), sampling, **options)
-        self._items, self._sampling, self._shares = items, sampling, shares
-
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        sampling, shares, items = self._sampling, self._shares, self._items
-
-        def search(rounds: CountedRounds) -> Search:
-            quantiles = search_quantiles(rounds.counts, sampling, shares, items.low, items.high)
-            return replace(quantiles, admission=rounds.admission)
-
-        return paths | "Count" >> self._counts | "Search" >> beam.Map(search)  # PCollection[Search]
+        super().__init__(Rounds(items, key, None, (WHOLE,) * items.bits), sampling, search, **options)

@@ -76,11 +76,9 @@ _FILES = {
 
 
 def sampled_view(files: Files, kind: type[SampledPage] | None = None) -> PageView:
-    """Returns the page of a release of `sfumato histogram`, `hotspots` or `quantiles`.
+    """Returns the page of a release of `sfumato histogram`, `hotspots` or `quantiles`. files: by name.
 
-    Args:
-        files: the release's files by name.
-        kind: the page's texts where a trusted curator made the release; None for those of sample and threshold.
+    kind: the page's texts where a trusted curator made the release; None for those of sample and threshold.
     """
     release = Released(files)
     is_central = get(release.manifest, "privacy.trust") == Trust.CENTRAL
@@ -145,16 +143,11 @@ class SampledPage:
         rate = self.rounds[0]["sampling_rate"]
         return math.sqrt(max(users, 0.0) * (1 - rate) / rate)
 
-    def ends(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the 95% intervals of the rows' counts."""
+    def ends(self, table: pa.Table, level: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the 95% intervals of the rows' counts. level: of cells whose intervals hold for all of it at once."""
         count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
-        return np.maximum(count - Z * stddev, sampled), count + Z * stddev
-
-    def ends_at_once(self, table: pa.Table, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of intervals that hold for all cells of a level at once, at 95%."""
-        count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
-        wide = simultaneous_z(4**level) * stddev
-        return np.maximum(count - wide, sampled), count + wide
+        margin = (Z if level is None else simultaneous_z(4**level)) * stddev
+        return np.maximum(count - margin, sampled), count + margin
 
     @staticmethod
     def total(table: pa.Table) -> str:
@@ -242,7 +235,7 @@ class SampledPage:
         low, high = self.ends(table)
         scale = self.scale(level, density, low)
         area = area_km2(*(np.asarray(table[name]) for name in ("west", "south", "east", "north")))
-        least, most = self.ends_at_once(table, level)
+        least, most = self.ends(table, level)
         order = np.argsort(-least, kind="stable")[:_LISTED].tolist()
         measure = Measure(
             name=self.UNIT.capitalize(),
@@ -404,15 +397,9 @@ class SampledPage:
         table = self.table(BINS_FILE)
         levels = np.asarray(table["level"])
         fitting = [level for level in np.unique(levels).tolist() if 1 << level <= _BINS]
-        if not fitting:
-            return []
-        rows = table.filter(pa.array(levels == fitting[-1])).to_pylist()
-        found = []
-        for one in rows:
-            margin = Z * one["stddev"]
-            least = max(one["count"] - margin, one["sampled"])
-            found.append(_range_row(one["low"], one["high"], one["count"], least, one["count"] + margin))
-        return found
+        rows = table.filter(pa.array(levels == max(fitting, default=-1)))
+        columns = (rows["low"].to_pylist(), rows["high"].to_pylist(), rows["count"].to_pylist())
+        return [_range_row(*row) for row in zip(*columns, *(ends.tolist() for ends in self.ends(rows)), strict=True)]
 
     # ---------------------------------------------------------------- how it was made
 

@@ -1,4 +1,13 @@
-"""The plan of a sampled job: its budget, its sampling, and which users it contacts. Pure.
+"""The plan of a sampled job: its budget, its sampling rate and threshold, and which users it contacts.
+
+For one (epsilon, delta) a larger threshold allows a larger rate: better estimates of frequent items, fewer rare items.
+The best choice depends on the catalogue, that is on the numbers of users and items. The model is Zipf's law: the count
+of rank r is proportional to 1 / r or, with the same probability, to 1 / r^2. (With one exponent, the threshold would be
+just below the count of the last item, as if that were known.) With many users and few items, such as a million and 64,
+few items are rare and the best thresholds are in the hundreds, with high rates. With unlimited items they are 10 to 35.
+
+With `--parameters paper` they are those of the paper (paper 004, Section 3.1), to reproduce it: the exact guarantee
+allows a larger rate at the same (epsilon, delta).
 
 Limited contact (paper 004, Section 3.2): the paper contacts a fixed number s = m + c sqrt(m) of n users, m = n p, and
 each takes part with probability m / s. That is not the Poisson sample: its size, Bin(s, m / s), varies far less than
@@ -9,63 +18,193 @@ participants and stopped if they were too many would be no better: it would reve
 So here each user is contacted independently with a public probability a, and a contacted user takes part with
 probability p / a. The participants are then the Poisson sample at p itself, whatever the number of users. So delta is
 the delta of contacting everybody and needs no bound on the users. Of `population` users s are contacted on average, as
-in the paper.
+in the paper. Pure.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.histogram.accountant import check_delta, delta
-from sfumato.transforms.histogram.composition import rounds_delta
-from sfumato.transforms.histogram.optimal_sampling import choose_sampling
-from sfumato.transforms.histogram.paper_sampling import paper_sampling
-from sfumato.transforms.histogram.sampling_round import Sampling, check_count, check_rate, hidden_count
+from sfumato.transforms.histogram.accountant import check_delta, delta, largest_rate, max_rate, rounds_delta
+from sfumato.transforms.histogram.sampling_round import Sampling, check_count, hidden_count
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
+# Users and items of the catalogue where items are unlimited: counts from 10^9 down to less than 1.
+_UNLIMITED = 2**31
+_MAX_THRESHOLD = 2**10  # bounds the search time; only catalogues without rare items would gain from more
+# Grid points of rounds_delta and the tolerance of rates: to compare thresholds, and for the final rate.
+_COARSE_STEPS, _COARSE_RATE = 40, 1e-3
+_FINE_STEPS, _FINE_RATE = 200, 1e-6
+_ALPHA = 1 / 6  # of the paper's experiments (Section 5)
+_EXPONENT = -math.log(_ALPHA) - 1 / (1 + _ALPHA)  # C_alpha
 CONTACTS = ("everybody", "limited", "fixed")
-_ADMISSION_RATE = 0.25  # sampling rate of these counts
+_ADMISSION_RATE = 0.25  # sampling rate of the counts of users that admit a run
 
 
-@dataclass(frozen=True)
-class ContactPlan:
-    """Which share of the users to contact for a Poisson sample at `rate`.
+@cache  # a job states its plan several times
+def choose_sampling(
+    epsilon: float, delta: float, population: int | None = None, items: int | None = None, rounds: int = 1
+) -> Sampling:
+    """The sampling of least expected error whose `rounds` rounds together are (epsilon, delta)-private. Deterministic.
 
-    Attributes:
-        population: number of users n, >= 1.
-        rate: sampling rate p, 0 < p < 1.
-        slack: c > 0 in m + c sqrt(m), m = n p: standard deviations above the expected sample size.
-
-    Raises:
-        RequestError: a value is out of range.
+    Unless both the population and the number of items are given, items are unlimited and the population hardly matters.
+    Raises RequestError for an argument out of range, or a population so small that even an item of all users would
+    probably stay below the threshold.
     """
+    check_epsilon("epsilon", epsilon)
+    check_delta(delta)
+    check_count("rounds", rounds)
+    catalogue = _Catalogue.from_numbers(population, items)
+    rates: dict[int, float] = {}  # of the thresholds tried
 
-    population: int
-    rate: float
-    slack: float = 10.0
+    def rate_of(threshold: int, steps: int, tolerance: float) -> float:
+        """The largest rate that the guarantee allows, on a grid of so many privacy losses."""
+        nearest = min(rates, key=lambda other: abs(other - threshold), default=None)
+        # First guess: the rounds share the budget evenly.
+        guess = max_rate(epsilon / rounds, delta / rounds, threshold) if nearest is None else rates[nearest]
+        return largest_rate(lambda rate: rounds_delta(epsilon, rate, threshold, rounds, steps), delta, tolerance, guess)
 
-    def __post_init__(self) -> None:
-        check_count("population", self.population)
-        check_rate(self.rate)
-        if isinstance(self.slack, bool) or not (math.isfinite(self.slack) and self.slack > 0):
-            raise RequestError(f"slack: must be a finite number of standard deviations > 0, got {self.slack}")
+    @cache
+    def error(threshold: int) -> float:
+        """Mean absolute error per user; infinite if no item can be expected to pass the threshold at its rate."""
+        try:
+            rates[threshold] = rate_of(threshold, _COARSE_STEPS, _COARSE_RATE)
+        except RequestError:  # no rate on the grid is private at so low a threshold
+            return math.inf
+        if population is not None and threshold > population * rates[threshold]:
+            return math.inf
+        return catalogue.error(rates[threshold], threshold)
 
-    @property
-    def contacted_users(self) -> int:
-        """The number of users contacted on average."""
-        mean = self.population * self.rate
-        return min(self.population, math.ceil(mean + self.slack * math.sqrt(mean)))
+    threshold = _best_threshold(error, catalogue)
+    if not rates:
+        raise RequestError(
+            f"delta: {delta} is out of reach with epsilon {epsilon} in {rounds} round(s); raise one of them"
+        )
+    if math.isinf(error(threshold)):
+        needed = math.ceil(min(tried / rate for tried, rate in rates.items()))
+        raise RequestError(
+            f"population: with {population} users no item would pass the threshold even if all of them held it; "
+            f"epsilon {epsilon:g} and delta {delta:g} in {rounds} round(s) need about {needed} users"
+        )
+    return Sampling.from_rate(rate_of(threshold, _FINE_STEPS, _FINE_RATE), threshold)
 
-    @property
-    def contact_rate(self) -> float:
-        """The probability to contact a user: public, the same for all, at least `rate`."""
-        return self.contacted_users / self.population
+
+def expected_error(sampling: Sampling, population: int | None = None, items: int | None = None) -> float:
+    """Mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
+
+    The estimate of an absent item is 0, so an empty release has an error of 1. The result is the average over Zipf
+    catalogues of exponents 1 and 2. Unless both numbers are given, items are unlimited, as in `choose_sampling`.
+    """
+    return _Catalogue.from_numbers(population, items).error(sampling.rate, sampling.threshold)
+
+
+def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> NDArray[np.float64]:
+    """E|estimate - c| / c, float64[n], exactly, for items of c users, int64[n] >= 1.
+
+    With X ~ Bin(c, p), de Moivre's identity E[(X - c p) 1{X >= t}] = c p (1 - p) b(t - 1; c - 1) gives
+    Pr[X < tau] + (1 - p) (2 b(max(tau, m) - 1; c - 1) - b(tau - 1; c - 1)), with m the first integer above c p.
+    """
+    below = 1 - scipy.special.betainc(threshold, np.maximum(counts - threshold + 1, 0.5), rate)
+    absent = np.where(counts < threshold, 1.0, below)
+    above = np.maximum(threshold, np.floor(counts * rate) + 1)
+    probability = scipy.stats.binom.pmf
+    peaks = 2 * probability(above - 1, counts - 1, rate) - probability(threshold - 1, counts - 1, rate)
+    return np.asarray(absent + (1 - rate) * peaks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Catalogue:
+    """Groups of items of about equal counts: int64[n] users of one item, float64[n] share of all users in the group."""
+
+    counts: NDArray[np.int64]
+    shares: NDArray[np.float64]
+
+    @classmethod
+    def from_numbers(cls, population: int | None, items: int | None) -> _Catalogue:
+        """Zipf's law for both exponents: the first 200 ranks one by one, then 200 groups of ranks."""
+        users = _UNLIMITED if population is None else check_count("population", population)
+        ranks = _UNLIMITED if items is None else check_count("items", items)
+        if population is None or items is None:
+            users = ranks = _UNLIMITED
+        tail = np.rint(np.geomspace(min(200, ranks), ranks, 201))
+        last = np.unique(np.concatenate([np.arange(1, min(200, ranks) + 1), tail]))  # the last rank of each group
+        counts, shares = [], []
+        for total in (
+            scipy.special.digamma(last + 1) + np.euler_gamma,
+            scipy.special.zeta(2, 1) - scipy.special.zeta(2, last + 1),
+        ):
+            held = np.diff(total, prepend=0) / total[-1]
+            counts.append(users * held / np.diff(last, prepend=0))
+            shares.append(held / 2)
+        return cls(np.maximum(np.rint(np.concatenate(counts)), 1).astype(np.int64), np.concatenate(shares))
+
+    def error(self, rate: float, threshold: int) -> float:
+        return float(self.shares @ relative_error(self.counts, rate, threshold))
+
+    def hidden(self, threshold: int) -> float:
+        """The share of users whose items cannot pass at any rate: a lower bound of the error."""
+        return float(self.shares[self.counts < threshold].sum())
+
+
+def _best_threshold(error: Callable[[int], float], catalogue: _Catalogue) -> int:
+    """Tries thresholds 1, 2, 3, 5, 7, 10, ... as far as they can matter, then smaller steps around the best one."""
+    best, threshold = 1, 1
+    while threshold <= _MAX_THRESHOLD and catalogue.hidden(threshold) < error(best):
+        best = min(best, threshold, key=error)
+        threshold = max(threshold + 1, round(threshold * 1.5))
+    step = max(1, best // 4)
+    while step:
+        near = min(best, max(1, best - step), min(best + step, _MAX_THRESHOLD), key=error)
+        best, step = near, step if near != best else step // 2
+    return best
+
+
+def corollary_rate(epsilon: float) -> float:
+    """The paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
+    return _ALPHA * -math.expm1(-check_epsilon("epsilon", epsilon))
+
+
+def corollary_threshold(delta: float) -> int:
+    """The paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), whatever epsilon is."""
+    return math.ceil(-math.log(check_delta(delta)) / _EXPONENT)
+
+
+def paper_sampling(epsilon: float, delta: float, population: int | None = None, rounds: int = 1) -> Sampling:
+    """The paper's sampling of `rounds` rounds that are (epsilon, delta)-private together; raises as `choose_sampling`.
+
+    Each round has epsilon / rounds and delta / rounds (Section 4.1, basic composition).
+    """
+    check_count("rounds", rounds)
+    check_epsilon("epsilon", epsilon)
+    check_delta(delta)
+    sampling = Sampling.from_rate(corollary_rate(epsilon / rounds), corollary_threshold(delta / rounds))
+    if population is not None and sampling.threshold > check_count("population", population) * sampling.rate:
+        raise RequestError(
+            f"population: with {population} users no item would pass the paper's threshold of {sampling.threshold}, "
+            f"even if all of them held it; about {math.ceil(sampling.threshold / sampling.rate)} users are needed, and "
+            "fewer without --parameters paper"
+        )
+    return sampling
+
+
+def contacts(population: int, rate: float, slack: float = 10.0) -> int:
+    """How many of the users to contact on average for a Poisson sample at `rate`: m + c sqrt(m), where m = n p.
+
+    slack: c > 0, in standard deviations above the expected sample size.
+    """
+    mean = population * rate
+    return min(population, math.ceil(mean + slack * math.sqrt(mean)))
 
 
 @dataclass(frozen=True)
@@ -73,6 +212,7 @@ class SamplePlan:
     """A budget for `rounds` rounds, with the sampling of least expected error within it.
 
     A share of epsilon pays for the admission, which has its own sample. The rounds have the rest and all of delta.
+    Raises RequestError for a value out of range, and on first use of `sampling` if no item could be published.
 
     Attributes:
         epsilon: budget of the whole release, > 0.
@@ -80,11 +220,8 @@ class SamplePlan:
         population: number of users in the logs, publicly known. A run on other logs is refused. None: unknown.
         items: about how many different items there are; None: unknown. It guides the choice of sampling only.
         rounds: number of samples.
-        contact: `everybody` decides whether they take part, or a `limited` number of users (see ContactPlan).
+        contact: `everybody` decides whether they take part, or a `limited` number of users (see the module).
         max_bad_fraction: the largest share of users without a usable record, 0..1.
-
-    Raises:
-        RequestError: a value is out of range. On first use of `sampling`: no item could be published.
     """
 
     epsilon: float = 1.0
@@ -133,16 +270,15 @@ class SamplePlan:
 
     @cached_property
     def sampling(self) -> Sampling:
-        """The sampling of every round."""
         return choose_sampling(self.rounds_epsilon, self.delta, self.population, self.items, self.rounds)
 
-    @cached_property
-    def contact_plan(self) -> ContactPlan | None:
-        """The share of users to contact; None if everybody is contacted."""
+    @property
+    def contacted_users(self) -> int | None:
+        """The number of users contacted on average in each round; None if everybody is contacted."""
         if self.contact != "limited":
             return None
         assert self.population is not None
-        return ContactPlan(self.population, self.sampling.rate)
+        return contacts(self.population, self.sampling.rate)
 
     @cached_property
     def delta_spent(self) -> float:
@@ -161,11 +297,10 @@ class SamplePlan:
 
     @property
     def contact_manifest(self) -> dict[str, Any]:
-        """The manifest's entry on contacted users."""
-        plan = self.contact_plan
-        if plan is None:
+        """The manifest's entry on contacted users. The rate is public and the same for all, at least the sampling's."""
+        if (contacted := self.contacted_users) is None or self.population is None:
             return {"kind": self.contact}
-        return {"kind": self.contact, "contacted_users": plan.contacted_users, "contact_rate": plan.contact_rate}
+        return {"kind": self.contact, "contacted_users": contacted, "contact_rate": contacted / self.population}
 
     def hidden_count(self, cut: int | None = None) -> int:
         """The largest true count, in users, that an absent item can have at 99% confidence.
@@ -186,10 +321,8 @@ class PaperSamplePlan(SamplePlan):
 
     @cached_property
     def sampling(self) -> Sampling:
-        """The sampling of every round."""
         return paper_sampling(self.rounds_epsilon, self.delta, self.population, self.rounds)
 
     @property
     def sampling_text(self) -> str:
-        """See SamplePlan.sampling_text."""
         return "the paper's own: p = (1 - e^-epsilon) / 6, and tau from delta <= e^(-C tau)"

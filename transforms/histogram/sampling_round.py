@@ -1,12 +1,16 @@
-"""One sample-and-threshold round: its parameters, its published histogram, and its estimates (paper 004, Section 3).
+"""A sample-and-threshold round (paper 004, Section 3), and a trie of several: TrieHH++ (Section 4.1).
 
 A round samples each user with one public probability. It publishes the items with enough sampled users; everything
 that follows from these counts is post-processing. Pure.
+
+An item is a 64-bit code. Codes of map cells, integers and bins are numbers in some base; their prefixes are quotients.
+Codes of texts are keyed hashes; their prefixes are hashes of the first characters.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,10 +19,13 @@ import scipy
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.keys import keyed_hash
 from sfumato.transforms.statistics.bisection import bisect_integers
 
 RATE_GRID = 2**32  # sampling rates are multiples of 1 / RATE_GRID
 HIDDEN_CONFIDENCE = 0.99  # of the largest count that an absent item may have
+WHOLE = 0  # the level of whole items
 
 
 def check_count(name: str, value: int) -> int:
@@ -37,16 +44,13 @@ def check_rate(rate: float) -> float:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The parameters of a round.
+    """The parameters of a round. Raises RequestError for a value out of range.
 
     The sampler compares a uniform 32-bit integer with `rate_steps`, so the accountant's rate is exactly the sampler's.
 
     Attributes:
         rate_steps: the sampling rate in units of 2**-32, 1..2**32 - 1.
         threshold: the fewest sampled users of a published item, >= 1.
-
-    Raises:
-        RequestError: a value is out of range.
     """
 
     rate_steps: int
@@ -60,7 +64,7 @@ class Sampling:
 
     @classmethod
     def from_rate(cls, rate: float, threshold: int) -> Sampling:
-        """The sampling with the rate rounded down to a multiple of 2**-32, which can only improve the guarantee.
+        """Rounds the rate down to a multiple of 2**-32, which can only improve the guarantee.
 
         Raises RequestError unless 2**-32 <= rate < 1.
         """
@@ -99,12 +103,15 @@ class Histogram:
     @cached_property
     def counts(self) -> NDArray[np.float64]:
         """Estimated users, float64[m]: sampled / p."""
-        return estimates(self.sampling, self.sampled)[0]
+        return self.sampled / self.sampling.rate
 
     @cached_property
     def stddev(self) -> NDArray[np.float64]:
-        """Standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p."""
-        return estimates(self.sampling, self.sampled)[1]
+        """Standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p.
+
+        That of Bin(c, p) / p is sqrt(c (1 - p) / p); sampled / p stands for the true count c.
+        """
+        return np.asarray(np.sqrt(self.sampled * (1 - self.sampling.rate)) / self.sampling.rate)
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Histogram:
         """The same histogram with the kept items only, in the given order."""
@@ -112,28 +119,11 @@ class Histogram:
         return Histogram(self.level, self.sampling, self.items[kept], self.sampled[kept], texts)
 
 
-def estimates(sampling: Sampling, sampled: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Estimates of true counts from published counts X.
-
-    Args:
-        sampling: parameters of the round.
-        sampled: int64[n], X in sampled users.
-
-    Returns:
-        X / p and its standard deviation sqrt(X (1 - p)) / p, float64[n] each, in users. The latter is that of
-        Bin(c, p) / p, sqrt(c (1 - p) / p), with X / p in place of the true count c.
-    """
-    counts = np.asarray(sampled, np.float64)
-    return counts / sampling.rate, np.sqrt(counts * (1 - sampling.rate)) / sampling.rate
-
-
 def hidden_count(sampling: Sampling, rounds: int = 1) -> int:
     """The largest true count, in users, that an absent item may have at 99% confidence.
 
     This is the largest c such that an item of c users is absent with a probability of at least 1%. An item is absent if
-    its sampled count is below the threshold in at least one of `rounds` independent samples.
-
-    Raises RequestError unless rounds >= 1.
+    its sampled count is below the threshold in at least one of `rounds` >= 1 independent samples.
     """
     check_count("rounds", rounds)
     present_probability = HIDDEN_CONFIDENCE ** (1 / rounds)  # in each round, at most
@@ -147,3 +137,109 @@ def hidden_count(sampling: Sampling, rounds: int = 1) -> int:
     while is_often_absent(high):
         low, high = high, 2 * high
     return bisect_integers(is_often_absent, low, high)
+
+
+@dataclass(frozen=True)
+class NumberPrefixes:
+    """A prefix code: `depth` digits in a base, 4 for map cells (x bit, y bit), 10 for integers, 2 for bins."""
+
+    base: int
+    depth: int
+
+    def __post_init__(self) -> None:
+        if self.base < 2 or self.depth < 1 or self.base**self.depth > 2**63:
+            raise RequestError(f"depth: {self.depth} digits in base {self.base} do not fit in 63 bits")
+
+    def cut(
+        self, items: NDArray[np.uint64], texts: NDArray[np.object_] | None, level: int, key: bytes
+    ) -> tuple[NDArray[np.uint64], NDArray[np.object_] | None]:
+        """Prefixes of the given length: their codes, uint64[n], and their texts, object[n] or None."""
+        return (items if level == WHOLE else items // np.uint64(self.base ** (self.depth - level))), None
+
+    def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
+        """For each prefix of `below` the row of its parent in `above`, int64[n]; -1 where that is not published."""
+        parent_items = below.items // np.uint64(self.base ** (below.level - above.level))
+        if not len(above):
+            return np.full(len(below), -1)
+        rows = np.minimum(np.searchsorted(above.items, parent_items), len(above) - 1)
+        return np.where(above.items[rows] == parent_items, rows, -1)
+
+
+@dataclass(frozen=True)
+class TextPrefixes:
+    """A prefix code of texts: their first characters, at most `depth`. A shorter text stays whole at deeper levels."""
+
+    depth: int
+
+    def __post_init__(self) -> None:
+        if not self.depth >= 1:
+            raise RequestError(f"depth: must be a number of characters >= 1, got {self.depth}")
+
+    def cut(
+        self, items: NDArray[np.uint64], texts: NDArray[np.object_] | None, level: int, key: bytes
+    ) -> tuple[NDArray[np.uint64], NDArray[np.object_] | None]:
+        """As NumberPrefixes.cut. texts: one distinct text for each item; None only where there is no item."""
+        if texts is None:
+            return items, None
+        if level == WHOLE:
+            return items, texts
+        short: NDArray[np.object_] = np.array([text[:level] for text in texts.tolist()], dtype=object)
+        return keyed_hash(key, short), short
+
+    def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
+        rows = {text: row for row, text in enumerate(above.texts or ())}
+        return np.array([rows.get(text[: above.level], -1) for text in below.texts or ()], dtype=np.int64)
+
+
+Prefixes = NumberPrefixes | TextPrefixes
+
+
+def spread_levels(depth: int, rounds: int) -> tuple[int, ...]:
+    """`rounds` levels, evenly spread over 1..depth; the last is depth. Raises RequestError unless rounds <= depth."""
+    if not 1 <= rounds <= depth:
+        raise RequestError(f"levels: must lie in 1..{depth} (the depth), got {rounds}")
+    return tuple(-(-depth * (number + 1) // rounds) for number in range(rounds))
+
+
+@dataclass(frozen=True, eq=False)
+class Trie:
+    """Published prefixes, coarse to fine.
+
+    Attributes:
+        levels: one Histogram a level. Every prefix extends a prefix of the level above.
+        parents: for each level but the first, the rows of its prefixes' parents in the level above, int64[m].
+        users: estimated users of all prefixes that the first round published.
+        cut: the largest sampled count among the prefixes of the last level that `top` removed; None without any.
+        admission: the noisy counts of users that admitted the run; None if the run had no admission.
+    """
+
+    levels: tuple[Histogram, ...]
+    parents: tuple[NDArray[np.int64], ...]
+    users: float
+    cut: int | None = None
+    admission: NoisyUserCounts | None = None
+
+
+def grow_trie(histograms: Sequence[Histogram], prefixes: Prefixes | None, top: int | None = None) -> Trie:
+    """Drops every prefix without a published parent, as a trie that grows from its root would never query it.
+
+    This is post-processing: each histogram is private on its own. histograms: coarse to fine. top: how many prefixes of
+    the last level to keep, the most frequent first; None keeps all.
+    """
+    levels: list[Histogram] = []
+    parents: list[NDArray[np.int64]] = []
+    cut = None
+    for number, histogram in enumerate(histograms):
+        rows = np.zeros(len(histogram), dtype=np.int64)
+        if number:
+            assert prefixes is not None
+            rows = prefixes.parents(histogram, levels[-1])
+        kept = np.flatnonzero(rows >= 0)
+        if top is not None and number == len(histograms) - 1:
+            order = np.argsort(-histogram.sampled[kept], kind="stable")
+            cut = int(histogram.sampled[kept[order[top]]]) if len(kept) > top else None
+            kept = np.sort(kept[order[:top]])
+        levels.append(histogram.only(kept))
+        if number:
+            parents.append(rows[kept])
+    return Trie(tuple(levels), tuple(parents), float(histograms[0].counts.sum()), cut)

@@ -1,8 +1,13 @@
-"""Samples of users and the counts in them: keyed, mergeable, one item a user. Pure.
+"""Samples of users and the counts in them: keyed, mergeable, one item a user.
 
 Whether a user takes part in a round is a function of the run's key and the user's id. So a retried bundle draws the
 same users, and the order of files and bundles has no effect. All values here are raw; only `threshold` returns
 something that may be published.
+
+A sampled job reads the records of the drawn users only, and the size of that draw has to stay secret. So the admission
+counts another Poisson sample at a public rate; a job that counts everybody has a rate of 1. That sample's random bits
+are independent of the rounds'. A user in it either has a usable record or has none. All rows without a user id count as
+one user. Pure.
 """
 
 from __future__ import annotations
@@ -10,18 +15,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
-from sfumato.transforms.histogram.trie import Prefixes
+from sfumato.transforms.histogram.sampling_round import Histogram, Prefixes, Sampling
+from sfumato.transforms.inputs.text_values import without_views
+from sfumato.transforms.locations.record_values import nulls
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import any_repeated
+from sfumato.transforms.locations.users import any_repeated, by_user_group
 from sfumato.transforms.privacy.admission import UserCounts
-from sfumato.transforms.privacy.keys import WORDS_16_PER_BLOCK, RunKey, random_bits_16
+from sfumato.transforms.privacy.keys import WORDS_16_PER_BLOCK, RunKey, random_bits, random_bits_16
+from sfumato.transforms.privacy.user_hashes import hash_users
+
+_USABLE = np.uint64(1)  # the bit of a user's hash that marks a usable record
 
 
 @dataclass(frozen=True)
@@ -37,10 +46,6 @@ class Sampler:
     rounds: int = 1
     draws_all: ClassVar[bool] = False
 
-    @cached_property
-    def _subkey(self) -> bytes:
-        return self.key.subkey("participation")
-
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user takes part in each round: bool[n, rounds]. users: uint64[n], their keyed hashes."""
         return self._draws(users) < np.uint32(self.sampling.rate_steps)
@@ -54,13 +59,24 @@ class Sampler:
         return drawn
 
     def _draws(self, users: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        """Random numbers of each user and round: uint32[n, rounds]."""
         blocks = -(-2 * self.rounds // WORDS_16_PER_BLOCK)
-        bits = random_bits_16(self._subkey, users, blocks * WORDS_16_PER_BLOCK)  # whole blocks: nothing is copied
+        subkey = self.key.subkey("participation")  # derived here, and so never pickled
+        bits = random_bits_16(subkey, users, blocks * WORDS_16_PER_BLOCK)  # whole blocks: nothing is copied
         return bits.view("<u4")[:, : self.rounds]
 
-    def __reduce__(self) -> tuple[type[Sampler], tuple[RunKey, Sampling, int]]:
-        return Sampler, (self.key, self.sampling, self.rounds)  # never the derived key
+
+@dataclass(frozen=True)
+class Everybody:
+    """Draws every user, where Sampler draws a sample."""
+
+    key: RunKey
+    draws_all: ClassVar[bool] = True
+
+    def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return np.ones(len(users), dtype=bool)
+
+
+RoundDraw = Sampler | Everybody
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +127,6 @@ class Sample:
 
     @classmethod
     def unpack(cls, stored: bytes) -> Sample:
-        """The sample that `pack` stored."""
         header, users, items, records, codes, unusable = load(stored)
         item_type, record_type, names, once = json.loads(bytes(header))
         texts = dict(zip(np.frombuffer(codes, np.uint64).tolist(), names, strict=True))
@@ -158,12 +173,9 @@ def add_pairs(sample: Sample) -> Sample:
 
 
 def run_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
-    """Returns the first index of each run of equal rows. Without rows there is no run.
+    """Returns the first index of each run of equal rows of some columns. Without rows there is no run.
 
     A group of users may have no usable row. Whether it has one is secret, so no run may end by it.
-
-    Args:
-        columns: one or more, of the same length.
     """
     is_first = np.ones(len(columns[0]), dtype=bool)
     is_first[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
@@ -171,15 +183,9 @@ def run_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger]]:
-    """Chooses one record of each user, uniformly among their records, by the user's hash.
+    """Distinct users, uint64[n], and the item of one record of each, uniform among their records, by the user's hash.
 
-    The choice depends on no other user and on no order.
-
-    Args:
-        sample: all records of its users.
-
-    Returns:
-        Distinct users, uint64[n], and the item of each.
+    The choice depends on no other user and on no order. sample: all records of its users.
     """
     if sample.has_each_user_once or not any_repeated(sample.users):
         return sample.users, sample.items
@@ -209,12 +215,7 @@ class ItemCounts:
     texts: NDArray[np.object_] | None = None
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64] | slice) -> ItemCounts:
-        """The counts of some items."""
         return ItemCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
-
-    def at_least(self, min_users: int) -> ItemCounts:
-        """The items with at least this many sampled users."""
-        return self.only(self.counts >= min_users)
 
 
 def count_rounds(
@@ -294,6 +295,84 @@ def threshold_rounds(counts: Sequence[ItemCounts], sampling: Sampling, levels: S
 
 def threshold(counts: ItemCounts, sampling: Sampling, level: int) -> Histogram:
     """The published part of a round: the items with at least tau sampled users, and their sampled counts."""
-    shown = counts.at_least(sampling.threshold)
+    shown = counts.only(counts.counts >= sampling.threshold)
     texts = tuple(shown.texts.tolist()) if shown.texts is not None else None
     return Histogram(level, sampling, shown.items, shown.counts, texts)
+
+
+@dataclass(frozen=True)
+class AdmissionSampler:
+    """Draws users for the admission, each independently with probability `rate`."""
+
+    key: RunKey
+    rate: float
+
+    def drawn(self, users: NDArray[np.uint64], of: str = "admission sample") -> NDArray[np.uint64]:
+        """The drawn ones among users, uint64[n] keyed hashes. of: names the random bits."""
+        if self.rate == 1:
+            return users
+        limit = np.uint64(min(int(self.rate * 2.0**64), 2**64 - 1))
+        return users[random_bits(self.key.subkey(of), np.zeros_like(users), users)[:, 0] < limit]
+
+    def is_held_by_samples(self, rounds: RoundDraw) -> bool:
+        """Whether the job's own samples hold all users, so that the admission counts them there."""
+        return self.rate == 1 and rounds.draws_all
+
+    def drawn_nobody(self, nobody: int) -> int:
+        """Returns how many of the users without an id are drawn; see `RowCounts.nobody`."""
+        return len(self.drawn(np.arange(nobody, dtype=np.uint64), "admission sample of nobody"))
+
+
+@dataclass(frozen=True)
+class UserDraw:
+    """Draws the users of a batch for the rounds of a job, and collects those drawn for its admission."""
+
+    rounds: RoundDraw
+    admission: AdmissionSampler | None
+    _usable: list[NDArray[np.uint64]] = field(default_factory=list)
+
+    def __call__(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether each user with a usable record takes part in any round: bool[n]."""
+        if self.admission is not None and not self.admission.is_held_by_samples(self.rounds):
+            self._usable.append(self.admission.drawn(users))
+        return self.rounds.drawn_in_any_round(users)
+
+    def admission_users(self, ids: pa.Array, dropped: int) -> NDArray[np.uint64]:
+        """The marked hashes of the batch's users that are drawn for the admission, uint64[n], possibly with repeats.
+
+        ids: the column of user ids of all rows. dropped: number of unusable rows with a user id.
+        """
+        if self.admission is None or self.admission.is_held_by_samples(self.rounds):
+            return np.empty(0, np.uint64)
+        marked = [users | _USABLE for users in self._usable]
+        if dropped:
+            marked.append(self.admission.drawn(self._hashes(ids)) & ~_USABLE)
+        return np.concatenate([np.empty(0, np.uint64), *marked])
+
+    def with_unusable(self, sample: Sample, ids: pa.Array, dropped: int) -> Sample:
+        """The sample with the users of dropped rows, where samples hold all users. Arguments: see admission_users."""
+        if not dropped or self.admission is None or not self.admission.is_held_by_samples(self.rounds):
+            return sample
+        return replace(sample, unusable=np.setdiff1d(self._hashes(ids), sample.users))
+
+    def _hashes(self, ids: pa.Array) -> NDArray[np.uint64]:
+        return hash_users(without_views(ids).filter(pa.array(~nulls(ids))), self.rounds.key.subkey("users"))
+
+
+def split_marked_users(users: NDArray[np.uint64], group_bits: int) -> list[tuple[int, NDArray[np.uint64]]]:
+    """Splits marked hashes by user group, so that all records of a user meet: (group, the group's users)."""
+    order, groups = by_user_group(users, group_bits)
+    return [(number, users[order[rows]]) for number, rows in groups]
+
+
+def merge_marked_users(users: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """The union of marked hashes: uint64[n], ascending; a function for `beam.CombinePerKey`."""
+    ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *users]))  # faster than np.unique, which hashes first
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
+
+
+def count_marked_users(users: NDArray[np.uint64]) -> UserCounts:
+    """Users with a usable record, and users without any, in a union of marked hashes."""
+    usable = int((users & _USABLE).sum())
+    everybody = len(merge_marked_users([users | _USABLE]))
+    return UserCounts(usable, everybody - usable)

@@ -7,7 +7,7 @@ from typing import Unpack
 import apache_beam as beam
 import numpy as np
 
-from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountItems, CountOptions, Rounds
 from sfumato.transforms.privacy.keys import RunKey

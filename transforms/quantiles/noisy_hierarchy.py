@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import Curve, RangeAnswer
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded
-from sfumato.transforms.histogram.number_bins import NumberBins
+from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace

@@ -12,8 +12,7 @@ import numpy as np
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.curve import banded, check_shares, quantile, unknown_curve
-from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.number_bins import NumberBins
+from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule, NoisyUserCounts
 from sfumato.transforms.privacy.budget import check_epsilon

@@ -13,10 +13,9 @@ from sfumato.schemas.requests.request_base import COLUMNS, METHOD, Pair, Several
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.counts_request import SampledRequest
 from sfumato.transforms.histogram.curve import check_shares
-from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.number_bins import NumberBins
+from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.trie import spread_levels
+from sfumato.transforms.histogram.sampling_round import spread_levels
 from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
 

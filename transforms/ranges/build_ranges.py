@@ -19,9 +19,8 @@ from sfumato.transforms.locations.spill import Spill, take
 from sfumato.transforms.logs import TRAINED
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.ranges.build_steps import Built, Collected, build, collect, collected_from_heatmap
-from sfumato.transforms.ranges.exact_counts import CellTally, ExactCounts
-from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.ranges.field_counts import CellTally, ExactCounts
+from sfumato.transforms.ranges.ranges_plan import Built, Collected, RangesPlan, build, collect, collected_from_heatmap
 
 
 class BuildRanges(beam.PTransform):

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
+from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable
 
 MAX_SIDE = 1024
 """The most cells along a side of the map. Finer grids are counted in blocks of cells."""
@@ -31,8 +30,7 @@ class Shape:
         users: float64[k rows, k columns], 0 or more; they need not add up to anything.
         doubt: by how much a block's total may change each part, in [0, 1], of the same shape: with doubt 1 all of the
             parts of a block change by the same factor, and with doubt 0 a part is kept.
-        x_edges: of the parts, int64[k columns + 1], in base cells.
-        y_edges: of the parts, int64[k rows + 1], likewise.
+        x_edges, y_edges: of the parts, int64[k columns + 1] and int64[k rows + 1], in base cells.
     """
 
     users: NDArray[np.float64]
@@ -44,11 +42,8 @@ class Shape:
 def consistent_table(grid: NoisyGrid, users: float | None, shape: Shape | None = None) -> SummedAreaTable:
     """Sums over boxes of a map that agrees with a noisy grid. Squares that tile the field sum to all users.
 
-    Args:
-        grid: the noisy grid.
-        users: number of users, public or noisy; None for the grid's own total. That is also used if it contradicts
-            this number by more than three standard deviations.
-        shape: the first guess; None for users that are spread evenly inside each block.
+    users: number of users, public or noisy; None for the grid's own total, also used if it contradicts this number by
+    more than three standard deviations. shape: the first guess; None for users spread evenly inside each block.
     """
     step = -(-max(grid.users.shape) // MAX_SIDE)
     rows, columns = (np.arange(0, length, step) for length in grid.users.shape)
@@ -60,7 +55,10 @@ def consistent_table(grid: NoisyGrid, users: float | None, shape: Shape | None =
     pyramid = [(np.pad(counts, pad), np.pad(cells.astype(np.float64), pad))]
     for _ in range(levels):
         pyramid.append((_fours(pyramid[-1][0]), _fours(pyramid[-1][1])))
-    totals = np.array([[_total(grid, users)]])
+    total = float(grid.users.sum())
+    if users is not None and abs(total - users) <= 3 * grid.noise_stddev * math.sqrt(grid.users.size):
+        total = users
+    totals = np.array([[max(total, 0.0)]])
     guess = None if shape is None else _Tilted(shape, grid.users.shape, step, levels)
     for level, (counted, covered) in enumerate(reversed(pyramid)):
         if level:
@@ -72,13 +70,6 @@ def consistent_table(grid: NoisyGrid, users: float | None, shape: Shape | None =
         return SummedAreaTable(shape.x_edges, shape.y_edges, guess.users)
     x_edges, y_edges = np.append(grid.x_edges[columns], grid.side), np.append(grid.y_edges[rows], grid.side)
     return SummedAreaTable(x_edges, y_edges, totals[: len(rows), : len(columns)])
-
-
-def _total(grid: NoisyGrid, users: float | None) -> float:
-    counted = float(grid.users.sum())
-    if users is None or abs(counted - users) > 3 * grid.noise_stddev * math.sqrt(grid.users.size):
-        return max(counted, 0.0)
-    return max(users, 0.0)
 
 
 def _divided(
@@ -146,7 +137,6 @@ class _Tilted:
         return self._parts.reshape(self._shape.users.shape)
 
     def _block(self, level: int) -> NDArray[np.int64]:
-        """The block of each part on a level: int64[parts]."""
         down, across = (at >> (self._levels - level) for at in (self._row, self._column))
         return np.asarray(((down << level)[:, None] + across).ravel())
 

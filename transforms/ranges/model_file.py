@@ -1,14 +1,23 @@
 """The file of a released model: `model_bytes` writes it, `open_model` reads it. Pure for local files.
 
-The file is a NumPy archive of plain arrays and one JSON text. Pickles are refused, so reading a file runs no code.
+It is a NumPy archive (.npz) of plain arrays and one JSON text. Pickles are refused, so reading a file runs no code.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import lzma
 import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.file_formats import check_format
@@ -17,13 +26,17 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.files import is_remote, join, read_file
 from sfumato.transforms.privacy.budget import check_epsilon
-from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.model import Model, RangeModel
+from sfumato.transforms.ranges.model import GridModel, Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.networks.paper import PaperNetworks
-from sfumato.transforms.ranges.tree_model import TreeModel
 
+MAX_BYTES = 1 << 31
+DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError, ArithmeticError, AttributeError, EOFError,
+    LookupError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+)  # fmt: skip
+"""Errors that `read_archive` and the readers of its content raise for damaged bytes."""
+_METADATA = "metadata"
 FORMAT = "sfumato-ranges/1"
 MODEL_TYPES: dict[str, type[Model]] = {
     model_type.KIND: model_type for model_type in (GridModel, TreeModel, LocalNetwork, PaperNetworks)
@@ -32,16 +45,50 @@ MODEL_TYPES: dict[str, type[Model]] = {
 _FORMER_KINDS = ("partition",)  # of methods that only the benchmarks have
 
 
+def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """What `np.savez_compressed` writes, without time stamps: the same content gives the same bytes.
+
+    metadata: describes the arrays, in JSON's types; finite numbers only. arrays: integers or floats, of any shapes.
+    """
+    text = np.frombuffer(json.dumps(metadata, sort_keys=True, allow_nan=False).encode(), np.uint8)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, values in {_METADATA: text, **arrays}.items():
+            array_file = io.BytesIO()
+            np.lib.format.write_array(array_file, np.ascontiguousarray(values), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), array_file.getvalue(), zipfile.ZIP_DEFLATED, 6)
+    return file.getvalue()
+
+
+def read_archive(content: bytes, max_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Reads the metadata and the arrays of a file: integers or finite floats, at most 1e30.
+
+    Pickles are refused, so no code in the file runs. max_bytes: the largest total size of the unpacked content.
+    Raises one of DAMAGED if the content is no such file.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > max_bytes:
+            raise ValueError(f"more than {max_bytes} bytes unpacked")
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        metadata = json.loads(archive[_METADATA].tobytes())
+        if not isinstance(metadata, dict):
+            raise TypeError("the metadata is no mapping")
+        return metadata, {name: _numbers(archive[name]) for name in archive.files if name != _METADATA}
+
+
+def _numbers(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (np.abs(values.astype(float)) > 1e30).any():
+        raise ValueError("an array is not of finite numbers")
+    return values
+
+
 def open_model(path: str | os.PathLike[str]) -> RangeModel:
     """Opens a released model, without the data. A local file needs no Beam.
 
         open_model("release").answer(longitude, latitude, size)  # of squares: degrees, degrees, metres
 
-    Args:
-        path: a release folder of `sfumato ranges build`, or its model.npz; local or in a bucket.
-
-    Raises:
-        RequestError: there is no model, or it is damaged or has another format.
+    path: a release folder of `sfumato ranges build`, or its model.npz; local or in a bucket. Raises RequestError if
+    there is no model, or it is damaged or has another format.
     """
     name = os.fspath(path)
     folder = not name.endswith(".npz") if is_remote(name) else os.path.isdir(name)
@@ -58,15 +105,9 @@ def open_model(path: str | os.PathLike[str]) -> RangeModel:
 
 
 def read_model(content: bytes, name: str) -> RangeModel:
-    """Reads a model from a file's bytes.
+    """Reads a model from a file's bytes. name: of the file, for messages.
 
-    Args:
-        content: the bytes.
-        name: of the file, for messages.
-
-    Raises:
-        FormatError: another version of sfumato wrote the file.
-        RequestError: the bytes are no model, or are damaged.
+    Raises FormatError if another version of sfumato wrote the file, RequestError if the bytes are no model, or damaged.
     """
     try:
         metadata, arrays = read_archive(content)

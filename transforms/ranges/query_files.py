@@ -43,18 +43,9 @@ def count_queries(path: str) -> int:
 
 
 def read_queries(path: str, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-    """Reads a query file.
+    """Reads a query file, local or in a bucket, in batches of QUERIES_SCHEMA.
 
-    Args:
-        path: of the file, local or in a bucket.
-        rows: the most rows of a batch.
-
-    Yields:
-        Batches of QUERIES_SCHEMA.
-
-    Raises:
-        RequestError: a column or a row is wrong; the message names the file, and the row.
-        DataError: the file cannot be read as Parquet.
+    Raises RequestError if a column or a row is wrong, naming the file and the row; DataError if it is no Parquet.
     """
     before = 0
     with open_parquet(path) as file:
@@ -80,23 +71,20 @@ def check_query_columns(schema: pa.Schema, path: str) -> None:
 
 
 def checked_queries(batch: pa.RecordBatch, path: str, before: int = 0) -> pa.RecordBatch:
-    """Converts a batch to QUERIES_SCHEMA and checks its values.
+    """Converts a batch with columns x, y and size to QUERIES_SCHEMA and checks its values.
 
-    Args:
-        batch: with columns x, y and size.
-        path: of its file, for messages.
-        before: rows of the file before the batch.
-
-    Raises:
-        RequestError: a value is missing, not finite or out of range. The message counts rows from 1.
+    Raises RequestError for a value that is missing, not finite or out of range. Its message names the file, and the row
+    from 1, after those `before` the batch.
     """
     columns = [_numbers(batch.column(name), name, path) for name in QUERY_COLUMNS]
-    bad = np.zeros(batch.num_rows, dtype=bool)
-    for name, values in zip(QUERY_COLUMNS, columns, strict=True):
-        _, low, high = _RULES[name]
-        bad |= ~((values >= low) & (values <= high))  # in this form NaN is bad
-    if bad.any():
-        _refuse(batch, columns, int(np.argmax(bad)), path, before)
+    # In this form NaN is not good.
+    good = [(values >= low) & (values <= high) for values, (_, low, high) in zip(columns, _RULES.values(), strict=True)]
+    for row in np.flatnonzero(~np.all(good, axis=0))[:1].tolist():
+        number, values = next((number, columns[number]) for number in range(3) if not good[number][row])
+        name, (rule, _, _) = list(_RULES.items())[number]
+        rule = rule if math.isfinite(values[row]) else "a square has three finite numbers"
+        value = f"{values[row]:g}" if batch.column(name)[row].is_valid else "nothing"
+        raise RequestError(f"{path}: row {before + row + 1:,} has {value} for {name}; {rule}")
     return pa.RecordBatch.from_arrays([pa.array(values) for values in columns], schema=QUERIES_SCHEMA)
 
 
@@ -106,15 +94,6 @@ def _numbers(column: pa.Array, name: str, path: str) -> NDArray[np.float64]:
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: column {name!r} cannot be read as numbers ({error})") from None
-
-
-def _refuse(batch: pa.RecordBatch, columns: list[NDArray[np.float64]], row: int, path: str, before: int) -> None:
-    for name, values in zip(QUERY_COLUMNS, columns, strict=True):
-        rule, low, high = _RULES[name]
-        if not low <= values[row] <= high:
-            rule = rule if math.isfinite(values[row]) else "a square has three finite numbers"
-            value = f"{values[row]:g}" if batch.column(name)[row].is_valid else "nothing"
-            raise RequestError(f"{path}: row {before + row + 1:,} has {value} for {name}; {rule}")
 
 
 @dataclass(frozen=True)
@@ -178,11 +157,8 @@ class AnswerFiles(beam.PTransform):
 
     Each answer file is Parquet of `answers_schema`, in the order of its queries. A retried element writes the same
     bytes. An element is a file, so workers share many millions of queries best in several files. Raises RequestError
-    or DataError as `read_queries` and `open_model` do.
-
-    Attributes:
-        model: path of a released model that the workers can open.
-        additive: see RangeModel.answer.
+    or DataError as `read_queries` and `open_model` do. model: a path that the workers can open. additive: see
+    RangeModel.answer.
     """
 
     model: str
@@ -192,14 +168,9 @@ class AnswerFiles(beam.PTransform):
         super().__init__()
 
     def expand(self, files: beam.PCollection) -> beam.PCollection:
-        """Wires the steps."""
         return (
             files
-            # (path of queries, path of answers)
-            | "Spread" >> beam.Reshuffle()
-            # (path of queries, path of answers)
-            | "Answer" >> beam.ParDo(_AnswerFileFn(self.model, self.additive))
-            # QueryCounts
+            | "Spread" >> beam.Reshuffle()  # PCollection[tuple[path of queries, path of answers]]
+            | "Answer" >> beam.ParDo(_AnswerFileFn(self.model, self.additive))  # PCollection[QueryCounts]
             | "Sum" >> beam.CombineGlobally(sum_query_counts)
-            # QueryCounts
         )

@@ -1,10 +1,13 @@
-"""The plan of a build of a model of range queries. It is checked before any budget is spent. Pure."""
+"""The plan of a build of a model of range queries, checked before any budget is spent, and its steps. Pure.
+
+ExactCounts, or a heatmap's final state -> Collected -> trainings, trained one at a time -> Built
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -12,26 +15,38 @@ from typing import Any
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.transforms.checks import check_choice, owners_of
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.schedule import population_and_budget
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.additive_noise import LAPLACE
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.automatic import Automatic
-from sfumato.transforms.ranges.methods.grid import UniformGrid
-from sfumato.transforms.ranges.methods.neural import MAX_SIDE, SpatialNeural
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
+from sfumato.transforms.ranges.methods import (
+    MAX_SIDE,
+    METHODS,
+    Automatic,
+    PlainGrid,
+    RangeMethod,
+    SpatialNeural,
+    UniformGrid,
+)
+from sfumato.transforms.ranges.model import Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.tuner import Tuner
 
 ADAPTIVE = Adaptive.NAME
 _ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
 _WIDTH = "cell_width"
 _GRID_BYTES = 88  # of memory for one cell of a grid, with all tables
+Counts = NoisyGrid | Estimate
 
 
 def method_texts() -> dict[str, str]:
@@ -40,11 +55,14 @@ def method_texts() -> dict[str, str]:
 
 
 def make_method(name: str, options: Mapping[str, Any], spec: CollectionSpec) -> RangeMethod:
-    """Makes a method from the given options. A required cell width that is not given gets the default rule."""
+    """Makes the method that the given options and the public inputs come to.
+
+    A required cell width that is not given gets the default rule.
+    """
     arguments = dict(options)
     if _WIDTH not in arguments and _needs_width(name):
         arguments[_WIDTH] = spec.default_width
-    return METHODS[name](**arguments)
+    return METHODS[name](**arguments).chosen(spec)
 
 
 def _needs_width(name: str) -> bool:
@@ -114,7 +132,9 @@ class RangesPlan:
     @property
     def trains(self) -> bool:
         """Whether the method may have trainings."""
-        return not self.uses_tree and METHODS[self.method].trainings is not RangeMethod.trainings
+        if self.uses_tree:
+            return False
+        return self.method == Automatic.NAME or METHODS[self.method].trainings is not RangeMethod.trainings
 
     def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
         """The public inputs of the method, once the number of users is known."""
@@ -164,22 +184,17 @@ class RangesPlan:
         return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
 
     def _cells_per_side(self, users: float, epsilon: float) -> float:
-        """Cells along a side of a grid of square cells, without rounding."""
         if self.method == UniformGrid.NAME:
             return UniformGrid(**self.options).cells_per_side(users, epsilon)
         spec = self.collection_spec(users, epsilon)
-        method = make_method(self.method, self.options, spec)
-        chosen = method.chosen(spec) if isinstance(method, Automatic) else method
+        chosen = make_method(self.method, self.options, spec)
         width = chosen.width(self.field) if isinstance(chosen, SpatialNeural) else chosen.cell_width  # type: ignore[attr-defined]
         return math.sqrt(math.prod(self.field.metres)) / float(width)
 
     def model_bytes(self, rows: int) -> int:
-        """Expected bytes of memory of a model and its tables, from public figures alone.
+        """Expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
 
-        The bytes are measured (`python -m benchmarks.speed`).
-
-        Args:
-            rows: of the logs, at least as many as users.
+        They follow from public figures alone. rows: of the logs, at least as many as users.
         """
         most, users = 1 << 2 * BASE_DEPTH, max(rows, self.counting.population or 0)
         epsilon = self.counting.laplace_epsilon(self.counting.budget.total)
@@ -216,3 +231,85 @@ def _json_value(value: Any) -> Any:
         return value
     edges = np.stack([value.x0, value.y0, value.x1, value.y1])
     return {"squares": len(value), "digest": hashlib.sha256(edges.tobytes()).hexdigest()}
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The result of the collection. Every figure is public or differentially private.
+
+    Attributes:
+        counts: noisy.
+        spec: the public inputs of the method.
+        method: trains on the counts; None if they answer as they are (adaptive).
+        population: number of users of the logs, public or noisy.
+        state: of the heatmap that counted; None if a trusted curator counted.
+    """
+
+    counts: Counts
+    spec: CollectionSpec
+    method: RangeMethod | None
+    population: Population
+    state: HeatmapState | None = None
+
+    def trainings(self) -> Sequence[Any]:
+        if self.method is None or isinstance(self.counts, Estimate):
+            return ()
+        return self.method.trainings(self.counts, self.spec)
+
+    def model(self, trained: Sequence[Any]) -> Model:
+        """Makes the model. trained: the results of all `trainings`, in their order."""
+        if self.method is None or isinstance(self.counts, Estimate):
+            assert isinstance(self.counts, Estimate)
+            return TreeModel(self.counts)
+        return self.method.model(self.counts, self.spec, trained)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model and the collection that it comes from. diverged: number of networks left out of it."""
+
+    collected: Collected
+    model: RangeModel
+    diverged: int = 0
+
+
+def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
+    """Collects noisy counts with a trusted curator. It is the only access to the exact counts."""
+    population, budget = population_and_budget(admission, plan.counting)
+    left = budget.remaining
+    rho = None if plan.counting.rho is None else left
+    spec = replace(plan.collection_spec(population.users, plan.counting.laplace_epsilon(left)), rho=rho)
+    method = make_method(plan.method, plan.options, spec)
+    return Collected(method.collect(exact, spec, key), spec, method, population)
+
+
+def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
+    """Converts a heatmap's counts: the adaptive method's tree, or a grid whose cells all shards counted."""
+    parameters = plan.heatmap
+    assert parameters is not None
+    population = state.population
+    if plan.uses_tree:
+        estimate = parameters.method.decode(state, parameters.depth)
+        spent = parameters.laplace_epsilon(state.budget.spent - population.epsilon)
+        spec = plan.collection_spec(population.users, spent)
+        return Collected(estimate, spec, None, population, state)
+    grid = _grid_from_estimate(state.results[-1].to_estimate())
+    # The noise of all shards together equals that of a trusted curator with a smaller epsilon.
+    spec = plan.collection_spec(population.users, epsilon_for_stddev(grid.noise_stddev))
+    return Collected(grid, spec, make_method(plan.method, plan.options, spec), population, state)
+
+
+def _grid_from_estimate(estimate: Estimate) -> NoisyGrid:
+    """The estimate of a complete tree, all of whose cells have the same noise, as a grid in base cells."""
+    level = estimate.tree.level
+    edges = np.arange((1 << level) + 1, dtype=np.int64) << (BASE_DEPTH - level)
+    return NoisyGrid(edges, edges, by_row(estimate.counts), float(estimate.stddev[0]))
+
+
+def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Built:
+    """Makes the model. trained: the results of all trainings, in their order; None for those that diverged."""
+    model, method = collected.model(trained), ADAPTIVE if collected.method is None else collected.method.NAME
+    diverged = sum(network is None for network in trained)
+    if diverged and diverged == len(trained):
+        method = PlainGrid.NAME
+    return Built(collected, RangeModel(plan.field, model, method, plan.counting.epsilon), diverged)

@@ -24,8 +24,7 @@ from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, option
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.checks import owners_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.neural import Models, Network
+from sfumato.transforms.ranges.methods import METHODS, Models, Network
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.ranges.tuner import open_tuner
 
@@ -34,8 +33,6 @@ _OF_RELEASE = {
     "release", "output", "method", "sizes", "release_id", "overwrite", "log_format", "verbose", "dry_run",
     "basemap", "tiles",
 }  # fmt: skip
-_METHODS = ", ".join(method_texts())
-_LEARNING = ("auto", "snh")
 
 
 class RangesRequest(LogColumns, MapGeography, CountingOptions):
@@ -49,7 +46,11 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
     input: InputOption = option((), f"{INPUT_HELP} (required)", INPUT, common=True, metavar="PATTERN", style="several")
     region: RegionOption | None = option(None, f"{REGION_HELP} (required)", MAP, common=True, metavar=REGION_METAVAR)
     method: str = option(
-        "auto", f"how ranges are answered: {_METHODS} (a heatmap's tree)", METHOD, common=True, metavar="NAME"
+        "auto",
+        f"how ranges are answered: {', '.join(method_texts())} (a heatmap's tree)",
+        METHOD,
+        common=True,
+        metavar="NAME",
     )
     sizes: SizeRangeOption = option(SIZE_RANGE, SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH")
     release: str | None = option(
@@ -110,7 +111,7 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
             given["tuner"] = open_tuner(given["tuner"])
         counting = HeatmapParameters(**self.counting(), **self.given(("depth",)))
         plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, counting)
-        needs_jax = plan.method in _LEARNING and plan.trains
+        needs_jax = plan.method in ("auto", "snh") and plan.trains
         if needs_jax and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
             raise RequestError(
                 f"method: {plan.method} trains networks, which need JAX and optax: "

@@ -14,14 +14,12 @@ from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import Bounds, Fact, MapBody, Measure, PageView, RangesBody, Section
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.model import Answers, Model, RangeModel
+from sfumato.schemas.views import Bounds, MapBody, Measure, PageView, RangesBody, Section
+from sfumato.transforms.ranges.field_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_at, strip_edges
+from sfumato.transforms.ranges.model import Answers, GridModel, Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import read_model
-from sfumato.transforms.ranges.networks.features import AROUND
+from sfumato.transforms.ranges.networks.examples import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
-from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_at, strip_edges
-from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length
 from sfumato.transforms.report.released import Files, Released
@@ -85,12 +83,18 @@ def ranges_view(files: Files, model: RangeModel | None = None) -> PageView:
     manifest, sizes = release.manifest, release.manifest["sizes_metres"]
     model = model or read_model(files[MODEL_FILE], MODEL_FILE)
     body = ranges_body(model, (float(sizes[0]), float(sizes[1])))
-    users = number(manifest, "privacy.population.users") or number(manifest, "results.users") or 0.0
+    population, noise = number(manifest, "privacy.population.users"), number(manifest, "privacy.noise_stddev")
+    users = population or number(manifest, "results.users") or 0.0
     stddev = number(manifest, "privacy.population.noise_stddev") or 0.0
     many = f"how many of about {about(users, max(stddev, users / 1000))} users are in it"
     width, height = model.field.metres
     between = f"{length(sizes[0])} to {length(sizes[1])}"
-    reading = Section(title="How to read an answer", paragraphs=_reading(body, between), facts=_noise_facts(manifest))
+    noise_facts = facts(
+        ("Where noise is added", _TRUST.get(str(get(manifest, "privacy.trust")))),
+        ("Noise of a count", None if noise is None else f"± {significant(Z * noise, 2)} users (95%)"),
+        ("Number of users", None if population is None else counted(population, stddev)),
+    )
+    reading = Section(title="How to read an answer", paragraphs=_reading(body, between), facts=noise_facts)
     return release.page(
         body,
         [reading, _making(manifest, model)],
@@ -101,16 +105,6 @@ def ranges_view(files: Files, model: RangeModel | None = None) -> PageView:
         headline=f"Draw a square: {many if users > 0 else 'how many users are in it'}",
         description="Draw a square on a map and read how many users are in it, from differentially private counts.",
         job="ranges build",
-    )
-
-
-def _noise_facts(manifest: Mapping[str, Any]) -> list[Fact]:
-    noise, users = number(manifest, "privacy.noise_stddev"), number(manifest, "privacy.population.users")
-    error = number(manifest, "privacy.population.noise_stddev") or 0.0
-    return facts(
-        ("Where noise is added", _TRUST.get(str(get(manifest, "privacy.trust")))),
-        ("Noise of a count", None if noise is None else f"± {significant(Z * noise, 2)} users (95%)"),
-        ("Number of users", None if users is None else counted(users, error)),
     )
 
 
@@ -147,12 +141,7 @@ def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
 
 
 def ranges_body(model: RangeModel, sizes_metres: tuple[float, float]) -> RangesBody:
-    """What the page shows of a model.
-
-    Args:
-        model: what answers.
-        sizes_metres: the least and the largest side that it was made for.
-    """
+    """What the page shows of a model. sizes_metres: the least and the largest side that it was made for."""
     region = Bounds(**asdict(model.field.grid.region))
     start = _start(model, sizes_metres)
     return RangesBody(
@@ -270,9 +259,7 @@ def _merged(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(level, x, y) of the cells that remain after four alike were joined again and again; levels ascend.
 
-    Args:
-        users: float64[2^d, 2^d], row 0 in the north.
-        uncertain: bool of that shape; cells are alike only where all or none is uncertain.
+    users: float64[2^d, 2^d], row 0 in the north. uncertain: of that shape; only cells equal in this are alike.
     """
     found, whole = [], np.ones(users.shape, dtype=bool)
     for level in range(users.shape[0].bit_length() - 1, -1, -1):

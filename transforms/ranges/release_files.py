@@ -19,14 +19,13 @@ from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.heatmap.manifest import heatmap_manifest, population_entry
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.ranges.build_steps import Built, Counts
-from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.field_counts import NoisyGrid
+from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.model import Model, RangeModel
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.networks.paper import PaperNetworks
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, Built, Counts, RangesPlan
 from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, release_manifest
@@ -58,32 +57,27 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
     if built.diverged:
         rest = "the noisy grid answers" if built.model.method == PlainGrid.NAME else "the other networks answer"
         warnings = [*warnings, f"The training of {built.diverged} of the networks diverged; {rest}."]
-    counts = collected.counts
-    noise = counts.noise_stddev if isinstance(counts, NoisyGrid) else None
+    counts, noise, cell = collected.counts, None, None
+    if isinstance(counts, NoisyGrid):
+        noise, (rows, columns) = counts.noise_stddev, counts.users.shape
+        cell = [plan.field.metres[0] / columns, plan.field.metres[1] / rows]
     content = {
         **_scope(plan.field, built.model.method, plan.sizes),
-        "cell_metres": _cell_metres(counts, plan.field),
+        "cell_metres": cell,  # width and height; None unless all cells are alike
         "privacy": {
             **privacy,
             "trust": plan.counting.trust,
             "noise_stddev": noise,
             "population": population_entry(collected.population, plan.counting.count_noise),
         },
-        "results": {**_results(built.model.model, counts), **_training_versions(built.model.model)},
+        "results": _results(built.model.model, counts),
     }
     return _files(built.model, release_manifest(metadata, content, warnings), metadata)
 
 
 @dataclass(frozen=True)
 class HeatmapRelease:
-    """A published heatmap, the source of a model.
-
-    Attributes:
-        field: its region in base cells.
-        estimate: the map in its cells.
-        manifest: of the heatmap.
-        digest: of the heatmap's files.
-    """
+    """A published heatmap, the source of a model: its region in base cells, its map, and the digest of its files."""
 
     field: Field
     estimate: Estimate
@@ -121,14 +115,6 @@ def _scope(field: Field, method: str, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _cell_metres(counts: Counts, field: Field) -> list[float] | None:
-    """Width and height of a cell in metres; None unless all cells are alike."""
-    if not isinstance(counts, NoisyGrid):
-        return None
-    rows, columns = counts.users.shape
-    return [field.metres[0] / columns, field.metres[1] / rows]
-
-
 def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, Any]:
     columns = metadata.parameters["columns"]
     weighted = columns["weight"] is not None or columns["time"] is not None
@@ -149,11 +135,14 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
 
 def _results(model: Model, counts: Counts) -> dict[str, Any]:
     users = counts.counts if isinstance(counts, Estimate) else counts.users
-    return {"kind": model.KIND, "parts": users.size, "users": float(users.sum()), "stated_error": model.ERROR}
-
-
-def _training_versions(model: Model) -> dict[str, Any]:
-    """Versions of the training libraries. They decide the networks, but the key is not bound to them."""
-    if not isinstance(model, LocalNetwork | PaperNetworks):
-        return {}
-    return {"learned_with": {name: version(name) for name in ("jax", "optax")}}
+    found: dict[str, Any] = {
+        "kind": model.KIND,
+        "parts": users.size,
+        "users": float(users.sum()),
+        "stated_error": model.ERROR,
+    }
+    if isinstance(
+        model, LocalNetwork | PaperNetworks
+    ):  # the versions decide networks, but the key is not bound to them
+        found["learned_with"] = {name: version(name) for name in ("jax", "optax")}
+    return found

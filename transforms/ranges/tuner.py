@@ -24,8 +24,8 @@ from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Region
-from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
-from sfumato.transforms.ranges.collection_spec import CollectionSpec, clamp_width
+from sfumato.transforms.ranges.field_counts import CollectionSpec, clamp_width
+from sfumato.transforms.ranges.model_file import DAMAGED, archive_bytes, read_archive
 
 TREES, TREE_DEPTH = 150, 7  # paper 003, Section 6.1
 FEATURES = 8
@@ -38,10 +38,9 @@ _MAX_VALUE = 50.0  # of a logarithm of a ratio; exp of more is useless
 
 @dataclass(frozen=True)
 class Label:
-    """The result of one search on public data.
+    """The result of one search on public data, whose setting is `spec`.
 
     Attributes:
-        spec: users, epsilon, sizes and field of the search.
         entropy: of the public data of the place, in nats.
         widths: the best cell width of each method in metres, by name.
         errors: the mean relative error at that width, by name.
@@ -54,10 +53,10 @@ class Label:
 
 
 def features(spec: CollectionSpec, entropy: float) -> NDArray[np.float64]:
-    """The inputs of the trees, float64[FEATURES].
+    """The inputs of the trees, float64[FEATURES]; entropy: in nats.
 
     They are those of paper 003, Section 5.1, (n, epsilon, 1 / (n epsilon), 1 / sqrt(n epsilon), entropy), then LOW,
-    HIGH and the region's length in metres. entropy: in nats.
+    HIGH and the region's length in metres.
     """
     users = max(spec.users, 1.0)
     scale = users * spec.epsilon
@@ -105,7 +104,6 @@ class Forest:
 
     @classmethod
     def from_sklearn(cls, trees: Sequence[Any]) -> Forest:
-        """Converts the trees of a fitted ensemble (its `estimators_`)."""
         fitted = [tree.tree_ for tree in trees]
         counts = np.array([tree.node_count for tree in fitted])
         roots = np.cumsum(counts) - counts
@@ -133,10 +131,6 @@ class Forest:
             beyond = rounded[self.feature[at]] > self.threshold[at]
             at = self.children[at, beyond.astype(np.int64)]
         return float(np.cumsum(self.value[at])[-1] / len(self.roots))
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Its arrays by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -174,7 +168,6 @@ class Tuner:
         return float(np.mean(same_place))
 
     def metadata(self) -> dict[str, Any]:
-        """Its entry in a manifest."""
         return {"format": FORMAT, "digest": self.digest}
 
     def _predict(self, forest: Forest, spec: CollectionSpec, entropy: float | None = None) -> float:
@@ -188,26 +181,22 @@ def train(labels: Sequence[Label], seed: int) -> Tuner:
     except ImportError:
         raise RequestError("tuner: needs scikit-learn, which is not installed; pip install 'sfumato[neural]'") from None
 
-    def fit(name: str, targets: Mapping[str, NDArray[np.float64]]) -> Forest:
+    def fit(name: str, ratios: Sequence[float]) -> Forest:
         inputs = np.stack([features(label.spec, label.entropy) for label in by_method[name]])
-        trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=seed).fit(inputs, targets[name])
+        trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=seed).fit(inputs, np.log(ratios))
         return Forest.from_sklearn(trees.estimators_)
 
     by_method: dict[str, list[Label]] = {}
     for label in labels:
         for name in label.widths:
             by_method.setdefault(name, []).append(label)
-    width_ratios = {
-        name: np.log([label.widths[name] / label.spec.default_width for label in of_method])
-        for name, of_method in by_method.items()
-    }
-    error_ratios = {
-        name: np.log([label.errors[name] / label.errors[GRID] for label in of_method])
-        for name, of_method in by_method.items()
-    }
+    widths, gains = (
+        {name: [label.widths[name] / label.spec.default_width for label in some] for name, some in by_method.items()},
+        {name: [label.errors[name] / label.errors[GRID] for label in some] for name, some in by_method.items()},
+    )
     return Tuner(
-        {name: fit(name, width_ratios) for name in by_method},
-        {name: fit(name, error_ratios) for name in by_method if name != GRID},
+        {name: fit(name, ratios) for name, ratios in widths.items()},
+        {name: fit(name, ratios) for name, ratios in gains.items() if name != GRID},
         tuple(dict.fromkeys((label.spec.field.grid.region, label.entropy) for label in labels)),
         _digest(labels, seed),
     )
@@ -224,7 +213,7 @@ def save_tuner(tuner: Tuner, path: str) -> None:
     forests = {
         f"{kind}/{name}": forest for kind in ("widths", "gains") for name, forest in getattr(tuner, kind).items()
     }
-    arrays = {f"{name}/{part}": values for name, forest in forests.items() for part, values in forest.arrays().items()}
+    arrays = {f"{name}/{part}": values for name, forest in forests.items() for part, values in vars(forest).items()}
     target = Path(path)
     staged = target.with_name(f".{target.name}.staging")
     try:
@@ -237,17 +226,10 @@ def save_tuner(tuner: Tuner, path: str) -> None:
 
 
 def open_tuner(path: str) -> Tuner:
-    """Opens a tuner's file. The file holds plain arrays, so reading it runs no code.
+    """Opens a local file of `save_tuner`. It holds plain arrays, so reading it runs no code.
 
-    Args:
-        path: of a local file of `save_tuner`.
-
-    Returns:
-        The tuner. Its digest is the file's SHA-256. A run's key is bound to the digest: two tuners under one key could
-        show different counts under the same noise.
-
-    Raises:
-        RequestError: the file cannot be read, is damaged, or is no tuner of this format.
+    The tuner's digest is the file's SHA-256. A run's key is bound to the digest: two tuners under one key could show
+    different counts under the same noise. Raises RequestError if the file cannot be read, is damaged, or is no tuner.
     """
     try:
         with open(path, "rb") as file:

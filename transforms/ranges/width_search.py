@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import PSI, Boxes, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collection_spec import CollectionSpec, clamp_width
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, SummedAreaTable, clamp_width
+from sfumato.transforms.ranges.methods import PlainGrid, RangeMethod
 from sfumato.transforms.ranges.tuner import GRID, Label
 
 QUERIES = 4000
@@ -88,19 +85,15 @@ def mean_relative_error(
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result of a search.
-
-    Attributes:
-        width: the best width, in metres.
-        error: the error at that width.
-        widths: all tried widths in metres, ascending, float64[t].
-        errors: the error at each, float64[t].
-    """
+    """The best width, in metres, and its error; all tried widths, ascending, float64[t], and the error at each."""
 
     width: float
-    error: float
     widths: NDArray[np.float64]
     errors: NDArray[np.float64]
+
+    @property
+    def error(self) -> float:
+        return self.at(self.width)
 
     def at(self, width: float) -> float:
         """The error at another width, interpolated between tried widths; beyond them, that of the nearest."""
@@ -110,18 +103,10 @@ class SearchResult:
 def search_width(
     error_of: Callable[[float], float], start: float, low: float, high: float, step: float, reach: int
 ) -> SearchResult:
-    """Searches the width of least error among start * step^k.
+    """Searches the width of least error among start * step^k, in low..high; widths are in metres.
 
     It tries k in -reach..reach, then goes on while the best width is at an end of those tried. Noise decides between
     neighbours, so the best width is the minimum of a parabola fitted to logarithms of the errors around the least.
-
-    Args:
-        error_of: the error at a width.
-        start: the first width, in metres.
-        low: the least width, in metres.
-        high: the largest width, in metres.
-        step: the ratio of neighbouring widths, > 1.
-        reach: steps from the start on each side.
     """
     tried: dict[int, float] = {}
     first, last = (math.log(end / start) / math.log(step) for end in (low, high))
@@ -141,9 +126,7 @@ def search_width(
         curve = np.polyfit(steps[around] - best, np.log(errors[around]), 2)
         if curve[0] > 0:
             width = start * step ** (best + min(max(-curve[1] / (2 * curve[0]), -1.0), 1.0))
-    width = float(min(max(width, low), high))
-    unsmoothed = SearchResult(width, 0.0, widths, errors)
-    return SearchResult(width, unsmoothed.at(width), widths, errors)
+    return SearchResult(float(min(max(width, low), high)), widths, errors)
 
 
 def search_grid(exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, seeds: Sequence[int]) -> SearchResult:

@@ -8,6 +8,6 @@ from __future__ import annotations
 from benchmarks.baselines.range_methods.ag import AdaptiveGrid
 from benchmarks.baselines.range_methods.dawa import Dawa
 from benchmarks.baselines.range_methods.privtree import PrivTree
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.methods import RangeMethod
 
 BASELINES: dict[str, type[RangeMethod]] = {method.NAME: method for method in (AdaptiveGrid, PrivTree, Dawa)}

@@ -14,9 +14,7 @@ from benchmarks.baselines.range_methods.partitions import Partition, PartitionMe
 from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.noisy_counts import add_noise, strip_edges
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, add_noise, strip_edges
 
 _AT_ONCE = 1 << 16  # leaves, so that their arrays stay in the processor's cache
 

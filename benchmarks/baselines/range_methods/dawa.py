@@ -42,9 +42,7 @@ from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import geometric
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.noisy_counts import add_noise
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, add_noise
 
 UNITS = 16  # of cost, in one user
 _DEPTH = 10  # 2^20 cells, as in the papers

@@ -11,12 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.consistent_cells import MAX_SIDE
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.field_counts import (
+    CollectionSpec,
+    SummedAreaTable,
+    centre_variance,
+    row_blocks,
+    strip_at,
+    strip_edges,
+)
+from sfumato.transforms.ranges.methods import RangeMethod
 from sfumato.transforms.ranges.model import Answers, Model
-from sfumato.transforms.ranges.noisy_counts import centre_variance, strip_at, strip_edges
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, row_blocks
 
 _CELLS_AT_ONCE = 1 << 18  # rectangles, so that their arrays stay in the processor's cache
 

@@ -31,9 +31,7 @@ from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.schemas.region import deinterleave
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.noisy_counts import add_noise
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, add_noise
 
 FANOUT = 4
 _CHILDREN = np.arange(FANOUT, dtype=np.uint64)

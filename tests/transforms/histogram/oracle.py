@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.count_noise import CountNoise
+from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound
 
 
 def published(count: int, rate: float, threshold: int, length: int) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from scipy import special, stats
 from benchmarks.baselines.sampling_bounds import frequency_bound, min_threshold, omission_bound, theorem_delta
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import delta, largest_rate, max_rate, profile
-from sfumato.transforms.histogram.paper_sampling import corollary_rate, corollary_threshold
+from sfumato.transforms.histogram.sampling_plan import corollary_rate, corollary_threshold
 from tests.transforms.histogram.oracle import divergences, precise_delta
 
 # The accountant rounds up by 1e-9 of p times a binomial probability; the divergence is at least 1 / (2 tau) of that in

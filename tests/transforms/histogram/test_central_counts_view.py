@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.locations import ItemColumns
-from sfumato.transforms.histogram.central_counts_release import central_files
+from sfumato.transforms.histogram.central_counts import CentralCountPlan, noisy_levels
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.histogram.central_plan import CentralCountPlan
+from sfumato.transforms.histogram.counts_release import CountMetadata, central_files
 from sfumato.transforms.histogram.item_encoding import ColumnItems
-from sfumato.transforms.histogram.noisy_histogram import noisy_levels
-from sfumato.transforms.histogram.sampled_release import CountMetadata
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

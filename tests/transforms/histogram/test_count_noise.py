@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.histogram.central_counts import ItemBound
 from sfumato.transforms.histogram.count_noise import CountNoise, choose_noise, gaussian_with_threshold
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from tests.statistics import FLAKE_RATE

@@ -12,8 +12,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import CATEGORIES, DROP_REASONS, NUMBERS, PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
-from sfumato.transforms.histogram.trie import hash_texts
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
 
 KEY = RunKey.derive(FixedSecret(b"item tests" * 3), {"job": "items"})
@@ -44,7 +43,7 @@ def dropped(encoded) -> dict[str, int]:
 def test_texts_booleans_and_dates(values: pa.Array, names: list[str]) -> None:
     encoded = ColumnItems(ItemColumns("x")).encode(batch(values), KEY, everybody)
     assert [encoded.sample.texts[code] for code in encoded.sample.items.tolist()] == names
-    codes = hash_texts(KEY.subkey("items"), np.array([*names, ""], dtype=object)[:-1])
+    codes = keyed_hash(KEY.subkey("items"), np.array([*names, ""], dtype=object)[:-1])
     assert np.array_equal(encoded.sample.items, codes)
     assert encoded.rows == len(values)
     assert dropped(encoded) == {"null_value": 1}

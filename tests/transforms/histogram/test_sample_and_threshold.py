@@ -14,10 +14,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.histogram.admission_sample import AdmissionSampler
-from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.histogram.count_noise import ItemBound
+from sfumato.transforms.histogram.curve import search_quantiles
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
-from sfumato.transforms.histogram.quantile_search import search_quantiles
 from sfumato.transforms.histogram.sample_and_threshold import (
     CountItems,
     CountSamples,
@@ -28,9 +27,14 @@ from sfumato.transforms.histogram.sample_and_threshold import (
     TrieHeavyHitters,
     split_by_item,
 )
-from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.histogram.trie import NumberPrefixes, TextPrefixes
-from sfumato.transforms.histogram.user_sample import ItemCounts, Sampler, count_rounds, threshold_rounds
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling, TextPrefixes
+from sfumato.transforms.histogram.user_sample import (
+    AdmissionSampler,
+    ItemCounts,
+    Sampler,
+    count_rounds,
+    threshold_rounds,
+)
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -84,9 +88,9 @@ class Texts:
         self.key = key.subkey("items")
 
     def code(self, row):
-        from sfumato.transforms.histogram.trie import hash_texts
+        from sfumato.transforms.privacy.keys import keyed_hash
 
-        return int(hash_texts(self.key, np.array([row["category"], ""], dtype=object))[0]), row["category"]
+        return int(keyed_hash(self.key, np.array([row["category"], ""], dtype=object))[0]), row["category"]
 
     def cut(self, code, level):
         return code[1][:level] if level else code[1]

@@ -15,18 +15,29 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody
-from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.histogram_tables import item_names
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
-from sfumato.transforms.histogram.number_bins import NumberBins
-from sfumato.transforms.histogram.quantile_search import search_quantiles
-from sfumato.transforms.histogram.sampled_release import CountMetadata, hierarchy_files, search_files, trie_files
+from sfumato.transforms.histogram.counts_release import (
+    CountMetadata,
+    hierarchy_files,
+    item_names,
+    search_files,
+    trie_files,
+)
+from sfumato.transforms.histogram.curve import build_hierarchy, search_quantiles
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
 from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
-from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, Trie, grow_trie, hash_texts
+from sfumato.transforms.histogram.sampling_round import (
+    Histogram,
+    NumberPrefixes,
+    Prefixes,
+    Sampling,
+    TextPrefixes,
+    Trie,
+    grow_trie,
+)
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.keys import keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.release_folder import with_digests
 from sfumato.transforms.report.report import render_page
@@ -162,7 +173,7 @@ def test_prefixes_are_a_tree_with_shares_of_all_users() -> None:
     prefixes = TextPrefixes(3)
     levels = []
     for level in (1, 3):
-        codes, cut = prefixes.cut(hash_texts(b"k" * 32, names.astype(object)), names.astype(object), level, b"k" * 32)
+        codes, cut = prefixes.cut(keyed_hash(b"k" * 32, names.astype(object)), names.astype(object), level, b"k" * 32)
         assert cut is not None
         levels.append(drawn(codes, level, made, cut.tolist()))
     trie = replace(grow_trie(levels, prefixes), admission=ADMITTED)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE, Sampling, estimates, hidden_count
+from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE, Histogram, Sampling, hidden_count
 
 
 @pytest.mark.parametrize("rate", [0.1, 1 / 3, 2**-32, 0.999999999, 0.25])
@@ -39,7 +39,8 @@ def test_estimates_have_the_mean_and_the_spread_of_the_truth() -> None:
     count = 50
     x = np.arange(count + 1)
     law = stats.binom.pmf(x, count, sampling.rate)
-    values, spreads = estimates(sampling, x)
+    published = Histogram(0, sampling, x.astype(np.uint64), x)
+    values, spreads = published.counts, published.stddev
     assert law @ values == pytest.approx(count)
     assert law @ spreads**2 == pytest.approx(count * (1 - sampling.rate) / sampling.rate)
     assert law @ (values - count) ** 2 == pytest.approx(law @ spreads**2)

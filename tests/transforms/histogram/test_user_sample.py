@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.transforms.histogram.accountant import delta
-from sfumato.transforms.histogram.composition import rounds_delta
-from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.histogram.trie import NumberPrefixes
+from sfumato.transforms.histogram.accountant import delta, rounds_delta
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling
 from sfumato.transforms.histogram.user_sample import (
     ItemCounts,
     Sample,
@@ -200,7 +198,7 @@ def test_neither_the_key_nor_its_children_travel_with_a_sampler() -> None:
 
     sampler = Sampler(KEY, Sampling.from_rate(0.5, 7), 2)
     _ = sampler.drawn(hashes(3))
-    assert sampler.__dict__["_subkey"] not in pickle.dumps(sampler)
+    assert sampler.key.subkey("participation") not in pickle.dumps(sampler)
     assert pickle.loads(pickle.dumps(sampler)) == sampler
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfumato.transforms.histogram.number_bins import NumberBins
+from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.noisy_hierarchy import HierarchyNoise, fit_hierarchy, measure_hierarchy

@@ -10,8 +10,7 @@ from scipy import stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import NUMBERS, ItemColumns
-from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.number_bins import NumberBins
+from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, SpreadUsers

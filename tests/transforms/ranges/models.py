@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.model import RangeModel
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
+from sfumato.transforms.ranges.field_counts import NoisyGrid, strip_edges
+from sfumato.transforms.ranges.model import GridModel, RangeModel
 
 REGION = Region(-122.52, 37.70, -122.35, 37.83)
 FIELD = Field(Grid(REGION, 12))

@@ -9,8 +9,7 @@ from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
 
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
-from sfumato.transforms.ranges.networks.examples import QueryDistribution
-from sfumato.transforms.ranges.networks.features import INPUTS
+from sfumato.transforms.ranges.networks.examples import INPUTS, QueryDistribution
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork
 from tests.transforms.ranges.models import FIELD, grid_model
 

@@ -27,14 +27,11 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.build_ranges import BuildRanges, CollectCounts, SumExactCounts
-from sfumato.transforms.ranges.build_steps import Built, collect, collected_from_heatmap
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
+from sfumato.transforms.ranges.methods import RangeMethod
+from sfumato.transforms.ranges.model import GridModel
 from sfumato.transforms.ranges.model_file import model_bytes
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan
+from sfumato.transforms.ranges.ranges_plan import METHODS, Built, RangesPlan, collect, collected_from_heatmap
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
 from tests.transforms.ranges.oracle import admission_of

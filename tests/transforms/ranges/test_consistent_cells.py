@@ -8,7 +8,7 @@ import pytest
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges import consistent_cells
 from sfumato.transforms.ranges.consistent_cells import Shape, consistent_table
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
+from sfumato.transforms.ranges.field_counts import NoisyGrid
 from tests.transforms.ranges.networks.common import CELL, clumped, counted
 
 USERS, NOISE = 20_000, 14.0

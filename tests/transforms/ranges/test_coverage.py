@@ -9,7 +9,7 @@ from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.field_counts import CollectionSpec
 from sfumato.transforms.ranges.ranges_plan import make_method
 from sfumato.transforms.ranges.width_search import QuerySample
 from sfumato.transforms.synth.city import ELSEWHERE

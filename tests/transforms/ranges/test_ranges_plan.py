@@ -13,8 +13,8 @@ from sfumato.schemas.ranges import Sizes
 from sfumato.transforms.heatmap.methods.flat import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid
+from sfumato.transforms.ranges.field_counts import CollectionSpec
+from sfumato.transforms.ranges.methods import PlainGrid, UniformGrid
 from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan, make_method
 from tests.conftest import REGION
 

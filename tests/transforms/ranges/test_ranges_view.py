@@ -13,12 +13,10 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.tree import Tree, node_names
 from sfumato.schemas.views import PageView, RangesBody
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.field_counts import NoisyGrid, strip_edges
+from sfumato.transforms.ranges.model import GridModel, RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import model_bytes
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from sfumato.transforms.ranges.ranges_view import MAX_NUMBERS, background, embedded_model, ranges_body, ranges_view
-from sfumato.transforms.ranges.tree_model import TreeModel
 from tests.transforms.ranges.models import FIELD, grid_model
 from tests.transforms.ranges.page_answers import FILE, page_answers_text
 from tests.transforms.ranges.samples import network_model, ranges_manifest, slope_model

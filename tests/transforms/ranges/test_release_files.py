@@ -20,13 +20,11 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.build_steps import Collected, build, collect, collected_from_heatmap
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.field_counts import ExactCounts
+from sfumato.transforms.ranges.model import RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import read_model
-from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.ranges.ranges_plan import Collected, RangesPlan, build, collect, collected_from_heatmap
 from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
-from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 from tests.transforms.ranges.oracle import admission_of

@@ -12,8 +12,8 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.field_counts import CollectionSpec
+from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.tuner import (
     FEATURES,
     TREE_DEPTH,
@@ -160,7 +160,7 @@ def test_a_tuner_is_opened_and_used_without_scikit_learn(tmp_path: Path) -> None
     code = f"""import sys
 for name in ('sklearn', 'joblib', 'jax'): sys.modules[name] = None
 from sfumato.transforms.ranges.tuner import open_tuner
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.field_counts import CollectionSpec
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
 tuner = open_tuner({str(tmp_path / "tuner.npz")!r})
@@ -199,7 +199,7 @@ def test_labels_are_the_best_widths_and_gains() -> None:
     assert found != find_label(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, np.random.default_rng(1))
 
 
-@pytest.mark.parametrize("first", ["collection_spec", "width_search", "tuner", "methods.automatic", "methods.grid"])
+@pytest.mark.parametrize("first", ["field_counts", "width_search", "tuner", "methods"])
 def test_it_does_not_matter_which_module_is_imported_first(first: str) -> None:
     code = f"import sfumato.transforms.ranges.{first}, sfumato.transforms.ranges.ranges_plan"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,9 +5,8 @@ from scipy import stats
 from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
+from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.width_search import QuerySample, entropy, mean_relative_error, sample_users, search_width
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.oracle import image, overlap, people_at, town

@@ -1,11 +1,1 @@
-"""Networks that answer range queries, trained on one noisy grid.
-
-    cascade    samples worlds (expected users by cell) that agree with the noisy counts
-    features   the inputs of a local network: noisy counts around a square
-    examples   training data: squares in simulated worlds
-    local      one network for all sizes, from the counts around a square to an answer
-    paper      the paper's form: one network for each of k sizes, from a place to a count
-    training   minibatches, early stopping and checkpoints for both (JAX, optax; the extra `neural`)
-
-All of this is post-processing of noisy counts. None of it uses exact counts.
-"""
+"""Networks that answer range queries, trained on one noisy grid: post-processing, which uses no exact counts."""

@@ -22,13 +22,10 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import PSI, Boxes
 from sfumato.transforms.ranges.consistent_cells import MAX_SIDE, Shape, consistent_table
-from sfumato.transforms.ranges.counts_model import GridModel, grid_arrays, grid_from_arrays
-from sfumato.transforms.ranges.model import Answers, Model
-from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, make_examples
-from sfumato.transforms.ranges.networks.features import INPUTS, Surroundings
+from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable
+from sfumato.transforms.ranges.model import Answers, GridModel, Model, checked_weights, grid_arrays, grid_from_arrays
+from sfumato.transforms.ranges.networks.examples import INPUTS, Examples, QueryDistribution, Surroundings, make_examples
 from sfumato.transforms.ranges.networks.training import fit
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 WIDTH = 64
 WORLDS = 6
@@ -45,14 +42,13 @@ Weights = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The inputs of the training of one network.
+    """The inputs of the training of one network; another seed gives another network.
 
     Attributes:
         grid: the noisy grid.
         users: number of users, public or noisy.
         smoothing: psi in users, the least denominator of relative errors (paper 003, Section 2.2).
         queries: the distribution of the squares.
-        seed: of the training; another seed gives another network.
     """
 
     grid: NoisyGrid
@@ -84,13 +80,13 @@ def train_local(training: LocalTraining, checkpoint: str | None = None) -> Weigh
     found: Weights = fit(
         first,
         _loss(training.smoothing),
-        examples(WORLDS).columns,
+        examples(WORLDS),
         epochs=EPOCHS,
         batch=BATCH,
         learning_rate=LEARNING_RATE,
         cosine=True,
         patience=PATIENCE,
-        validation=examples(1).columns,
+        validation=examples(1),
         seed=training.seed,
         checkpoint=checkpoint,
         title=f"local network {training.seed}",
@@ -122,13 +118,7 @@ class LocalNetwork(Model):
     """Local networks on a noisy grid, trained for squares of `queries`.
 
     Larger squares are answered by the counts alone, which have no bias. A smaller square gets its share, by area, of
-    the smallest trained square around the same centre.
-
-    Args:
-        grid: the noisy grid.
-        smoothing: psi in users.
-        queries: the distribution of the squares in training.
-        networks: the weights of each network.
+    the smallest trained square around the same centre. smoothing: psi in users. networks: the weights of each.
     """
 
     KIND: ClassVar[str] = "network"
@@ -204,14 +194,11 @@ class LocalNetwork(Model):
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> LocalNetwork:
         count = len(arrays["w1"])
-        shapes: dict[str, tuple[int, ...]]
-        shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}
-        shapes |= {"b1": (WIDTH,), "b2": (WIDTH,), "b3": (2,), "b4": (1,)}
-        for name, shape in shapes.items():
-            values = arrays[name]
-            if values.shape != (count, *shape) or values.dtype != np.float32 or not np.isfinite(values).all():
-                raise ValueError("weights of another form")
-        networks = [{name: arrays[name][number] for name in _NAMES} for number in range(count)]
+        shapes = {"w1": (count, INPUTS, WIDTH), "w2": (count, WIDTH, WIDTH), "w3": (count, WIDTH, 2)}
+        shapes |= {"w4": (count, WIDTH, 1)}
+        biases = {"b1": (count, WIDTH), "b2": (count, WIDTH), "b3": (count, 2), "b4": (count, 1)}
+        weights = checked_weights(arrays, {**shapes, **biases})
+        networks = [{name: weights[name][number] for name in _NAMES} for number in range(count)]
         low, high = ((float(pair[0]), float(pair[1])) for pair in (metadata["low"], metadata["high"]))
         grid, smoothing = grid_from_arrays(arrays, metadata), float(metadata["smoothing"])
         if not (count and 0 < low[0] < high[0] < math.inf and 0 < low[1] < high[1] < math.inf):

@@ -16,11 +16,9 @@ from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
-from sfumato.transforms.ranges.model import Answers, Model
+from sfumato.transforms.ranges.field_counts import CollectionSpec, NoisyGrid, SummedAreaTable, check_edges
+from sfumato.transforms.ranges.model import Answers, Model, checked_weights
 from sfumato.transforms.ranges.networks.training import fit
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500  # the layers with swish; one with a sine is before them
 LEARNING_RATE = 1e-3
@@ -32,10 +30,9 @@ Parameters = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class PaperTraining:
-    """The training data of the network of one size: a query at every cell of the grid that has a weight.
+    """The training data of the network of one size, in metres: a query at every cell of the grid that has a weight.
 
     Attributes:
-        size: in metres.
         number: of the size among all sizes.
         places: the network's inputs, float32[q, 2].
         labels: users, float32[q].
@@ -51,12 +48,9 @@ class PaperTraining:
 
 @dataclass(frozen=True)
 class PaperTrained:
-    """The network of one size.
+    """The network of one size, in metres.
 
-    Attributes:
-        size: in metres.
-        residual: root mean square of label minus prediction over the training queries, in users.
-        parameters: of the network.
+    residual: root mean square of label minus prediction over the training queries, in users.
     """
 
     size: float
@@ -67,13 +61,9 @@ class PaperTrained:
 def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload: Boxes | None) -> list[PaperTraining]:
     """Makes the training data of each network (paper 003, Algorithm 1 and Eq. 12).
 
-    Args:
-        grid: the noisy grid.
-        spec: of the collection.
-        models: number of networks.
-        workload: a sample of the queries; the weight of a training query is the number of them that it overlaps, and
-            those that overlap none are left out. All weigh the same if none overlaps any: between squares that are
-            smaller than a cell there are gaps.
+    workload: a sample of the queries; the weight of a training query is the number of them that it overlaps, and
+    those that overlap none are left out. All weigh the same if none overlaps any: between squares that are smaller
+    than a cell there are gaps.
     """
     table, smoothing = grid.table(), spec.smoothing
     trainings = []
@@ -93,11 +83,9 @@ def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload:
 
 
 def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float]) -> Boxes:
-    """Squares whose lower left corner is that of a cell, for each cell of the field and around it.
+    """Squares of a size in metres whose lower left corner is that of a cell, for each cell of the field and around it.
 
     They begin one size or more to the left of the field and below it, and can reach beyond it.
-
-    size: in metres.
     """
     left, bottom = _corners(grid, size, cell_metres)
     x, y = (axis.ravel() for axis in np.meshgrid(left, bottom))
@@ -147,11 +135,8 @@ def train_paper(
 ) -> PaperTrained:
     """Trains the network of one size. Raises RequestError without JAX and optax.
 
-    Args:
-        training: the data of the network.
-        layers: hidden layers with swish. A layer with a sine is before them, a linear one after them.
-        width: units of a hidden layer.
-        epochs: see `fit`, like patience, batch, seed, checkpoint and observe.
+    layers: hidden layers of `width` units with swish. A layer with a sine is before them, a linear one after them. For
+    epochs, patience, batch, seed, checkpoint and observe see `fit`.
     """
     generator = Generator(Philox(key=[seed, training.number]))
     parameters = fit(
@@ -228,12 +213,7 @@ class PaperNetworks(Model):
     leaves out users who are unevenly spread within a cell or between the network's square and the box, and places
     between the training queries.
 
-    Args:
-        x_edges: of the grid, int64[columns + 1], in base cells.
-        y_edges: of the grid, int64[rows + 1], in base cells.
-        noise_stddev: of each count.
-        cell_metres: width and height of a base cell.
-        networks: in any order.
+    x_edges, y_edges, noise_stddev: of the grid. cell_metres: width and height of a base cell. networks: in any order.
     """
 
     KIND: ClassVar[str] = "paper_networks"
@@ -256,7 +236,6 @@ class PaperNetworks(Model):
 
     @classmethod
     def from_grid(cls, grid: NoisyGrid, spec: CollectionSpec, trained: Sequence[PaperTrained]) -> PaperNetworks:
-        """The model of networks that were trained on a grid."""
         return cls(grid.x_edges, grid.y_edges, grid.noise_stddev, spec.field.cell_metres, trained)
 
     def answer(self, boxes: Boxes) -> Answers:
@@ -290,11 +269,7 @@ class PaperNetworks(Model):
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PaperNetworks:
         x_edges, y_edges = arrays["x_edges"], arrays["y_edges"]
-        for edges in (x_edges, y_edges):
-            if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or not (np.diff(edges) > 0).all():
-                raise ValueError("edges must increase from 0")
-        if x_edges[-1] != y_edges[-1]:
-            raise ValueError("the field is no square")
+        check_edges(x_edges, y_edges)
         numbers = {name: np.array(metadata[name], dtype=np.float64) for name in ("size", "residual")}
         noise, (across, down) = float(metadata["noise_stddev"]), (float(metres) for metres in metadata["cell_metres"])
         valid = all(values.ndim == 1 and np.isfinite(values).all() for values in numbers.values())
@@ -302,28 +277,17 @@ class PaperNetworks(Model):
         valid = valid and len(sizes) > 0 and bool((np.diff(sizes, prepend=0.0) > 0).all() and (residuals >= 0).all())
         if not (valid and 0 <= noise < math.inf and 0 < across < math.inf and 0 < down < math.inf):
             raise ValueError("sizes, residuals or lengths out of range")
-        parameters = _checked(arrays, len(sizes))
+        models, (depth, width) = len(sizes), arrays["hidden_bias"].shape[1:]
+        shapes: dict[str, tuple[int, ...]] = {
+            "first": (models, 2, width),
+            "first_bias": (models, width),
+            "hidden": (models, depth, width, width),
+            "hidden_bias": (models, depth, width),
+            "last": (models, width),
+            "last_bias": (models,),
+        }
+        parameters = checked_weights(arrays, shapes)
         by_network = [{name: values[number] for name, values in parameters.items()} for number in range(len(sizes))]
         columns = (sizes.tolist(), residuals.tolist(), by_network)
         networks = [PaperTrained(*row) for row in zip(*columns, strict=True)]
         return cls(x_edges.astype(np.int64), y_edges.astype(np.int64), noise, (across, down), networks)
-
-
-def _checked(arrays: Mapping[str, NDArray[Any]], models: int) -> Parameters:
-    """The parameters of `models` networks. Raises ValueError if their form is wrong, KeyError if some are missing."""
-    depth, width = arrays["hidden_bias"].shape[1:]
-    shapes: dict[str, tuple[int, ...]] = {
-        "first": (models, 2, width),
-        "first_bias": (models, width),
-        "hidden": (models, depth, width, width),
-        "hidden_bias": (models, depth, width),
-        "last": (models, width),
-        "last_bias": (models,),
-    }
-    parameters = {}
-    for name, shape in shapes.items():
-        values = arrays[name]
-        if values.shape != shape or values.dtype != np.float32 or not np.isfinite(values).all():
-            raise ValueError("weights of another form")
-        parameters[name] = values
-    return parameters

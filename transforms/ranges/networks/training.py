@@ -55,7 +55,10 @@ def fit(
     observe: Callable[[int, Any, Any], None] | None = None,
     title: str = "training",
 ) -> Any:
-    """Minimises a loss with Adam.
+    """Minimises a loss with Adam, and returns the parameters as NumPy arrays in the same pytree.
+
+    Raises RequestError if JAX, optax or tqdm are missing, or the checkpoint belongs to another training; DivergedError
+    if parameters or losses are not finite.
 
     Args:
         parameters: the initial values, a pytree of arrays.
@@ -63,26 +66,17 @@ def fit(
             CPU, the mean over all examples is computed in parts.
         data: arrays with a common leading axis of examples.
         epochs: the most epochs.
-        batch: examples in a step; they are shuffled each epoch, and an incomplete last batch is left out. None: all
-            examples in one step.
-        learning_rate: of Adam.
-        cosine: whether the learning rate falls to 0 over the epochs.
+        batch: examples in a step; they are shuffled each epoch by the seed, and an incomplete last batch is left out.
+            None: all examples in one step.
+        learning_rate: of Adam; with `cosine` it falls to 0 over the epochs.
         patience: so many epochs without a better loss end the training, and the best parameters are returned. None:
             all epochs run, and the last parameters are returned.
         validation: arrays like `data`, for the loss that patience compares; None: the mean loss of an epoch's steps.
-        seed: of the shuffles.
         checkpoint: a local file for the state, written every 30 seconds and at the end. The same call resumes from it.
         observe: called after each epoch with its number, the parameters and the best parameters so far (meaningful with
             patience), as JAX arrays with a leading axis of 1 that the next epoch overwrites. Not called for the epochs
             before a checkpoint.
         title: of the progress bar, which only a terminal shows.
-
-    Returns:
-        The parameters, as NumPy arrays in the same pytree.
-
-    Raises:
-        RequestError: JAX, optax or tqdm are missing, or the checkpoint belongs to another training.
-        DivergedError: parameters or losses are not finite.
     """
     try:
         import jax
@@ -148,7 +142,6 @@ def _epoch(
     pieces = max(size // piece, 1)
 
     def loss_and_gradient(parameters: Any, batch: Any) -> Any:
-        """The loss and its gradient, from equal pieces and a remainder."""
         if pieces == 1:
             return jax.value_and_grad(loss)(parameters, *batch)
         length = size // pieces

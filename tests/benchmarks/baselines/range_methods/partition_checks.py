@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.baselines.range_methods.partitions import Partition
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.field_counts import ExactCounts
+from sfumato.transforms.ranges.methods import RangeMethod
 from tests.transforms.ranges.oracle import image, run_key, spec_of
 
 

@@ -7,8 +7,7 @@ from benchmarks.baselines.range_methods.ag import AdaptiveGrid
 from benchmarks.baselines.range_methods.partitions import Partition
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.noisy_counts import strip_edges
+from sfumato.transforms.ranges.field_counts import ExactCounts, strip_edges
 from tests.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
     assert_covers_once,

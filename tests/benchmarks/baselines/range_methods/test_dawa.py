@@ -26,7 +26,7 @@ from tests.benchmarks.baselines.range_methods.partition_checks import (
     rectangles,
 )
 from tests.statistics import FLAKE_RATE
-from tests.transforms.ranges.methods.common import assert_discrete_laplace
+from tests.transforms.ranges.method_checks import assert_discrete_laplace
 from tests.transforms.ranges.oracle import people_at, run_key, town
 
 PEOPLE = town(6, 4000)

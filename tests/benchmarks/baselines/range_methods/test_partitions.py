@@ -5,8 +5,7 @@ import pytest
 
 from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel, paint_rectangles
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, centre_variance, strip_edges
-from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
+from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable, centre_variance, strip_edges
 from tests.benchmarks.baselines.range_methods.partition_checks import assert_covers_once, rectangles
 from tests.transforms.ranges.oracle import overlap, people_at, random_boxes, town
 

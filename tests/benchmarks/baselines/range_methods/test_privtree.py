@@ -18,7 +18,7 @@ from tests.benchmarks.baselines.range_methods.partition_checks import (
     rectangles,
 )
 from tests.statistics import FLAKE_RATE
-from tests.transforms.ranges.methods.common import assert_discrete_laplace
+from tests.transforms.ranges.method_checks import assert_discrete_laplace
 from tests.transforms.ranges.oracle import image, people_at, town
 
 PEOPLE = town(6, 4000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
+from sfumato.transforms.ranges.field_counts import NoisyGrid
 
 CELL = 8  # base cells along a side of the cells of `counted`
 

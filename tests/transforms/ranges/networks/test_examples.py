@@ -4,8 +4,7 @@ from scipy import stats
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.networks import examples
-from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, World, make_examples
-from sfumato.transforms.ranges.networks.features import INPUTS
+from sfumato.transforms.ranges.networks.examples import INPUTS, QueryDistribution, World, make_examples
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.networks.common import CELL, clumped, counted
 from tests.transforms.ranges.oracle import overlap, random_boxes
@@ -103,7 +102,7 @@ def test_examples_are_of_the_worlds_and_squares_they_were_drawn_from(monkeypatch
         found.users, np.concatenate([world.sum(boxes).astype(np.float32) for world, boxes in drawn])
     )
     assert found.inputs.shape == (len(found.users), INPUTS)
-    assert all(len(column) == len(found.users) and column.dtype == np.float32 for column in found.columns)
+    assert all(len(column) == len(found.users) and column.dtype == np.float32 for column in found)
     assert 300 < len(found.users) <= 600  # a few centres lie outside the field
     assert np.isfinite(found.inputs).all()
 
@@ -136,7 +135,7 @@ def test_worlds_lie_askew_and_the_generator_makes_them(monkeypatch: pytest.Monke
     monkeypatch.setattr(examples, "World", Recorded)
     grid, squares = counted(clumped(8, 20, 500, 0.7, 1), 3.0), QueryDistribution((6.0, 6.0), (20.0, 20.0))
     one, again, other = (make_examples(grid, 500.0, 5.0, squares, 8, 20, generator(seed)) for seed in (1, 1, 2))
-    for mine, same in zip(one.columns, again.columns, strict=True):
+    for mine, same in zip(one, again, strict=True):
         np.testing.assert_array_equal(mine, same)
     assert len(other.users) != len(one.users) or (other.users != one.users).any()
     for users, stretch, (left, top) in made:
@@ -146,8 +145,3 @@ def test_worlds_lie_askew_and_the_generator_makes_them(monkeypatch: pytest.Monke
         for corner in (left, top):
             assert 0 <= corner + stretch * SIDE / 2 - SIDE / 2 <= CELL
     assert len({stretch for _, stretch, _ in made}) == 16
-
-
-def test_examples_are_put_together_in_their_order() -> None:
-    parts = [Examples(*(np.full((2, 3), value, np.float32) for _ in range(4))) for value in (1.0, 2.0)]
-    np.testing.assert_array_equal(Examples.concatenated(parts).own[:, 0], [1, 1, 2, 2])

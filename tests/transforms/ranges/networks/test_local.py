@@ -8,14 +8,12 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.model import Model, RangeModel
+from sfumato.transforms.ranges.field_counts import NoisyGrid
+from sfumato.transforms.ranges.model import GridModel, Model, RangeModel
 from sfumato.transforms.ranges.model_file import model_bytes, read_model
 from sfumato.transforms.ranges.networks import local
-from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, World, make_examples
-from sfumato.transforms.ranges.networks.features import INPUTS
+from sfumato.transforms.ranges.networks.examples import INPUTS, Examples, QueryDistribution, World, make_examples
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork, LocalTraining, Weights, train_local
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from tests.transforms.ranges.networks.common import clumped, coarse, counted
 
 SIDE, CELLS = 256, 64

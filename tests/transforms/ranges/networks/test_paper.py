@@ -7,7 +7,7 @@ import pytest
 
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.field_counts import CollectionSpec, NoisyGrid, strip_edges
 from sfumato.transforms.ranges.networks.paper import (
     LAYERS,
     PaperNetworks,
@@ -18,7 +18,6 @@ from sfumato.transforms.ranges.networks.paper import (
     paper_training,
     train_paper,
 )
-from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from tests.transforms.ranges.oracle import overlap, random_boxes
 
 pytest.importorskip("optax")

@@ -1,0 +1,263 @@
+"""The methods for range queries: uniform grids, networks that learn from one, and the choice between them.
+
+    ExactCounts -> collect -> NoisyGrid -> trainings -> train, one at a time -> model
+
+Only `collect` sees exact counts. Everything after it is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Interval
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Boxes, Field
+from sfumato.transforms.checks import check_declared
+from sfumato.transforms.logs import NO_CHECKPOINT
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid, add_noise, strip_edges
+from sfumato.transforms.ranges.model import GridModel, Model
+from sfumato.transforms.ranges.networks.examples import QueryDistribution
+from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining, train_local
+from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTraining, paper_training, train_paper
+from sfumato.transforms.ranges.networks.training import DivergedError
+from sfumato.transforms.ranges.tuner import Tuner
+
+Network = Literal["local", "paper"]
+Models = Annotated[int, Interval(ge=1, le=64)]
+MAX_SEED = 2**22 - 1  # times 1000 it is a seed of 32 bits
+MAX_SIDE = 1024  # cells along a side; a simulated world of this size takes about 500 MB
+_DEFAULT_MODELS = {"local": 3, "paper": 8}
+GRID_FROM_USERS_EPSILON = 700_000.0
+"""Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
+TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
+"""Below that, a heatmap's tree answers if a typical square is so many of the grid's cells wide, or more, and as wide as
+this share of the region or more (docs/explanation/ranges.md)."""
+
+
+@dataclass(frozen=True)
+class RangeMethod(ABC):
+    """A method. Its fields are its own options. NAME is what the command line calls it; TEXT is one line of help."""
+
+    NAME: ClassVar[str]
+    TEXT: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_declared(self)
+
+    def chosen(self, spec: CollectionSpec) -> RangeMethod:
+        """The method that a choice between methods comes to; any other is itself."""
+        return self
+
+    @abstractmethod
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
+        """Counts with noise: the only access to exact counts.
+
+        The result is epsilon-differentially private for adding or removing one user. All noise comes from the key, so
+        the same call gives the same counts.
+        """
+
+    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
+        """The independent pieces of training; each is an argument of `train`, on any worker."""
+        return ()
+
+    def train(self, training: Any) -> Any:
+        """Trains one of `trainings`. The result does not depend on when or where it runs."""
+        raise NotImplementedError(f"{self.NAME} has no training")
+
+    def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
+        """The model that answers queries. trained: the results of all `trainings`, in their order."""
+        return GridModel(counts, spec.users)
+
+
+def collect_grid(
+    exact: ExactCounts,
+    width: float,
+    height: float,
+    cost: float,
+    key: RunKey,
+    label: str,
+    noise: AdditiveNoise = LAPLACE,
+) -> NoisyGrid:
+    """Noisy counts of cells of about width x height base cells, at a cost in the unit of the noise.
+
+    label: names the noise (see `add_noise`).
+    """
+    x_edges, y_edges = strip_edges(exact.side, width), strip_edges(exact.side, height)
+    counts = add_noise(exact.on_grid(x_edges, y_edges), cost, key, label, noise)
+    return NoisyGrid(x_edges, y_edges, counts, noise.stddev(cost))
+
+
+@dataclass(frozen=True)
+class PlainGrid(RangeMethod):
+    """A grid of square cells (paper 003: IDENTITY). cell_width: in metres. Networks learn from such a grid."""
+
+    NAME: ClassVar[str] = "grid"
+    TEXT: ClassVar[str] = "the noisy counts of a uniform grid"
+
+    cell_width: float
+
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
+        width, height = spec.field.cell_metres
+        wide, high = self.cell_width / width, self.cell_width / height
+        return collect_grid(exact, wide, high, spec.cost, key, self.NAME, spec.noise)
+
+
+@dataclass(frozen=True)
+class UniformGrid(RangeMethod):
+    """UG (Qardaji, Yang, Li 2013): m x m cells, also where the region is no square."""
+
+    NAME: ClassVar[str] = "ug"
+    TEXT: ClassVar[str] = "a uniform grid of sqrt(n epsilon / 10) cells a side"
+
+    ug_constant: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
+
+    def cells_per_side(self, users: float, epsilon: float) -> float:
+        """m = sqrt(n epsilon / c), at least 1 (Guideline 1). users: public or noisy, so it can be below 0."""
+        return max(1.0, math.sqrt(max(users, 0.0) * epsilon / self.ug_constant))
+
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
+        width = exact.side / self.cells_per_side(spec.users, spec.epsilon)
+        return collect_grid(exact, width, width, spec.cost, key, self.NAME, spec.noise)
+
+
+@dataclass(frozen=True)
+class SpatialNeural(RangeMethod):
+    """Local networks, or those of the paper. Raises RequestError for a parameter out of its range.
+
+    Attributes:
+        cell_width: of the grid, in metres.
+        network: local: one network for all sizes, from the counts around a square to an answer; paper: spatial neural
+            histograms as published, a network of 20 x 80 for each of several sizes, from a place to a count.
+        models: number of networks: local ones are averaged, the paper's have one size each; None for the default.
+        workload: squares like those to be queried.
+        checkpoints: local folder for checkpoints of the training.
+        training_seed: the same seed gives the same networks.
+    """
+
+    NAME: ClassVar[str] = "snh"
+    TEXT: ClassVar[str] = "networks trained on a noisy grid"
+
+    cell_width: float
+    network: Network = "local"
+    models: Models | None = None
+    workload: Boxes | None = None
+    checkpoints: str | None = None
+    training_seed: Annotated[int, Interval(ge=0, le=MAX_SEED)] = 0
+
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
+        """The counts are those of the plain grid."""
+        return PlainGrid(self.width(spec.field)).collect(exact, spec, key)
+
+    def width(self, field: Field) -> float:
+        """Width of the grid's cells in metres: `cell_width`, but at most MAX_SIDE cells a side."""
+        return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MAX_SIDE)
+
+    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[LocalTraining | PaperTraining]:
+        models = self.models or _DEFAULT_MODELS[self.network]
+        if self.network == "paper":
+            return paper_training(counts, spec, models, self.workload)
+        first = self.training_seed * 1000
+        return [
+            LocalTraining(counts, spec.users, spec.smoothing, self._queries(spec), first + number)
+            for number in range(models)
+        ]
+
+    def train(self, training: Any) -> Any:
+        """Returns None if the network diverged. Raises RequestError without JAX and optax.
+
+        The budget is spent. So a checkpoint that cannot be used, such as that of another release, is no failure.
+        """
+        if self.checkpoints is not None:
+            try:
+                return self._trained(training, self.checkpoints)
+            except (OSError, RequestError) as error:
+                NO_CHECKPOINT.emit(error=error)
+        return self._trained(training, None)
+
+    def _trained(self, training: Any, folder: str | None) -> Any:
+        is_local = isinstance(training, LocalTraining)
+        checkpoint = None
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+            name = f"local-{training.seed}" if is_local else f"paper-{training.size:g}"
+            checkpoint = os.path.join(folder, f"{name}.npz")
+        try:
+            if is_local:
+                return train_local(training, checkpoint)
+            return train_paper(training, seed=self.training_seed, checkpoint=checkpoint)
+        except DivergedError:  # go on with the other networks, or with the counts alone
+            return None
+
+    def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
+        """It has the networks that did not diverge; if all did, the counts answer."""
+        networks = [network for network in trained if network is not None]
+        if not networks:
+            return GridModel(counts, spec.users)
+        if self.network == "paper":
+            return PaperNetworks.from_grid(counts, spec, networks)
+        return LocalNetwork(counts, spec.smoothing, self._queries(spec), networks)
+
+    def _queries(self, spec: CollectionSpec) -> QueryDistribution:
+        (width, height), sizes = spec.field.cell_metres, spec.sizes
+        low, high = ((size / width, size / height) for size in (sizes.low, sizes.high))
+        return QueryDistribution(low, high, self.workload)
+
+
+@dataclass(frozen=True)
+class Automatic(RangeMethod):
+    """Chooses a method by public facts alone: the number of users, epsilon, the sizes of queries, the region.
+
+    Attributes:
+        cell_width: in metres; None for the tuner's, or without a tuner the default rule
+            (`CollectionSpec.default_width`).
+        tuner: chooses the width of cells and the method, if given.
+        models, workload, checkpoints: see `SpatialNeural`.
+    """
+
+    NAME: ClassVar[str] = "auto"
+    TEXT: ClassVar[str] = (
+        "local networks (snh) or grid, whichever should have less error for so many users and so much noise; with "
+        "--population, and for large squares, also adaptive"
+    )
+
+    cell_width: float | None = None
+    tuner: Tuner | None = None
+    models: Models | None = None
+    workload: Boxes | None = None
+    checkpoints: str | None = None
+
+    def chosen(self, spec: CollectionSpec) -> SpatialNeural | PlainGrid:
+        if self.tuner is not None:
+            name = self.tuner.choose(spec)
+            width = self.cell_width or self.tuner.width(spec, method=name)
+        else:
+            few = spec.users * spec.epsilon < GRID_FROM_USERS_EPSILON
+            name = SpatialNeural.NAME if few else PlainGrid.NAME
+            width = self.cell_width or spec.default_width
+        if name != SpatialNeural.NAME:
+            return PlainGrid(width)
+        return SpatialNeural(width, "local", self.models, self.workload, self.checkpoints)
+
+    @staticmethod
+    def prefers_tree(spec: CollectionSpec) -> bool:
+        """Whether a heatmap's adaptive tree should have less error than networks and the grid."""
+        few = spec.users * spec.epsilon < GRID_FROM_USERS_EPSILON
+        typical, length = math.sqrt(spec.sizes.low * spec.sizes.high), math.sqrt(math.prod(spec.field.metres))
+        return few and typical >= max(TREE_FROM_CELLS * spec.default_width, TREE_FROM_SHARE * length)
+
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
+        return self.chosen(spec).collect(exact, spec, key)
+
+
+METHODS: dict[str, type[RangeMethod]] = {
+    method.NAME: method for method in (Automatic, SpatialNeural, PlainGrid, UniformGrid)
+}
+"""The methods by name. A new method is a class, and an entry here."""
