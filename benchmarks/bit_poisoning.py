@@ -26,10 +26,10 @@ import numpy as np
 from benchmarks.baselines.mean_mechanisms import Piecewise, RandomisedRounding, max_report, unbiased_share
 from benchmarks.bit_errors import CLIENTS, EXPONENTIAL, NORMAL, PAPER, WEIGHTED_ONE, Data, key, paper
 from sfumato.schemas.moments import FixedPoint, Method
-from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.quantities import encode
-from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports
+from sfumato.transforms.moments.client_values import Block, encode
+from sfumato.transforms.moments.local.allocation import Tuning
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Query, Tally, count_reports
 from sfumato.transforms.privacy.keys import random_bits
 from sfumato.transforms.text_tables import markdown_table
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.moments.client_values import Block, decode, encode
 from sfumato.transforms.moments.groups import CellGroups, Grouping
-from sfumato.transforms.moments.moment_tables import simultaneous
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.quantities import decode, encode
-from sfumato.transforms.moments.tally import Block, count_reports
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import count_reports
+from sfumato.transforms.moments.release import simultaneous
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.text_tables import markdown_table

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.moments import BitMeans, MomentEstimate
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.quantities import encode_columns
-from sfumato.transforms.moments.tally import Block, count_reports
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.client_values import Block, encode_columns
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import count_reports
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 
 

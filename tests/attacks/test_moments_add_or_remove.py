@@ -21,12 +21,11 @@ import pytest
 from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueColumns
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
+from sfumato.transforms.moments.client_values import Block, Values, split_by_user, user_blocks
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
-from sfumato.transforms.moments.moment_tables import MomentsMetadata
-from sfumato.transforms.moments.moments_release import moments_files
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies
-from sfumato.transforms.moments.value_encoding import Values, split_by_user, user_blocks
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Query, Tally, count_reports, sum_tallies
+from sfumato.transforms.moments.release import MomentsMetadata, moments_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata

@@ -19,8 +19,7 @@ from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule,
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
-from sfumato.transforms.quantiles.draw_plan import DrawPlan, plan_draws
-from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, SpreadUsers, draw_border
+from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, DrawPlan, SpreadUsers, draw_border, plan_draws
 from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS, HierarchyNoise, fit_hierarchy, measure_hierarchy
 from sfumato.transforms.text_tables import TYPICAL_USERS
 

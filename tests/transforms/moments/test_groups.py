@@ -16,8 +16,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.tally import Tally, count_reports, with_noise
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Tally, count_reports, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
