@@ -395,7 +395,7 @@ class PrivateMoments(beam.PTransform):
         return (
             files
             | "Push" >> push
-            | "Rows" >> beam.FlatMap(lambda state: [asdict(estimate) for estimate in state.estimates(plan)])
+            | "Rows" >> beam.FlatMap(lambda state: [asdict(estimate) for estimate in state.estimates()])
         )
 
 

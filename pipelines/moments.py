@@ -124,7 +124,7 @@ class MomentsJob(ReleaseJob):
             details = MomentsMetadata(with_charge(metadata), grouping, column, bounded, second)
             if isinstance(plan, CentralMomentsPlan):
                 return central_files(state, details)
-            return moments_files(state, plan, details)
+            return moments_files(state, details)
 
         return measured | "Assemble" >> beam.Map(files_of)
 

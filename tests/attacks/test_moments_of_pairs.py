@@ -77,7 +77,7 @@ def test_both_numbers_of_a_user_are_in_the_counts_of_one_query(
         form=FORM, second=SECOND, statistics=OF_PAIRS, method=method, epsilon=epsilon, bits_per_client=reports
     )
     rows = 1 if grouping is None else grouping.tally_rows
-    batch, state = log(12, 1), MomentsState()
+    batch, state = log(12, 1), MomentsState(plan)
     everybody = blocks(batch, False, grouping)
     for _ in plan.stages:
         queries = plan.next_queries(state)

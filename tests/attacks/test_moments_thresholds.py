@@ -38,7 +38,7 @@ def block(codes: np.ndarray) -> Block:
 
 def rounds(plan: MomentsPlan, codes: np.ndarray, queries: list[Query] | None = None) -> list[tuple[Query, Tally]]:
     """The tallies of all rounds; queries: held, or those that follow from the answers."""
-    state, found, tallied = MomentsState(), block(codes), []
+    state, found, tallied = MomentsState(plan), block(codes), []
     for number in range(len(plan.stages)):
         asked = plan.next_queries(state) if queries is None else [queries[number]]
         every = [count_reports(found, query, USERS, plan.response, key()) for query in asked]
@@ -91,5 +91,5 @@ def test_the_method_is_chosen_by_the_noisy_number_of_users() -> None:
     assert "users=admission.users" in inspect.getsource(transform.PushBits.expand)
     plan = MomentsPlan(form=FixedPoint(8), method="auto", epsilon=1.0, statistics=(Statistic("mean"),))
     for users in (999.0, 1001.0):
-        assert plan.method_of(MomentsState(users=users)) == chosen_method(users, 1.0, 8)
+        assert plan.method_of(MomentsState(plan, users=users)) == chosen_method(users, 1.0, 8)
     assert plan.admission().epsilon > 0

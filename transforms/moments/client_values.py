@@ -23,6 +23,8 @@ from sfumato.transforms.moments.groups import Groups
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
 
+Array = NDArray[np.float64]
+
 _NULL_USER, _NULL_VALUE, _NOT_FINITE, _NEGATIVE = map(
     DROP_REASONS.index, ("null_user_id", "null_value", "not_finite", "negative_value")
 )
@@ -63,12 +65,12 @@ class Block:
         order = order[np.argsort((random_bits >> np.uint64(48)).astype(np.uint16)[order], kind="stable")]
         return cls(codes[order], random_bits[order], None if groups is None else groups[order])
 
-    def below(self, edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    def below(self, edges: Array) -> NDArray[np.int64]:
         """The number of clients with positions below each edge: int64[edges]."""
         return np.searchsorted(self.random_bits >> np.uint64(32), np.ceil(edges * _POSITIONS).astype(np.uint64))
 
 
-def encode(values: NDArray[np.float64], form: FixedPoint) -> tuple[NDArray[Any], int]:
+def encode(values: Array, form: FixedPoint) -> tuple[NDArray[Any], int]:
     """Encodes numbers as fixed-point codes, clamped to the form's range.
 
     Args:
@@ -123,7 +125,7 @@ def code_type(form: FixedPoint, second: FixedPoint | None = None) -> np.dtype[An
     return np.dtype(next(f"u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size))
 
 
-def decode(codes: NDArray[Any], form: FixedPoint) -> NDArray[np.float64]:
+def decode(codes: NDArray[Any], form: FixedPoint) -> Array:
     """The numbers behind codes, in the column's unit: float64[n]."""
     if form.signed != "split":
         return np.asarray(np.ldexp(codes.astype(np.float64), -form.fraction_bits) - form.offset)
@@ -212,12 +214,12 @@ class Values:
         )
 
 
-def _numbers(batch: pa.RecordBatch, name: str, form: FixedPoint | None, bad: NDArray[np.int8]) -> NDArray[np.float64]:
+def _numbers(batch: pa.RecordBatch, name: str, form: FixedPoint | None, bad: NDArray[np.int8]) -> Array:
     """A column's numbers: float64[n]. `bad`, int8[n], gets the reason of each row that this form cannot use."""
     column = batch.column(name)
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
-    numbers: NDArray[np.float64] = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    numbers: Array = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     if form is not None and form.signed == "no":
         bad[numbers < 0] = _NEGATIVE
     bad[~np.isfinite(numbers)] = _NOT_FINITE

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from statistics import NormalDist
 from typing import Any, Protocol
 
@@ -52,7 +51,7 @@ from sfumato.schemas.trust import Trust
 from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums, laplace_z
 from sfumato.transforms.moments.groups import CellGroups, Grouping, ZoneGroups
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import SECOND
 from sfumato.transforms.moments.local.tally import meter_entry
 from sfumato.transforms.moments.statistic_kinds import Forms, shrunk, value_range
@@ -60,6 +59,8 @@ from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
+
+Array = NDArray[np.float64]
 
 _RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
 _NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
@@ -110,12 +111,12 @@ class MomentTables:
     tables: dict[str, pa.Table]
 
 
-def moments_files(state: MomentsState, plan: MomentsPlan, metadata: MomentsMetadata) -> dict[str, bytes]:
+def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:
     """The files of users' reports by name; the manifest is the last. Raises RefusedError for an infinite estimate."""
-    grouping, bits = metadata.grouping, state.bit_charts(plan)
-    clients, stddev = state.clients(plan), float(np.sqrt(state.clients_variance(plan).item()))
+    plan, grouping, bits = state.plan, metadata.grouping, state.bit_charts()
+    clients, stddev = state.clients(), float(np.sqrt(state.clients_variance().item()))
     margin = 0.0 if grouping is None else simultaneous_z(len(grouping.groups)) * stddev / math.sqrt(len(clients))
-    found = _moment_tables(partial(state.estimates, plan), plan.forms, grouping, clients, margin)
+    found = _moment_tables(state.estimates, plan.forms, grouping, clients, margin)
     found.tables[BITS_FILE] = pa.concat_tables([_bits_table(bit_means) for bit_means in bits])
     local = plan.epsilon is not None
     mechanism = [_RANDOMISED_RESPONSE] if local else ["every bit is reported as it is"]
@@ -341,7 +342,7 @@ def _allow_for_selection(
 
 
 def _moment_tables(
-    estimates: Estimates, forms: Forms, grouping: Grouping | None, clients: NDArray[np.float64], margin: float
+    estimates: Estimates, forms: Forms, grouping: Grouping | None, clients: Array, margin: float
 ) -> MomentTables:
     """Chooses the groups that are published, and makes the tables. Raises RefusedError for an infinite estimate.
 
@@ -370,7 +371,7 @@ def _moment_tables(
 
 def simultaneous(
     estimates: Estimates, names: Sequence[str], published_group: NDArray[np.int64], statistic: str
-) -> tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int8], Array, Array]:
     """Intervals of the shown cells' first statistic that hold for all of them at once.
 
     The probability that any cell is wrongly said to differ from everybody is 5%.
@@ -400,14 +401,14 @@ def _places_table(
     codes: NDArray[np.uint64],
     estimates: Sequence[MomentEstimate],
     shown: Sequence[MomentEstimate],
-    compared: tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]],
+    compared: tuple[NDArray[np.int8], Array, Array],
 ) -> dict[str, pa.Table]:
     """The file of published cells or zones, one row each, with all statistics.
 
     codes: uint64[rows], of the cells, or indexes of the zones. shown: the shrunk estimates. compared: see simultaneous.
     """
 
-    def column(rows: Sequence[MomentEstimate], statistic: str, field: str) -> NDArray[np.float64]:
+    def column(rows: Sequence[MomentEstimate], statistic: str, field: str) -> Array:
         chosen = [row for row in rows if row.statistic == statistic and row.group not in (EVERYBODY, OTHER)]
         return np.array([getattr(row, field) for row in chosen], np.float64)
 

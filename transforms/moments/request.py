@@ -185,12 +185,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         metavar="A,B,C",
     )
     groups_file: str | None = option(None, "the same, one a line", GROUPS, metavar="FILE")
-    cells: int | None = option(
-        None,
-        "groups are the 2^DEPTH x 2^DEPTH cells of --region",
-        GROUPS,
-        metavar="DEPTH",
-    )
+    cells: int | None = option(None, "groups are the 2^DEPTH x 2^DEPTH cells of --region", GROUPS, metavar="DEPTH")
     region: RegionOption | None = option(None, f"{REGION_HELP}, with --cells", GROUPS, metavar=REGION_METAVAR)
     zones: str | None = option(
         None,
@@ -200,9 +195,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     id_column: str | None = option(None, "property or column of the zones' ids, with --zones", GROUPS, metavar="NAME")
     group_epsilon: float | None = option(
-        None,
-        "privacy budget of the noise on counts by group, for adding or removing a user (default: epsilon)",
-        GROUPS,
+        None, "privacy budget of the noise on counts by group, for adding or removing a user (default: epsilon)", GROUPS
     )
     min_group: int | None = option(
         None, f"groups of fewer users are merged into `other` (default: {DEFAULT_MIN_GROUP})", GROUPS
@@ -303,43 +296,35 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
 
     def resolve(self) -> RequestedMoments:
         """The columns, the plan, the groups, and for users' reports the meter and the prior. Raises RequestError."""
-        return self._sums() if self.trust == Trust.CENTRAL else self._reports()
+        grouping = self._grouping()
+        return self._sums(grouping) if self.trust == Trust.CENTRAL else self._reports(grouping)
 
-    def _sums(self) -> RequestedMoments:
+    def _sums(self, grouping: Grouping | None) -> RequestedMoments:
         """Sums of a trusted curator."""
         assert self.epsilon is not None
-        grouping = self._grouping()
-        values = Values(self._columns(), None, None if grouping is None else grouping.groups)
         span = None if self.range is None else ValueRange(*self.range)
         if self.model_fields_set & {"bits", "fraction_bits", "signed"}:
             form = self._form()
             span = ValueRange(form.low, form.high)
+        second_span = None
+        if self.second_range is not None:
+            with _of_second():
+                second_span = ValueRange(*self.second_range)
+        elif self.model_fields_set & {*OF_SECOND[:3]} and (second := self._second_form()) is not None:
+            second_span = ValueRange(second.low, second.high)
         plan = CentralMomentsPlan(
             statistics=tuple(map(Statistic, self.statistics)),
             epsilon=self.epsilon,
             span=span,
-            second_span=self._second_span(),
+            second_span=second_span,
             has_second=self.second_column is not None,
         )
-        return RequestedMoments(values, plan, grouping)
+        return RequestedMoments(Values(self._columns(), None, grouping and grouping.groups), plan, grouping)
 
-    def _second_span(self) -> ValueRange | None:
-        """The range of the second column of a trusted curator; None to find it, or without one."""
-        if self.second_column is None:
-            return None
-        if self.second_range is not None:
-            with _of_second():
-                return ValueRange(*self.second_range)
-        if not self.model_fields_set & {"second_bits", "second_fraction_bits", "second_signed"}:
-            return None
-        form = self._second_form()
-        assert form is not None
-        return ValueRange(form.low, form.high)
-
-    def _reports(self) -> RequestedMoments:
+    def _reports(self, grouping: Grouping | None) -> RequestedMoments:
         """Users' own reports."""
-        form, second, grouping = self._form(), self._second_form(), self._grouping()
-        values = Values(self._columns(), form, None if grouping is None else grouping.groups, second)
+        form, second = self._form(), self._second_form()
+        values = Values(self._columns(), form, grouping and grouping.groups, second)
         # Thresholds err less about products, but say too little of large ones: their intervals are mostly useless.
         needs_bits = grouping is not None or self.warm_start is not None or second is not None
         prior = None
@@ -348,13 +333,12 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
                 self.warm_start,
                 lambda one: PriorRelease.from_release(one.manifest, one.arrow_table(BITS_FILE), self.column, form),
             )
-        release_epsilon = self.group_epsilon
         plan = MomentsPlan(
             form=form,
             statistics=tuple(map(Statistic, self.statistics)),
             method="adaptive" if self.method == "auto" and needs_bits else self.method,
             epsilon=self.epsilon,
-            release_epsilon=1.0 if release_epsilon is None and self.no_dp and grouping else release_epsilon,
+            release_epsilon=1.0 if self.group_epsilon is None and self.no_dp and grouping else self.group_epsilon,
             bits_per_client=self.bits_per_client,
             variance=self.variance,
             tuning=Tuning.from_paper(self.epsilon is not None) if self.tuning == "paper" else Tuning(),
@@ -362,33 +346,27 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             second=second,
         )
         if prior is not None:
-            self._check_prior(plan, prior)
+            if not set(plan.quantities) & set(prior.bits):
+                raise RequestError(
+                    f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs "
+                    f"{', '.join(plan.quantities)}"
+                )
+            if not prior.has_secret_key and self.seed is None:
+                raise RequestError(
+                    "warm_start: anybody can guess the key of that release and undo its randomised response, and the "
+                    "new release would reveal some of the bits; start from a release that was made without --seed"
+                )
+            if not prior.local and plan.epsilon is not None:
+                raise RequestError(
+                    "warm_start: that release has no differential privacy (--no_dp), and the new release would reveal "
+                    "some of its bits; start from a release that was made with --epsilon"
+                )
         return RequestedMoments(values, plan, grouping, prior)
 
-    def _check_prior(self, plan: MomentsPlan, prior: PriorRelease) -> None:
-        """Raises RequestError where a request cannot start from an earlier release."""
-        if not set(plan.quantities) & set(prior.bits):
-            raise RequestError(
-                f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs "
-                f"{', '.join(plan.quantities)}"
-            )
-        if not prior.has_secret_key and self.seed is None:
-            raise RequestError(
-                "warm_start: anybody can guess the key of that release and undo its randomised response, and the new "
-                "release would reveal some of the bits; start from a release that was made without --seed"
-            )
-        if not prior.local and plan.epsilon is not None:
-            raise RequestError(
-                "warm_start: that release has no differential privacy (--no_dp), and the new release would reveal "
-                "some of its bits; start from a release that was made with --epsilon"
-            )
-
     def _form(self) -> FixedPoint:
-        """The form of the values. Raises RequestError."""
         return _fixed_point("signed", self.signed, self.bits, self.fraction_bits)
 
     def _second_form(self) -> FixedPoint | None:
-        """The form of the second column's values; None without one. Raises RequestError."""
         if self.second_column is None:
             return None
         bits = self.bits if self.second_bits is None else self.second_bits
@@ -397,7 +375,6 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             return _fixed_point("signed", self.second_signed, bits, fraction_bits)
 
     def _grouping(self) -> Grouping | None:
-        """The groups. Raises RequestError."""
         least = DEFAULT_MIN_GROUP if self.min_group is None else self.min_group
         if self.cells is not None:
             assert self.region is not None
@@ -409,12 +386,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             return Grouping(ZoneGroups(zones, self.latitude_column, self.longitude_column), least)
         if self.group_by is None:
             return None
-        return Grouping(ColumnGroups(self.group_by, self._listed()), least)
-
-    def _listed(self) -> tuple[str, ...]:
-        if self.groups is not None:
-            return self.groups
-        return read_lines("groups_file", str(self.groups_file))
+        listed = read_lines("groups_file", str(self.groups_file)) if self.groups is None else self.groups
+        return Grouping(ColumnGroups(self.group_by, listed), least)
 
     def _columns(self) -> ValueColumns:
         on_map = self.cells is not None or self.zones is not None

@@ -17,8 +17,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
 from sfumato.transforms.statistics.shrinkage import shrink
 
+Array = NDArray[np.float64]
+
 Variance = Literal["centred", "raw"]
-Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+Parts = tuple[Array, Array, Array, Array]
 """Value, low and high ends of its interval, clients: float64[G] each, of G groups."""
 Forms = Sequence[FixedPoint | ValueRange]
 """Of the values of one column, or of two."""
@@ -40,28 +42,28 @@ class MeanEstimate:
         high: upper end of that interval.
     """
 
-    value: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    value: Array
+    variance: Array
+    low: Array
+    high: Array
 
 
 @dataclass(frozen=True, eq=False)
 class Means(MeanEstimate):
     """The mean of one quantity in G groups. clients: float64[G], the estimated clients that reported on it."""
 
-    clients: NDArray[np.float64]
+    clients: Array
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """A statistic in G groups: value, stddev, low, high, clients float64[G]; see MomentEstimate."""
 
-    value: NDArray[np.float64]
-    stddev: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    clients: NDArray[np.float64]
+    value: Array
+    stddev: Array
+    low: Array
+    high: Array
+    clients: Array
 
     @classmethod
     def clipped(cls, parts: Parts, ends: tuple[float, float], z: float) -> Result:
@@ -91,8 +93,8 @@ class StatisticContext:
 
     variance: Variance
     centre: float
-    users: NDArray[np.float64]
-    users_variance: NDArray[np.float64] | float
+    users: Array
+    users_variance: Array | float
     z: float
     second_centre: float = 0.0
 
@@ -118,8 +120,11 @@ class StatisticKind:
     powers: range = range(0)
 
 
-def check_pairs(names: Sequence[str], has_second: bool) -> None:
-    """Raises RequestError unless there is a second column where one of these statistics is of two, and only there."""
+def check_statistics(statistics: Sequence[Statistic], has_second: bool) -> None:
+    """Raises RequestError unless each is named once, and a second column is there where one is of two, only there."""
+    names = [statistic.name for statistic in statistics]
+    if not names or len(set(names)) < len(names):
+        raise RequestError(f"statistics: name one or more, each once, got {','.join(names)!r}")
     of_pairs = [name for name in names if name in PAIRS]
     if of_pairs and not has_second:
         raise RequestError(f"second_column: {of_pairs[0]} is of two columns; name the other with --second_column NAME")
@@ -315,9 +320,9 @@ def evaluate(
     variance: Variance,
     means: Mapping[str, Means],
     centres: tuple[float, float],
-    users: NDArray[np.float64],
+    users: Array,
     forms: Forms,
-    users_variance: NDArray[np.float64] | float = 0.0,
+    users_variance: Array | float = 0.0,
     level: float = 0.95,
 ) -> Result:
     """Computes a statistic from its quantities' means, clipped to the range that values of these forms allow.

@@ -155,7 +155,8 @@ class PushBits(_UserMoments[MomentsPlan]):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         reporting = self._plan.response, self._rows, self._key
         blocks, admitted = self.read(paths)
-        state = admitted | "Start" >> beam.Map(lambda admission: MomentsState(users=admission.users))
+        plan = self._plan
+        state = admitted | "Start" >> beam.Map(lambda admission: MomentsState(plan, users=admission.users))
         for number in range(len(self._plan.stages)):
             # One worker plans for all: floating-point results may differ between machines.
             queries = state | f"Plan{number}" >> beam.Map(self._plan.next_queries)  # PCollection[list[Query]]

@@ -42,6 +42,8 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.privacy.keys import random_bits
 
+Array = NDArray[np.float64]
+
 STEP_BITS = 10
 _STEPS = 1 << STEP_BITS  # of a bin
 _CORPUT = np.array([int(f"{number:0{STEP_BITS}b}"[::-1], 2) for number in range(_STEPS)])
@@ -121,7 +123,7 @@ class SpreadUsers:
 
 def border_weights(
     users: SpreadUsers, first: int, last: int, share: float, epsilon: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
     """The first term of the borders' weights, where it is above 2^-160.
 
     Args:
@@ -296,9 +298,7 @@ def _split(shares: Sequence[float], first: Sequence[bool]) -> tuple[list[int], l
     return order, draws
 
 
-def _budget(
-    draws: Sequence[Draw], weights: NDArray[np.float64], epsilon: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _budget(draws: Sequence[Draw], weights: Array, epsilon: float) -> tuple[Array, Array]:
     """Each level's epsilon, and each draw's standard deviation in users.
 
     A draw's rank errs by its own error, a Laplace variable of scale 2 max(q, 1 - q) / epsilon, and by a mean of the

@@ -24,6 +24,8 @@ from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_counts, upward_variances
 
+Array = NDArray[np.float64]
+
 _PLACES = 1009  # a prime: they are at all distances from the borders of coarse bins
 MAX_BITS = 20  # the tree holds every bin
 
@@ -61,7 +63,7 @@ class HierarchyNoise:
         """Of each noisy count, in users^2."""
         return discrete_laplace_stddev(self.level_epsilon) ** 2
 
-    def covariance(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+    def covariance(self, low: Array, high: Array) -> Array:
         """Of the estimated users below two values, in users^2.
 
         The total has the variance of all nodes of the first level. A node's total is independent of how its children
@@ -107,7 +109,7 @@ class NoisyHierarchy:
     """
 
     noise: HierarchyNoise
-    below: NDArray[np.float64]
+    below: Array
     scale: NumberBins
 
     @property

@@ -47,7 +47,7 @@ def ran(
     """The protocol over one block of clients. groups: int[n], of each client."""
     codes, _ = encode(values, asked.form)
     block = block_of(codes, None if groups is None else groups.astype(np.uint16), KEY)
-    state = MomentsState()
+    state = MomentsState(asked)
     for _ in asked.stages:
         queries = asked.next_queries(state)
         number = 1 if grouping is None else len(grouping.groups) + 1
@@ -59,7 +59,7 @@ def ran(
 def assembled(
     state: MomentsState, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
 ) -> dict[str, bytes]:
-    return moments_files(state, asked, MomentsMetadata(release, grouping, "age", True))
+    return moments_files(state, MomentsMetadata(release, grouping, "age", True))
 
 
 def table(files: dict[str, bytes], name: str) -> pa.Table:
@@ -87,8 +87,8 @@ def test_a_release_of_everybody_is_the_protocols_answer() -> None:
     moments, bits = table(files, "moments.parquet"), table(files, "bits.parquet")
     assert moments.schema.equals(MOMENTS_SCHEMA, check_metadata=False)
     assert bits.schema.equals(BITS_SCHEMA, check_metadata=False)
-    assert moments.to_pylist() == [asdict(one) for one in state.estimates(asked)]
-    charts = state.bit_charts(asked)
+    assert moments.to_pylist() == [asdict(one) for one in state.estimates()]
+    charts = state.bit_charts()
     assert [one.quantity for one in charts] == ["value", "square"]
     for name in ("weight", "mean", "stddev", "reports", "squashed", "read_probability"):
         assert bits[name].to_pylist() == np.concatenate([getattr(one, name) for one in charts]).tolist()
@@ -137,7 +137,7 @@ def test_the_manifest_is_the_contract() -> None:
     assert "randomised response" in privacy["mechanism"]
     assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
     assert not any("knows the group of each user" in one for one in privacy["assumptions"])
-    probabilities = [one.read_probability.max() for one in state.bit_charts(asked)]
+    probabilities = [one.read_probability.max() for one in state.bit_charts()]
     assert privacy["meter"] == {
         "bits_per_client": 2,
         "bits_per_value": 2,
@@ -207,7 +207,7 @@ def test_small_groups_are_merged_into_other() -> None:
         ("north", "variance"), ("south", "variance"), (OTHER, "variance"),
     ]  # fmt: skip
     # `other` is what told none of the published groups: the sums of the noisy tallies of three.
-    noisy = state.clients(asked)
+    noisy = state.clients()
     assert noisy[1] < 100 > noisy[3]
     places = {"north": [0], "south": [2], OTHER: [1, 3, 4], EVERYBODY: [0, 1, 2, 3, 4]}
     truth = ages()
@@ -324,7 +324,7 @@ def test_noise_beyond_the_range_is_published_as_the_end_of_the_range() -> None:
     known."""
     asked = plan(FixedPoint(bits=52), statistics=(Statistic("geometric_mean"),), epsilon=0.01)
     noise = Tally(np.full((1, 18), 10**6), np.zeros((1, 18), np.int64))  # "all bits are set", debiased at 0.01
-    state = MomentsState()
+    state = MomentsState(asked)
     for _ in asked.stages:
         state = state.advance(asked.next_queries(state), [noise])
     files = assembled(state, asked)
@@ -338,7 +338,7 @@ def test_noise_beyond_the_range_is_published_as_the_end_of_the_range() -> None:
 def test_groups_are_shown_drawn_towards_everybody_and_kept_as_measured() -> None:
     asked, groups = plan(statistics=SPREAD[:1], epsilon=1.0), by_size()
     state = ran(ages(), asked, BY_PLACE, groups)
-    raw = [*state.estimates(asked), *state.estimates(asked, ["a", "b"], np.array([0, 1, 1, 1, 1]))]
+    raw = [*state.estimates(), *state.estimates(["a", "b"], np.array([0, 1, 1, 1, 1]))]
     drawn = shrunk(raw, asked.forms)
     everybody = raw[0].value
     assert drawn[0] == raw[0]

@@ -138,7 +138,8 @@ class Crowd:
 
     def state(self, users: float = 0) -> MomentsState:
         """All rounds, with the noise; every client is queried exactly once. users: their noisy number."""
-        plan, state = self.push._plan, MomentsState(users=users)
+        plan = self.push._plan
+        state = MomentsState(plan, users=users)
         for _ in plan.stages:
             queries = plan.next_queries(state)
             state = state.advance(queries, plan.protect(queries, [self.answer(query) for query in queries], self.key))
@@ -251,7 +252,7 @@ def test_the_job_tells_what_clients_tell_one_by_one(
     assert len(crowd.clients) > 400
     found = run(pattern, push, *options)
     assert_same(found, crowd.state(found.users))
-    assert len(list(found.estimates(push._plan))) == len(push._plan.statistics)
+    assert len(list(found.estimates())) == len(push._plan.statistics)
 
 
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
@@ -312,7 +313,7 @@ def test_a_user_with_a_thousand_rows_tells_one_bit(tmp_path: Path) -> None:
     extra = table.slice(0, 1).take([0] * 1000).set_column(0, "user_id", pa.array([10**10] * 1000))
     push = transform(epsilon=None)
     found = run(write_files(pa.concat_tables([table, extra]), tmp_path / "logs", 4), push)
-    assert found.clients(push._plan).tolist() == [301]
+    assert found.clients().tolist() == [301]
 
 
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
@@ -336,7 +337,7 @@ def test_few_clients_or_none_are_published_all_the_same(
     table = logs(200, 1).append_column("empty", column)
     push = transform("empty", grouping=grouping)
     found = run(write_files(table, tmp_path / "logs", 2), push)
-    (one,) = found.estimates(push._plan)
+    (one,) = found.estimates()
     assert found.finished_stages == 2
     assert one.low < 1
     assert one.high > 100
@@ -367,7 +368,7 @@ def test_users_without_a_usable_value_are_counted_and_refused(
 def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
     """Without blocks there are no tallies, but there is noise: an empty input looks like a small one."""
     push = transform(grouping=grouping)
-    start = MomentsState()
+    start = MomentsState(push._plan)
     queries = push._plan.next_queries(start)
     none = push._add_noise(start, queries, [])
     ((query, counted),) = none.tallies

@@ -50,14 +50,14 @@ def test_everybodys_statistics_and_bits_are_the_protocols() -> None:
     files = assembled(state, asked)
     view = moments_view(files)
     body = shown(view)
-    mean, variance = state.estimates(asked)
+    mean, variance = state.estimates()
     assert [(one.value, one.low, one.high) for one in body.statistics] == [
         (one.value, one.low, one.high) for one in (mean, variance)
     ]
     assert body.deviation == math.sqrt(variance.value)
     assert body.limits == (0.0, 255.0)
     assert (body.groups, body.map) == ([], None)
-    value, square = state.bit_charts(asked)
+    value, square = state.bit_charts()
     assert [one.quantity for one in body.bits] == ["age"] * 8 + ["the squared distance of age from its mean"] * len(
         square.weight
     )
@@ -90,11 +90,11 @@ def test_groups_are_shrunk_and_ranked_by_what_is_surely_high() -> None:
     raw = {one["group"]: one for one in published if one["statistic"] == "mean"}
     assert body.groups[0].reference == raw[EVERYBODY]["value"]
     names, places = BY_PLACE.published_groups(
-        state.clients(asked), simultaneous_z(4) * float(np.sqrt(state.clients_variance(asked).item() / 5))
+        state.clients(), simultaneous_z(4) * float(np.sqrt(state.clients_variance().item() / 5))
     )
     oracle = {
         one.group: one
-        for one in shrunk([*state.estimates(asked), *state.estimates(asked, names, places)], [FORM])
+        for one in shrunk([*state.estimates(), *state.estimates(names, places)], [FORM])
         if one.statistic == "mean"
     }
     for bar in bars:

@@ -156,7 +156,7 @@ _WINDOW = 4  # adjacent bins, for few users
 _NEAR_ZERO = 1 / 16  # an end so near 0, as a share of the other, is moved to 0: a few small values cost little
 
 
-def count_magnitudes(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def count_magnitudes(values: Array) -> NDArray[np.int64]:
     """The number of values in each bin: int64[BINS]. values: float64[n], finite."""
     magnitude = np.clip(np.frexp(values)[1] - _SMALLEST, 0, _MAGNITUDES)
     magnitude[values == 0] = 0

@@ -24,7 +24,7 @@ from sfumato.transforms.moments.central.bernstein_sums import (
     tensor,
 )
 from sfumato.transforms.moments.client_values import Block
-from sfumato.transforms.moments.statistic_kinds import MOMENT, Result, check_pairs, value_range
+from sfumato.transforms.moments.statistic_kinds import MOMENT, Result, check_statistics, value_range
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -49,11 +49,6 @@ def degree_of(statistic: Statistic) -> int:
         "statistics: with --trust central there are count, sum, mean, variance, covariance, correlation and moment:K "
         f"(K from {MOMENT.powers[0]} to {MOMENT.powers[-1]}); got {statistic.name!r}"
     )
-
-
-def _digits(span: ValueRange) -> float:
-    """Digits before the point of the largest value of a range; negative for small ones."""
-    return math.log10(max(abs(span.low), abs(span.high)))
 
 
 def laplace_z(level: float) -> float:
@@ -87,16 +82,16 @@ class CentralMomentsPlan:
     has_second: bool = False
 
     def __post_init__(self) -> None:
-        names = [statistic.name for statistic in self.statistics]
-        if not names or len(set(names)) < len(names):
-            raise RequestError(f"statistics: name one or more, each once, got {','.join(names)!r}")
+        check_statistics(self.statistics, self.has_second)
         if not _MIN_EPSILON <= self.epsilon <= MAX_NOISE_EPSILON:
             raise RequestError(f"epsilon: must lie in {_MIN_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}")
-        check_pairs(names, self.has_second)
         if self.span is not None and not self.degree:
             raise RequestError("range: numbers of users need none; leave it out, or ask for other --statistics")
         for name, span in (("range", self.span), ("second_range", self.second_span)):
-            if span is not None and _digits(span) * self.degree > _MAX_DIGITS / (1 + self.has_second):
+            if span is None:
+                continue
+            digits = math.log10(max(abs(span.low), abs(span.high)))  # before the point; negative for small ones
+            if digits * self.degree > _MAX_DIGITS / (1 + self.has_second):
                 raise RequestError(
                     f"{name}: powers of up to {self.degree} of {span.low:g},{span.high:g} and their sums are "
                     "beyond what a number can hold; give a smaller range, or lower moments"
@@ -125,7 +120,6 @@ class CentralMomentsPlan:
 
     @property
     def _spans(self) -> tuple[ValueRange | None, ...]:
-        """The given range of each column."""
         return (self.span, self.second_span)[: len(self.degrees)]
 
     @property
@@ -196,14 +190,13 @@ class CentralMomentsPlan:
             return CentralSums(self, tuple(span or ValueRange(0.0, 1.0) for span in self._spans))
         assert magnitudes is not None
         epsilon = self.shares["range"] / self._spans.count(None)
-        spans, is_sure = list[ValueRange](), True
-        for number, (span, counts) in enumerate(zip(self._spans, magnitudes, strict=True)):
-            found, sure = span, True
-            if found is None:
-                found, sure = find_range(counts, epsilon, key.narrowed({"column": number}) if number else key)
-            spans.append(found)
-            is_sure &= sure
-        return CentralSums(self, tuple(spans), is_sure)
+        found = [
+            (span, True)
+            if span is not None
+            else find_range(counts, epsilon, key.narrowed({"column": number}) if number else key)
+            for number, (span, counts) in enumerate(zip(self._spans, magnitudes, strict=True))
+        ]
+        return CentralSums(self, tuple(span for span, _ in found), all(is_sure for _, is_sure in found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,17 +239,15 @@ class CentralSums:
     ) -> Iterator[MomentEstimate]:
         """Every statistic, of everybody or by group.
 
-        Args:
-            names: of the groups.
-            groups: int64[G], the published group of each row of the sums; None for everybody.
-            level: of the intervals.
+        names: of the groups. groups: int64[G], the published group of each row of the sums; None for everybody.
         """
         published = np.zeros(len(self.slots), np.int64) if groups is None else groups
         slots = np.zeros((len(names), self.slots.shape[1]))
         np.add.at(slots, published, self.slots)
         # Every row has its own noise.
         noise = self.plan.noise_stddev * np.sqrt(np.bincount(published, minlength=len(names)))
-        means, z = _Means(slots, noise, laplace_z(level)), laplace_z(level)
+        z = laplace_z(level)
+        means = _Means(slots, noise, z)
         for statistic in self.plan.statistics:
             parts = *self._evaluate(statistic, means), means.users
             yield from Result.clipped(parts, self.value_range(statistic), z).rows(statistic, names)
@@ -284,13 +275,7 @@ class CentralSums:
 
 @dataclass(frozen=True)
 class _Column:
-    """The polynomials in one column, as coefficients of all slots: float64[S].
-
-    Attributes:
-        span: the column's range.
-        number: 0 or 1.
-        degrees: of the slots' polynomials in each column.
-    """
+    """The polynomials in a column, 0 or 1, as coefficients of all slots: float64[S]. degrees: in each column."""
 
     span: ValueRange
     number: int
@@ -309,12 +294,9 @@ class _Column:
 
 @dataclass(frozen=True, eq=False)
 class _Means:
-    """Sums and means of polynomials from released slots, with intervals.
+    """Sums and means of polynomials from released slots, with intervals of z standard deviations on each side.
 
-    Attributes:
-        slots: float64[G, S], in users.
-        noise: float64[G], standard deviation of the noise on each slot.
-        z: half width of the intervals, in standard deviations.
+    slots: float64[G, S], in users. noise: float64[G], standard deviation of the noise on each slot.
     """
 
     slots: Array
@@ -393,50 +375,34 @@ class _Means:
         first order its error is that of the mean of uv - r (u^2 + v^2) / 2, a polynomial of the slots. Terms of second
         order widen the interval. Where a variance may be 0, nothing is known.
         """
-        columns = [_Standardised.of(self, column) for column in (first, second)]
-        value = np.clip(self.covariance(first, second)[0] / (columns[0].stddev * columns[1].stddev), -1, 1)
+        mean, stddev, error, factor, known = zip(*map(self._standardised, (first, second)), strict=True)
+        value = np.clip(self.covariance(first, second)[0] / (stddev[0] * stddev[1]), -1, 1)
+        centres = [one.tolist() for one in mean]
+        units = [np.where(is_known, one, 1.0).tolist() for one, is_known in zip(stddev, known, strict=True)]
         polynomials = []
         for row, r in enumerate(value.tolist()):
-            (u, u_squared), (v, v_squared) = (one.powers(row) for one in columns)
+            (u, u_squared), (v, v_squared) = (
+                [column.alone(power, centre[row]) / unit[row] ** power for power in (1, 2)]
+                for column, centre, unit in zip((first, second), centres, units, strict=True)
+            )
             squares = tensor(u_squared, np.ones_like(v)) + tensor(np.ones_like(u), v_squared)
             polynomials.append(tensor(u, v) - r / 2 * squares)
         middle, below, above = self.mean(np.stack(polynomials))
-        known = columns[0].known & columns[1].known
-        factor, beyond = columns[0].factor * columns[1].factor, columns[0].error * columns[1].error
-        low, high = value - factor * (middle - below) - beyond, value + factor * (above - middle) + beyond
-        return value, np.where(known, low, -np.inf), np.where(known, high, np.inf)
+        beyond, wider = error[0] * error[1], factor[0] * factor[1]
+        low, high = value - wider * (middle - below) - beyond, value + wider * (above - middle) + beyond
+        both = known[0] & known[1]
+        return value, np.where(both, low, -np.inf), np.where(both, high, np.inf)
 
+    def _standardised(self, column: _Column) -> tuple[Array, Array, Array, Array, NDArray[np.bool_]]:
+        """A column's estimated mean and standard deviation, and what is known of them, by group: [G] each.
 
-@dataclass(frozen=True, eq=False)
-class _Standardised:
-    """A column in estimated standard deviations from its estimated mean, by group: float64[G] each.
-
-    Attributes:
-        column: the column.
-        mean: the estimated mean.
-        stddev: the estimated standard deviation; where the variance may be 0, any number above 0.
-        error: how far the interval of the mean reaches, in standard deviations.
-        factor: the standard deviation over the smallest in its interval.
-        known: bool[G], whether the variance is above 0 in its interval.
-    """
-
-    column: _Column
-    mean: Array
-    stddev: Array
-    error: Array
-    factor: Array
-    known: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, means: _Means, column: _Column) -> _Standardised:
-        """The column by these means."""
-        (mean, error), (variance, least, _) = means.centre(column), means.variance(column)
+        Returns:
+            The mean; the standard deviation, any above 0 where the variance may be 0; how far the interval of the mean
+            reaches, in standard deviations; the standard deviation over the smallest in its interval; whether the
+            variance is above 0 in its interval.
+        """
+        (mean, error), (variance, least, _) = self.centre(column), self.variance(column)
         known = least > 0
         stddev = np.sqrt(np.where(known, variance, np.maximum(variance, np.finfo(float).tiny)))
         factor = np.where(known, stddev / np.sqrt(np.where(known, least, 1.0)), 1.0)
-        return cls(column, mean, stddev, np.where(known, error / stddev, 0.0), factor, known)
-
-    def powers(self, row: int) -> tuple[Array, Array]:
-        """The standardised value and its square in a group, as coefficients of the column's own polynomials."""
-        centre, stddev = float(self.mean[row]), float(self.stddev[row]) if self.known[row] else 1.0
-        return self.column.alone(1, centre) / stddev, self.column.alone(2, centre) / stddev**2
+        return mean, stddev, np.where(known, error / stddev, 0.0), factor, known

@@ -25,7 +25,7 @@ def reading(manifest: Mapping[str, Any]) -> list[str]:
     found = [
         "A 95% interval holds the value for the counted records, one of each user, about 95 times in 100 or a little "
         "more often. It allows for the noise, which is its only error; another choice of the users' records, or other "
-        "users, would give another value.",
+        "users, would give another value."
     ]
     first, second = _columns(manifest)
     values_of = f"Values of {first}" if second else "Values"

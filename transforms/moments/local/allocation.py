@@ -18,6 +18,8 @@ from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.local.quantities import Slots
 from sfumato.transforms.moments.local.tally import RandomisedResponse
 
+Array = NDArray[np.float64]
+
 _UNIFORM_SHARE = 0.2  # of the clients, spread evenly over all bits, where an earlier release replaces the first round
 _MIN_SIGNAL = 1000.0  # n epsilon^2 from which thresholds are better; docs/explanation/moments.md has the measurements
 _FEW_BITS = 12  # more bits are mostly more than the values need
@@ -95,7 +97,7 @@ def min_threshold_users(epsilon: float | None, bits: int) -> float:
     return -math.inf if epsilon is None or bits > _FEW_BITS else _MIN_SIGNAL / min(epsilon, 1e3) ** 2
 
 
-def by_weight(slots: Slots, power: float, reports: int) -> NDArray[np.float64]:
+def by_weight(slots: Slots, power: float, reports: int) -> Array:
     """Query probabilities proportional to 2^(power j), j a bit: float64[S], see `capped`.
 
     Those of thresholds add up to the same from each power of two to the next.
@@ -105,13 +107,8 @@ def by_weight(slots: Slots, power: float, reports: int) -> NDArray[np.float64]:
 
 
 def by_variance(
-    slots: Slots,
-    means: NDArray[np.float64],
-    used: NDArray[np.float64],
-    response: RandomisedResponse,
-    power: float,
-    reports: int,
-) -> NDArray[np.float64]:
+    slots: Slots, means: Array, used: Array, response: RandomisedResponse, power: float, reports: int
+) -> Array:
     """Query probabilities proportional to (weight^2 v u)^power: float64[S], see `capped`.
 
     With power 1/2 they give the least variance of the estimate (Lemma 3.3).
@@ -132,12 +129,12 @@ def by_variance(
     return capped((spread / spread.max() * used) ** power, reports)
 
 
-def with_uniform_share(probabilities: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
+def with_uniform_share(probabilities: Array, reports: int) -> Array:
     """Mixes in a uniform share, so that bits unknown to an earlier release are seen."""
     return capped((1 - _UNIFORM_SHARE) * probabilities + _UNIFORM_SHARE / len(probabilities), reports)
 
 
-def capped(weights: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
+def capped(weights: Array, reports: int) -> Array:
     """Probabilities float64[S] proportional to the weights, with sum 1 and at most 1 / reports each.
 
     A client reports different bits, so no bit can have more. Where too few bits have a positive weight, the other bits
@@ -171,11 +168,11 @@ class Prior:
         stddev: float64[S], of mean, > 0.
     """
 
-    weight: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    stddev: NDArray[np.float64]
+    weight: Array
+    mean: Array
+    stddev: Array
 
-    def for_slots(self, slots: Slots) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def for_slots(self, slots: Slots) -> tuple[Array, Array]:
         """Means and variances for these slots: float64[S] each. Unknown slots have mean 1/2 and standard deviation 1/2.
 
         Slots are matched by weight. Weights are powers of two, so equal ones are equal as floats.

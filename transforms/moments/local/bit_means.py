@@ -14,6 +14,8 @@ from sfumato.transforms.moments.local.quantities import Slots
 from sfumato.transforms.moments.local.tally import RandomisedResponse, Tally
 from sfumato.transforms.moments.statistic_kinds import MeanEstimate
 
+Array = NDArray[np.float64]
+
 _MEANS = np.sin((np.arange(128) + 0.5) * (math.pi / 256)) ** 2  # equally likely under Beta(1/2, 1/2)
 _USED_SHARES = (np.arange(64) + 0.5) / 64  # of the bits below the highest one; equally likely
 _MAX_EVIDENCE = 1e4  # where a bit cannot be empty
@@ -28,9 +30,9 @@ class UsedBits:
     highest: for each sign float64[S + 1], the probabilities that it is no bit, the first, ..., the last.
     """
 
-    highest: Sequence[NDArray[np.float64]]
+    highest: Sequence[Array]
 
-    def bit_probabilities(self) -> NDArray[np.float64]:
+    def bit_probabilities(self) -> Array:
         """The probability that the highest bit in use is each bit or one above it: float64[S], sign after sign."""
         return np.concatenate([np.cumsum(cases[::-1])[::-1][1:] for cases in self.highest])
 
@@ -44,9 +46,22 @@ class UsedBits:
         return UsedBits([case_weights / case_weights.sum() for case_weights in weights])
 
 
-def posterior(
-    shares: NDArray[np.float64], reports: NDArray[np.float64], slots: Slots, response: RandomisedResponse
+def bits_in_use(
+    means: Array,
+    variances: Array,
+    slots: Slots,
+    reported: tuple[Array, Array],
+    response: RandomisedResponse,
+    squash: float | None,
 ) -> UsedBits:
+    """The distribution of the highest bit in use: by the reports, or by the resolved tuning's `squash`.
+
+    means, variances: float64[S], of bits. reported: see `evidence`.
+    """
+    return posterior(*reported, slots, response) if squash is None else above_threshold(means, variances, slots, squash)
+
+
+def posterior(shares: Array, reports: Array, slots: Slots, response: RandomisedResponse) -> UsedBits:
     """The distribution of the highest bit given the reports.
 
     Args:
@@ -65,7 +80,7 @@ def posterior(
     return UsedBits(highest)
 
 
-def _below(evidence: NDArray[np.float64]) -> NDArray[np.float64]:
+def _below(evidence: Array) -> Array:
     """The log evidence of the bits below each bit: float64[S]. All are in use with one probability from Uniform(0, 1).
 
     So a few values other than 0, with empty lower bits, are no evidence against a high bit.
@@ -75,30 +90,26 @@ def _below(evidence: NDArray[np.float64]) -> NDArray[np.float64]:
     return _log_mean_exp(before.T)
 
 
-def _binomial_evidence(
-    share: NDArray[np.float64], reports: NDArray[np.float64], response: RandomisedResponse
-) -> NDArray[np.float64]:
+def _binomial_evidence(share: Array, reports: Array, response: RandomisedResponse) -> Array:
     """Log likelihood ratio of the reports for a bit in use against an empty one: float64[S]."""
     ones, zeros = share * reports, (1 - share) * reports
 
-    def log_likelihood(mean: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_likelihood(mean: Array) -> Array:
         return np.asarray(xlogy(ones[:, None], _reported(mean)) + xlog1py(zeros[:, None], -_reported(mean)))
 
-    def _reported(mean: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _reported(mean: Array) -> Array:
         return mean * response.gain + (1 - response.truth_probability)
 
     used = _log_mean_exp(log_likelihood(_MEANS))
     return np.asarray(np.minimum(used - log_likelihood(np.zeros(1))[:, 0], _MAX_EVIDENCE))
 
 
-def _log_mean_exp(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_mean_exp(logs: Array) -> Array:
     largest = logs.max(axis=1)
     return np.asarray(largest + np.log(np.exp(logs - largest[:, None]).mean(axis=1)))
 
 
-def above_threshold(
-    means: NDArray[np.float64], variances: NDArray[np.float64], slots: Slots, multiple: float
-) -> UsedBits:
+def above_threshold(means: Array, variances: Array, slots: Slots, multiple: float) -> UsedBits:
     """The paper's squashing: bits above the highest one whose mean exceeds `multiple` standard deviations are empty.
 
     Section 4.4 decides for each bit by itself. But values that fill their range up to some bit leave none below it
@@ -140,9 +151,9 @@ class BitEstimates:
         everybody: the estimates of all groups together; None if these are they.
     """
 
-    mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    reports: NDArray[np.float64]
+    mean: Array
+    variance: Array
+    reports: Array
     used_bits: UsedBits
     bits_per_client: int = 1
     everybody: BitEstimates | None = None
@@ -199,12 +210,7 @@ def normal_quantile(outside: float) -> float:
 
 
 def unseen_bits(
-    mean: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    highest: NDArray[np.float64],
-    z: float,
-    empty: float,
+    mean: Array, variance: Array, weight: Array, highest: Array, z: float, empty: float
 ) -> tuple[int, float]:
     """The number of bits up to the highest clear one, and how much the bits above add at most.
 
@@ -230,9 +236,7 @@ def unseen_bits(
     return seen, float((above * weight[seen:])[used > empty].sum())
 
 
-def evidence(
-    counted: Tally, response: RandomisedResponse, noise: float = 0.0
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def evidence(counted: Tally, response: RandomisedResponse, noise: float = 0.0) -> tuple[Array, Array]:
     """Everybody's shares of reported 1s, and the equivalent numbers of reports without noise: float64[S] each.
 
     Args:
@@ -251,7 +255,7 @@ def evidence(
 
 def bit_means(
     counted: Tally, response: RandomisedResponse, noise: float | NDArray[np.floating] = 0.0
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Array, Array]:
     """Unbiased bit means and their variances: float64[G, S] each.
 
     A bit without reports has mean 1/2 and standard deviation 1/2.

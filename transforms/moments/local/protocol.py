@@ -8,7 +8,7 @@ on the plan and the state alone. So Beam and a loop in memory run the same proto
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
@@ -25,23 +25,15 @@ from sfumato.transforms.moments.local.allocation import (
     chosen_method,
     with_uniform_share,
 )
-from sfumato.transforms.moments.local.bit_means import (
-    EMPTY,
-    BitEstimates,
-    UsedBits,
-    above_threshold,
-    bit_means,
-    evidence,
-    posterior,
-)
-from sfumato.transforms.moments.local.quantities import CENTRED, SECOND, Quantity, Slots, Thresholds
+from sfumato.transforms.moments.local.bit_means import EMPTY, BitEstimates, bit_means, bits_in_use, evidence
+from sfumato.transforms.moments.local.quantities import CENTRED, SECOND, Quantity, Thresholds
 from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, sum_tallies, with_noise
 from sfumato.transforms.moments.local.threshold_means import ThresholdEstimates
 from sfumato.transforms.moments.statistic_kinds import (
     MeanEstimate,
     Means,
     Variance,
-    check_pairs,
+    check_statistics,
     evaluate,
     quantities_of,
 )
@@ -49,6 +41,8 @@ from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
+
+Array = NDArray[np.float64]
 
 _MIN_EPSILON = 1000 * MIN_NOISE_EPSILON  # of a release, for each bit that a client reports
 _CODE_BITS = 64  # of both columns together
@@ -88,16 +82,18 @@ class MomentsPlan:
     second: FixedPoint | None = None
 
     def __post_init__(self) -> None:
-        names = [statistic.name for statistic in self.statistics]
-        if not names or len(set(names)) < len(names):
-            raise RequestError(f"statistics: name one or more, each once, got {','.join(names)!r}")
+        check_statistics(self.statistics, self.second is not None)
         for name, value, choices in (("method", self.method, Method), ("variance", self.variance, Variance)):
             if value not in get_args(choices):
                 raise RequestError(f"{name}: there are {', '.join(get_args(choices))}, got {value!r}")
         for statistic in self.statistics:
             if "log2" in quantities_of(statistic, self.variance) and self.form.signed != "no":
                 raise RequestError(f"statistics: {statistic.name} is of positive values, so it goes without --signed")
-        self._check_pairs()
+        if self.second is not None and self.form.code_bits + self.second.code_bits > _CODE_BITS:
+            raise RequestError(
+                f"second_bits: both columns have {_CODE_BITS} bits in all at most, with their signs; got "
+                f"{self.form.code_bits} and {self.second.code_bits}"
+            )
         max_bits = min(len(Quantity(self.form, kind, second=self.second).slots) for kind in self.quantities)
         if isinstance(self.bits_per_client, bool) or not 1 <= self.bits_per_client <= max_bits:
             raise RequestError(f"bits_per_client: must lie in 1..{max_bits}, got {self.bits_per_client}")
@@ -109,15 +105,6 @@ class MomentsPlan:
                 raise RequestError(
                     f"{name}: must lie in {min_epsilon:g}..{MAX_NOISE_EPSILON:g}, got {self.released_epsilon:g}"
                 )
-
-    def _check_pairs(self) -> None:
-        """Raises RequestError unless a second column is there where a statistic is of two, and only there."""
-        check_pairs([one.name for one in self.statistics], self.second is not None)
-        if self.second is not None and self.form.code_bits + self.second.code_bits > _CODE_BITS:
-            raise RequestError(
-                f"second_bits: both columns have {_CODE_BITS} bits in all at most, with their signs; got "
-                f"{self.form.code_bits} and {self.second.code_bits}"
-            )
 
     def stated(self) -> dict[str, Any]:
         """What tells this plan from others: the run's key is bound to it."""
@@ -208,27 +195,6 @@ class MomentsPlan:
         part, place = 1 / len(self.quantities), self.quantities.index(kind)
         return place * part, 1.0 if self.quantities[-1] == kind else (place + 1) * part
 
-    def used_bits(
-        self,
-        means: NDArray[np.float64],
-        variances: NDArray[np.float64],
-        slots: Slots,
-        reported: tuple[NDArray[np.float64], NDArray[np.float64]],
-        multiple: float | None,
-    ) -> UsedBits:
-        """The distribution of the highest bit in use.
-
-        Args:
-            means: float64[S], bit means.
-            variances: float64[S], of means.
-            slots: of the quantity.
-            reported: shares of reported 1s and numbers of reports, as `evidence` returns them.
-            multiple: `squash` of the resolved tuning.
-        """
-        if multiple is None:
-            return posterior(*reported, slots, self.response)
-        return above_threshold(means, variances, slots, multiple)
-
     def next_queries(self, state: MomentsState) -> list[Query]:
         """The queries of the next stage; none if it is a second round and `auto` has chosen one round."""
         one_round = self.method_of(state) == "weighted"
@@ -239,7 +205,7 @@ class MomentsPlan:
         """The query for a quantity in round `number`: its interval of clients and the probability of each question."""
         method, reports = self.method_of(state), self.bits_per_client
         tuning = self.tuning.resolved(method)
-        centres = state.centres(self) if kind in CENTRED else (0.0, 0.0)
+        centres = state.centres() if kind in CENTRED else (0.0, 0.0)
         quantity = Quantity(self.form, kind, centres[0], method == "threshold", self.second, centres[1])
         slots = quantity.slots
         first, last = self.part(kind)
@@ -252,16 +218,16 @@ class MomentsPlan:
         if number == 1:
             return Query(quantity, 1, first, border, by_weight(slots, tuning.first_power, reports))
         if quantity.by_thresholds:
-            return Query(quantity, 2, border, last, state.thresholds(self, kind).probabilities(reports))
+            return Query(quantity, 2, border, last, state.thresholds(kind).probabilities(reports))
         prior = self.prior.get(kind)
         if prior is None:
-            bits = state.bits(self, kind)
+            bits = state.bits(kind)
             means, variances, used_bits = bits.mean[0], bits.variance[0], bits.used_bits
         else:
             means, variances = prior.for_slots(slots)
             shares = np.clip(means * self.response.gain + 1 - self.response.truth_probability, 0, 1)
             reported = shares, self.response.variance(shares) / variances
-            used_bits = self.used_bits(means, variances, slots, reported, tuning.squash)
+            used_bits = bits_in_use(means, variances, slots, reported, self.response, tuning.squash)
         # A bit that was never, or always, set may still be a little different.
         margin = np.minimum(np.sqrt(variances), 0.5)
         guess, used = np.clip(means, margin, 1 - margin), used_bits.weighted().bit_probabilities()
@@ -276,11 +242,13 @@ class MomentsState:
     """The public tallies of the finished stages.
 
     Attributes:
+        plan: the plan.
         tallies: every query so far, with its tally.
         finished_stages: their number.
         users: their number, public or noisy, by which `auto` chooses the method.
     """
 
+    plan: MomentsPlan
     tallies: tuple[tuple[Query, Tally], ...] = ()
     finished_stages: int = 0
     users: float = 0.0
@@ -288,119 +256,106 @@ class MomentsState:
     def advance(self, queries: Sequence[Query], tallies: Sequence[Tally]) -> MomentsState:
         """The state after a stage. tallies: public, one for each query."""
         joined = (*self.tallies, *zip(queries, tallies, strict=True))
-        return MomentsState(joined, self.finished_stages + 1, self.users)
+        return replace(self, tallies=joined, finished_stages=self.finished_stages + 1)
 
     def tallies_of(self, kind: str) -> list[tuple[Query, Tally]]:
         """The queries of one quantity with their tallies, by round."""
         return [(query, tally) for query, tally in self.tallies if query.quantity.kind == kind]
 
-    def bits(self, plan: MomentsPlan, kind: str, groups: NDArray[np.int64] | None = None) -> BitEstimates:
+    def bits(self, kind: str, groups: NDArray[np.int64] | None = None) -> BitEstimates:
         """The bit means of a quantity, of everybody or by group.
 
-        Args:
-            plan: the plan.
-            kind: the quantity.
-            groups: int64[tally rows], the published group 0..G - 1 of each row of the tallies; None for everybody.
+        groups: int64[tally rows], the published group 0..G - 1 of each row of the tallies; None for everybody.
         """
         rounds = self.tallies_of(kind)
         slots = rounds[0][0].quantity.slots
         all_rounds, last = sum_tallies([tally for _, tally in rounds]), rounds[-1][1]
         one_group = np.zeros(len(last.ones), np.int64)
-        total, noise_variance = all_rounds.joined(one_group), plan.noise_stddev**2
+        total, noise_variance = all_rounds.joined(one_group), self.plan.noise_stddev**2
         total_noise = noise_variance * len(rounds) * len(one_group)
-        mean, variance = bit_means(total, plan.response, total_noise)
-        tuning = plan.tuning.resolved(plan.method_of(self))
-        reported = evidence(total, plan.response, total_noise)
-        used_bits = plan.used_bits(mean[0], variance[0], slots, reported, tuning.squash)
+        mean, variance = bit_means(total, self.plan.response, total_noise)
+        tuning = self.plan.tuning.resolved(self.plan.method_of(self))
+        reported = evidence(total, self.plan.response, total_noise)
+        used_bits = bits_in_use(mean[0], variance[0], slots, reported, self.plan.response, tuning.squash)
         counted, added = (all_rounds, len(rounds)) if tuning.caching else (last, 1)
 
         def estimates_of(published_group: NDArray[np.int64], everybody: BitEstimates | None = None) -> BitEstimates:
             sums = counted.joined(published_group)
             # Every row of every added tally has its own noise.
             noise = np.bincount(published_group)[:, None] * noise_variance * added
-            mean, variance = bit_means(sums, plan.response, noise)
+            mean, variance = bit_means(sums, self.plan.response, noise)
             reports = sums.reports.astype(np.float64)
-            return BitEstimates(mean, variance, reports, used_bits, plan.bits_per_client, everybody)
+            return BitEstimates(mean, variance, reports, used_bits, self.plan.bits_per_client, everybody)
 
         everybody = estimates_of(one_group)
         return everybody if groups is None else estimates_of(groups, everybody)
 
-    def thresholds(self, plan: MomentsPlan, kind: str) -> ThresholdEstimates:
+    def thresholds(self, kind: str) -> ThresholdEstimates:
         """The answers on the thresholds of a quantity, of both rounds."""
         rounds = self.tallies_of(kind)
         slots = rounds[0][0].quantity.slots
         assert isinstance(slots, Thresholds)
         counted = sum_tallies([tally for _, tally in rounds])
-        return ThresholdEstimates(counted, slots, plan.response, plan.noise_stddev**2 * len(rounds))
+        return ThresholdEstimates(counted, slots, self.plan.response, self.plan.noise_stddev**2 * len(rounds))
 
     def quantity_mean(
-        self,
-        plan: MomentsPlan,
-        kind: str,
-        groups: NDArray[np.int64] | None = None,
-        level: float = 0.95,
-        empty: float = EMPTY,
+        self, kind: str, groups: NDArray[np.int64] | None = None, level: float = 0.95, empty: float = EMPTY
     ) -> MeanEstimate:
         """A quantity's mean, up to its base. groups: see `bits`; level, empty: see BitEstimates.quantity_mean."""
         quantity = self.tallies_of(kind)[0][0].quantity
         if quantity.by_thresholds:
-            return self.thresholds(plan, kind).quantity_mean(level, empty, evenly=kind == "log2")
-        return self.bits(plan, kind, groups).quantity_mean(quantity.slots, level, empty)
+            return self.thresholds(kind).quantity_mean(level, empty, evenly=kind == "log2")
+        return self.bits(kind, groups).quantity_mean(quantity.slots, level, empty)
 
-    def centres(self, plan: MomentsPlan) -> tuple[float, float]:
+    def centres(self) -> tuple[float, float]:
         """Everybody's estimated mean of each column, clipped to the range; 0 without a second column."""
-        first = self._centre(plan, "value", plan.form)
-        return first, 0.0 if plan.second is None else self._centre(plan, SECOND + "value", plan.second)
+        first = self._centre("value", self.plan.form)
+        return first, 0.0 if self.plan.second is None else self._centre(SECOND + "value", self.plan.second)
 
-    def _centre(self, plan: MomentsPlan, kind: str, form: FixedPoint) -> float:
-        quantity, mean = self.tallies_of(kind)[0][0].quantity, self.quantity_mean(plan, kind)
+    def _centre(self, kind: str, form: FixedPoint) -> float:
+        quantity, mean = self.tallies_of(kind)[0][0].quantity, self.quantity_mean(kind)
         return float(np.clip(mean.value[0] - quantity.base, form.low, form.high))
 
-    def clients(self, plan: MomentsPlan, kind: str | None = None) -> NDArray[np.float64]:
+    def clients(self, kind: str | None = None) -> Array:
         """Estimated clients that reported, on one quantity or at all: float64[tally rows]."""
         tallies = self.tallies if kind is None else self.tallies_of(kind)
-        return np.asarray(sum(tally.reports.sum(axis=1) for _, tally in tallies) / plan.bits_per_client)
+        return np.asarray(sum(tally.reports.sum(axis=1) for _, tally in tallies) / self.plan.bits_per_client)
 
-    def clients_variance(self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    def clients_variance(self, groups: NDArray[np.int64] | None = None) -> Array:
         """The variance of the noise on the number of clients, of all or by group (see `bits`): float64[G]."""
         counts = 2 * sum(tally.ones.shape[1] for _, tally in self.tallies)
-        variances = np.full(len(self.tallies[0][1].ones), counts * (plan.noise_stddev / plan.bits_per_client) ** 2)
-        return _by_group(variances, groups)
+        variance = counts * (self.plan.noise_stddev / self.plan.bits_per_client) ** 2
+        return _by_group(np.full(len(self.tallies[0][1].ones), variance), groups)
 
     def means(
-        self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None, level: float = 0.95, of_pairs: bool = False
+        self, groups: NDArray[np.int64] | None = None, level: float = 0.95, of_pairs: bool = False
     ) -> dict[str, Means]:
         """The mean of every quantity, of everybody or by group (see `bits`).
 
         Args:
-            plan: the plan.
             groups: see `bits`.
             level: of the intervals.
             of_pairs: for statistics of two columns. A product has bits of both signs, so counting all of them as if
                 they were in use would make nearly all intervals useless.
         """
         means = {}
-        for kind in plan.quantities:
+        for kind in self.plan.quantities:
             quantity = self.tallies_of(kind)[0][0].quantity
             # Under randomised response rare bits look empty, and they make up much of the mean of a power.
-            empty = 0.0 if quantity.is_rounded and plan.epsilon is not None and not of_pairs else EMPTY
-            mean = self.quantity_mean(plan, kind, groups, level, empty)
-            clients = _by_group(self.clients(plan, kind), groups)
+            empty = 0.0 if quantity.is_rounded and self.plan.epsilon is not None and not of_pairs else EMPTY
+            mean = self.quantity_mean(kind, groups, level, empty)
+            clients = _by_group(self.clients(kind), groups)
             value, low, high = (column - quantity.base for column in (mean.value, mean.low, mean.high))
             means[kind] = Means(value, mean.variance, low, high, clients)
         return means
 
     def estimates(
-        self,
-        plan: MomentsPlan,
-        names: Sequence[str] = (EVERYBODY,),
-        groups: NDArray[np.int64] | None = None,
-        level: float = 0.95,
+        self, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None, level: float = 0.95
     ) -> Iterator[MomentEstimate]:
         """Every statistic, of everybody or by group (see `bits`). names: of the groups. level: of the intervals."""
-        means = {of_pairs: self.means(plan, groups, level, of_pairs) for of_pairs in {False, plan.second is not None}}
-        users = self.clients(plan)
-        users, users_variance = _by_group(users, groups), self.clients_variance(plan, groups)
+        plan = self.plan
+        means = {of_pairs: self.means(groups, level, of_pairs) for of_pairs in {False, plan.second is not None}}
+        users, users_variance = _by_group(self.clients(), groups), self.clients_variance(groups)
         centred = [query.quantity for query, _ in self.tallies if query.quantity.kind in CENTRED]
         centres = (centred[0].centre, centred[0].second_centre) if centred else (0.0, 0.0)
         for statistic in plan.statistics:
@@ -408,26 +363,26 @@ class MomentsState:
             result = evaluate(statistic, plan.variance, chosen, centres, users, plan.forms, users_variance, level)
             yield from result.rows(statistic, names)
 
-    def bit_charts(self, plan: MomentsPlan) -> list[BitMeans]:
+    def bit_charts(self) -> list[BitMeans]:
         """Everybody's bit means, one record a quantity. An octave of thresholds stands for a bit."""
         charts = []
-        for kind in plan.quantities:
+        for kind in self.plan.quantities:
             queries = [query for query, _ in self.tallies_of(kind)]
             slots = queries[0].quantity.slots
             probability = np.sum([(query.last - query.first) * query.probabilities for query in queries], axis=0)
             if isinstance(slots, Thresholds):
-                columns = self.thresholds(plan, kind).octaves()
+                columns = self.thresholds(kind).octaves()
                 probability = np.bincount(slots.octave, probability)
             else:
-                bits = self.bits(plan, kind)
+                bits = self.bits(kind)
                 squashed = bits.used_bits.weighted().bit_probabilities() < 0.5
                 reports = np.maximum(bits.reports[0], 0)
                 columns = slots.weight, bits.mean[0], np.sqrt(bits.variance[0]), reports, squashed
-            charts.append(BitMeans(kind, *columns, read_probability=plan.bits_per_client * probability))
+            charts.append(BitMeans(kind, *columns, read_probability=self.plan.bits_per_client * probability))
         return charts
 
 
-def _by_group(numbers: NDArray[np.float64], groups: NDArray[np.int64] | None) -> NDArray[np.float64]:
+def _by_group(numbers: Array, groups: NDArray[np.int64] | None) -> Array:
     """Sums over the rows of the tallies: over all, or by published group."""
     published_group = np.zeros(len(numbers), np.int64) if groups is None else groups
     return np.asarray(np.bincount(published_group, numbers), dtype=np.float64)

@@ -24,6 +24,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import MAX_BITS, FixedPoint
 from sfumato.transforms.moments.client_values import decode, split_pairs
 
+Array = NDArray[np.float64]
+
 SECOND = "second_"  # before the kind of a quantity of the second column
 CENTRED = ("square", SECOND + "square", "product")  # quantities about estimated means
 _LOG_BITS = 12  # of a logarithm, after the binary point
@@ -46,7 +48,7 @@ class Slots:
 
     shift: NDArray[np.int64]
     negative: NDArray[np.bool_]
-    weight: NDArray[np.float64]
+    weight: Array
     signed: bool
 
     def __len__(self) -> int:
@@ -59,13 +61,11 @@ class Slots:
         return [slice(0, len(self) // 2), slice(len(self) // 2, len(self))]
 
     @property
-    def octave_weight(self) -> NDArray[np.float64]:
+    def octave_weight(self) -> Array:
         """The place value of each slot's bit, or of all thresholds from this power of two to the next: float64[S]."""
         return np.abs(self.weight)
 
-    def bits(
-        self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: NDArray[np.float64] | None = None
-    ) -> NDArray[np.bool_]:
+    def bits(self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: Array | None = None) -> NDArray[np.bool_]:
         """The answer of each code to its slot's question: bool[n].
 
         Args:
@@ -114,7 +114,7 @@ class Thresholds(Slots):
         return cls(bits.shift[rows], bits.negative[rows], weight, bits.signed, below, width)
 
     @property
-    def octave_weight(self) -> NDArray[np.float64]:
+    def octave_weight(self) -> Array:
         return np.asarray(np.abs(self.weight) * ((1 << self.shift) // self.width))
 
     @property
@@ -122,9 +122,7 @@ class Thresholds(Slots):
         """The number of the bit from whose place value the stratum goes on towards the next: int64[S]."""
         return np.asarray(self.shift + self.negative * (1 + self.shift.max()))
 
-    def bits(
-        self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: NDArray[np.float64] | None = None
-    ) -> NDArray[np.bool_]:
+    def bits(self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: Array | None = None) -> NDArray[np.bool_]:
         assert uniforms is not None
         magnitudes = codes & codes.dtype.type((1 << int(1 + self.shift.max())) - 1)
         thresholds = self.below[slots] + 1 + (uniforms * self.width[slots]).astype(np.int64)
@@ -232,7 +230,7 @@ class Quantity:
         """Whether its exact value may lie between two units."""
         return self._is_power or self.kind == "product"
 
-    def codes(self, codes: NDArray[Any], uniforms: NDArray[np.float64]) -> NDArray[Any]:
+    def codes(self, codes: NDArray[Any], uniforms: Array) -> NDArray[Any]:
         """The quantity of each value: unsigned[n].
 
         Args:

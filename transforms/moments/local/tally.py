@@ -26,6 +26,8 @@ from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import discrete_laplace
 
+Array = NDArray[np.float64]
+
 _RANGE = 1 << 64  # of the random integers
 
 
@@ -88,11 +90,11 @@ class RandomisedResponse:
         uniforms = random_bits(subkey, np.full_like(clients, stream), clients)[:, 0]
         return np.asarray(bits ^ (uniforms >= np.uint64(self.threshold)))
 
-    def unbiased_share(self, reported: NDArray[np.float64]) -> NDArray[np.float64]:
+    def unbiased_share(self, reported: Array) -> Array:
         """Unbiased shares of true 1s from shares r of reported 1s: (r - (1 - p)) / (2 p - 1)."""
         return np.asarray((reported - (1 - self.truth_probability)) / self.gain)
 
-    def variance(self, reported: NDArray[np.float64]) -> NDArray[np.float64]:
+    def variance(self, reported: Array) -> Array:
         """The variance of one report's unbiased bit for expected shares q of reported 1s: q (1 - q) / gain^2.
 
         With q = p m + (1 - p) (1 - m) this is m (1 - m) + e^epsilon / (e^epsilon - 1)^2.
@@ -116,7 +118,7 @@ class Query:
     round: int
     first: float
     last: float
-    probabilities: NDArray[np.float64]
+    probabilities: Array
 
     @property
     def name(self) -> tuple[str, int]:
@@ -199,7 +201,7 @@ def queried_clients(block: Block, query: Query) -> slice:
     return slice(begin, end)
 
 
-def _uniforms(subkey: bytes, stream: int, clients: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _uniforms(subkey: bytes, stream: int, clients: NDArray[np.uint64]) -> Array:
     """Uniform numbers in [0, 1), in steps of 2^-32, by the key, the stream and the client alone: float64[n]."""
     drawn = random_bits(subkey, np.full_like(clients, stream), clients)[:, 0]
     return np.asarray((drawn >> np.uint64(32)) * np.float64(2.0**-32))

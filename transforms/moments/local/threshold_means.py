@@ -38,6 +38,8 @@ from sfumato.transforms.moments.local.quantities import Thresholds
 from sfumato.transforms.moments.local.tally import RandomisedResponse, Tally
 from sfumato.transforms.moments.statistic_kinds import MeanEstimate
 
+Array = NDArray[np.float64]
+
 _LOG_ODDS = np.linspace(-10.5, 10.5, 71)  # ends of the cells in which a share between 0 and 1 may lie
 _CELLS = len(_LOG_ODDS) - 1
 LEVELS = np.concatenate([[0.0], expit((_LOG_ODDS[:-1] + _LOG_ODDS[1:]) / 2), [1.0]])
@@ -48,7 +50,7 @@ _LEAST_LOG = -500.0  # of a likelihood, so that no state is impossible by roundi
 _RELATIVE = 2.0  # errors count relative to the size of the values: squared, so by the power 2
 
 
-def _falls() -> NDArray[np.float64]:
+def _falls() -> Array:
     """Probabilities from each level between 0 and 1 (row) to each: float64[L - 2, L - 2]."""
     ends, middles = expit(_LOG_ODDS), LEVELS[1:-1]
     uniform = np.diff(np.minimum(ends, middles[:, None]), axis=1)
@@ -73,19 +75,13 @@ class Survival:
         top: float64[S], the highest threshold of each stratum, in units.
     """
 
-    likelihood: NDArray[np.float64]
-    share: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    top: NDArray[np.float64]
+    likelihood: Array
+    share: Array
+    variance: Array
+    top: Array
 
     @classmethod
-    def from_answers(
-        cls,
-        answered: NDArray[np.float64],
-        reports: NDArray[np.float64],
-        top: NDArray[np.float64],
-        response: RandomisedResponse,
-    ) -> Survival:
+    def from_answers(cls, answered: Array, reports: Array, top: Array, response: RandomisedResponse) -> Survival:
         """The model of these answers.
 
         Args:
@@ -107,7 +103,7 @@ class Survival:
         spread[:, 1:-1] = data_weight**2 * variance
         return cls(np.exp(np.maximum(log_likelihood, _LEAST_LOG)), share, spread, top)
 
-    def _step(self, stratum: int, power: float) -> NDArray[np.float64]:
+    def _step(self, stratum: int, power: float) -> Array:
         """The weights from the states of the stratum below (rows) to those of a stratum: float64[L, L]."""
         remaining = len(self.top) - stratum
         end = 1 / (remaining + 1)  # probability that no user reaches this stratum, given that some reach the one below
@@ -118,11 +114,11 @@ class Survival:
         step[:, 1:] *= (self.top[stratum - 1] / self.top[stratum]) ** power
         return step
 
-    def _start(self) -> NDArray[np.float64]:
+    def _start(self) -> Array:
         each = 1 / (len(self.top) + 1)
         return np.concatenate([[each], np.full(_CELLS, each / _CELLS), [1 - 2 * each]])
 
-    def probabilities(self, power: float = _RELATIVE) -> NDArray[np.float64]:
+    def probabilities(self, power: float = _RELATIVE) -> Array:
         """The posterior probability of each stratum's states, weighted by top^-power: float64[S, L].
 
         Args:
@@ -145,7 +141,7 @@ class Survival:
             found[stratum] *= after
         return np.asarray(found / found.sum(axis=1, keepdims=True))
 
-    def total(self, weight: NDArray[np.float64], power: float = _RELATIVE) -> tuple[float, float]:
+    def total(self, weight: Array, power: float = _RELATIVE) -> tuple[float, float]:
         """The posterior mean and variance of the sum of weight times share. power: see `probabilities`.
 
         The pass carries the first two moments of the sum over the strata so far, for each state of the last.
@@ -192,7 +188,7 @@ class ThresholdEstimates:
             for side in self.slots.sides()
         ]
 
-    def probabilities(self, reports: int) -> NDArray[np.float64]:
+    def probabilities(self, reports: int) -> Array:
         """The probabilities of the next round's questions: float64[S], see `allocation.capped`.
 
         The mean has the least variance if they are proportional to weight times the standard deviation of an answer. An
@@ -267,11 +263,11 @@ class ThresholdEstimates:
         return weight, np.array(mean), np.array(stddev), np.maximum(reports, 0), np.array(used) < 0.5
 
     @cached_property
-    def _octave_weight(self) -> NDArray[np.float64]:
+    def _octave_weight(self) -> Array:
         return np.bincount(self.slots.octave, np.abs(self.slots.weight)).astype(np.float64)
 
     @cached_property
-    def _octave_answers(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _octave_answers(self) -> tuple[Array, Array]:
         """The share of 1s of an octave's reports without bias, and its variance: float64[O] each.
 
         As shares never rise, an octave's share bounds those of the octaves above, whatever the reports of its strata.

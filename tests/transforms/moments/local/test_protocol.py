@@ -44,7 +44,7 @@ def by_name(found: ProtocolResult) -> dict[str, MomentEstimate]:
 
 
 def run(block: Block, plan: MomentsPlan, groups: int, number: int = 0) -> MomentsState:
-    state = MomentsState()
+    state = MomentsState(plan)
     for _ in plan.stages:
         queries = plan.next_queries(state)
         counted = [count_reports(block, one, groups, plan.response, key(number)) for one in queries]
@@ -261,10 +261,10 @@ def test_caching_pools_the_reports_of_both_rounds() -> None:
         (_, first), (_, second) = state.tallies
         assert first.reports.sum() == pytest.approx(0.4 * 9000, abs=RARE * math.sqrt(0.24 * 9000))
         counted = first + second if caching else second
-        bits = state.bits(plan, "value")
+        bits = state.bits("value")
         assert bits.reports[0].tolist() == counted.reports[0].tolist()
         assert bits.mean[0] == pytest.approx(counted.ones[0] / counted.reports[0])
-        assert state.clients(plan).tolist() == [9000]  # everybody answered, whatever is used
+        assert state.clients().tolist() == [9000]  # everybody answered, whatever is used
 
 
 def test_the_second_round_asks_where_the_first_saw_something() -> None:
@@ -317,18 +317,18 @@ def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None)
     plan = MomentsPlan(form=FORM, statistics=(MEAN, VARIANCE), epsilon=epsilon)
     state = run(block_of(values.astype(np.uint16), groups, key()), plan, 4)
     places = np.array([0, 1, 2, 1])  # the last goes with the second
-    found = list(state.estimates(plan, ["a", "b", "c"], places))
+    found = list(state.estimates(["a", "b", "c"], places))
     assert [(one.group, one.statistic) for one in found] == [(g, s) for s in ("mean", "variance") for g in "abc"]
     for one in found:
         mine = values[places[groups] == "abc".index(one.group)]
         truth = mine.mean() if one.statistic == "mean" else mine.var()
         assert abs(one.value - truth) < RARE * one.stddev
         assert one.clients == pytest.approx(len(mine) / 2, abs=RARE * math.sqrt(len(mine) / 4))
-    for one in state.estimates(plan):
+    for one in state.estimates():
         truth = values.mean() if one.statistic == "mean" else values.var()
         assert abs(one.value - truth) < RARE * one.stddev
-    total = state.bits(plan, "value", places).reports.sum(axis=0)
-    assert total.tolist() == state.bits(plan, "value").reports[0].tolist()
+    total = state.bits("value", places).reports.sum(axis=0)
+    assert total.tolist() == state.bits("value").reports[0].tolist()
 
 
 def test_products_are_of_all_clients_of_a_group() -> None:
@@ -336,7 +336,7 @@ def test_products_are_of_all_clients_of_a_group() -> None:
     groups, values = rng.integers(0, 2, n).astype(np.uint16), rng.integers(1, 200, n)
     plan = MomentsPlan(form=FixedPoint(8), statistics=(MEAN, Statistic("log_product")))
     state = run(block_of(values.astype(np.uint8), groups, key()), plan, 2)
-    for group, one in enumerate(list(state.estimates(plan, ["a", "b"], np.arange(2)))[2:]):
+    for group, one in enumerate(list(state.estimates(["a", "b"], np.arange(2)))[2:]):
         mine = values[groups == group]
         assert abs(one.value - np.log(mine).sum()) < RARE * one.stddev
         assert one.clients < 0.6 * len(mine)  # half of them told of their logarithm, and it stands for all
@@ -358,7 +358,7 @@ def test_blocks_are_counted_one_by_one() -> None:
     numbers = np.arange(n, dtype=np.uint64)
     words = random_bits(key().subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
     halves = [Block.from_clients(codes[part], words[part]) for part in (slice(BLOCK_CLIENTS), slice(BLOCK_CLIENTS, n))]
-    (query,) = plan.next_queries(MomentsState())
+    (query,) = plan.next_queries(MomentsState(plan))
     total = sum_tallies([count_reports(block, query, 1, plan.response, key()) for block in halves[::-1]])
     assert found.bits[0].reports.tolist() == total.reports[0].tolist()
     assert found.bits[0].mean == pytest.approx(total.ones[0] / total.reports[0])
@@ -462,7 +462,7 @@ def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
         values = rng.integers(100, 256, groups * each).astype(np.uint8)
         member = np.repeat(np.arange(groups, dtype=np.uint16), each)
         state = run(block_of(values, member, key(number)), plan, groups, number)
-        found = [one for one in state.estimates(plan, list("abcde"), np.arange(groups)) if one.statistic == statistic]
+        found = [one for one in state.estimates(list("abcde"), np.arange(groups)) if one.statistic == statistic]
         hits += sum(one.low <= truth <= one.high for one in found)
     return hits, runs * groups
 

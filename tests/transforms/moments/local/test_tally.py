@@ -109,7 +109,7 @@ def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(
     plan = MomentsPlan(form=FORM, **options)
     n = 700
     for number in range(4):
-        state, block = MomentsState(), clients(n, number)
+        state, block = MomentsState(plan), clients(n, number)
         for _ in plan.stages:
             queries = plan.next_queries(state)
             counted = [count_reports(block, one, n, plan.response, key(number)) for one in queries]
