@@ -28,11 +28,7 @@ Array = NDArray[np.float64]
 _NULL_USER, _NULL_VALUE, _NOT_FINITE, _NEGATIVE = map(
     DROP_REASONS.index, ("null_user_id", "null_value", "not_finite", "negative_value")
 )
-
-
 BLOCK_CLIENTS = 1 << 16
-
-
 _POSITIONS = 1 << 32
 
 
@@ -73,9 +69,7 @@ class Block:
 def encode(values: Array, form: FixedPoint) -> tuple[NDArray[Any], int]:
     """Encodes numbers as fixed-point codes, clamped to the form's range.
 
-    Args:
-        values: float64[n], finite, and at least 0 where the form is unsigned.
-        form: the form.
+    values: float64[n], finite, and at least 0 where the form is unsigned.
 
     Returns:
         Codes, unsigned[n] of the narrowest type, and the number of clamped values. A code is the nearest integer number
@@ -181,7 +175,7 @@ class Values:
 
     def encode(self, batch: pa.RecordBatch, key: RunKey) -> EncodedValues:
         """Encodes a batch. It drops values that are missing, not finite, or negative in an unsigned form."""
-        dropped = np.zeros(len(DROP_REASONS), np.int64)
+        dropped, unusable = np.zeros(len(DROP_REASONS), np.int64), np.empty(0, np.uint64)
         bad = np.zeros(batch.num_rows, np.int8)
         # The last reason that applies counts, of both columns.
         numbers: NDArray[Any] = _numbers(batch, self.columns.column, self.form, bad)
@@ -190,9 +184,7 @@ class Values:
             numbers = np.stack([numbers, others], axis=1).view(np.complex128)[:, 0]
         ids = None if self.columns.user_id is None else batch.column(self.columns.user_id)
         if ids is not None and ids.null_count:
-            null_user = nulls(ids)
-            bad[null_user] = -1
-        unusable = np.empty(0, np.uint64)
+            bad[nulls(ids)] = -1
         if bad.any():
             good = bad == 0
             dropped += np.bincount(bad[bad > 0], minlength=len(DROP_REASONS))

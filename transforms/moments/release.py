@@ -100,10 +100,7 @@ class MomentsMetadata:
 class MomentTables:
     """The published statistics.
 
-    Attributes:
-        estimates: of everybody, then by group.
-        groups: names of the published groups.
-        tables: by file name.
+    estimates: of everybody, then by group. groups: names of the published groups. tables: by file name.
     """
 
     estimates: list[MomentEstimate]
@@ -377,7 +374,6 @@ def simultaneous(
     The probability that any cell is wrongly said to differ from everybody is 5%.
 
     Args:
-        estimates: of the release.
         names: of the groups; `other` is the last.
         published_group: int64[tally rows], the published group of each row of the tallies.
         statistic: name of the first statistic.

@@ -1,6 +1,7 @@
 """Statistics as functions of quantities' means (paper 002, Section 3.4), each with an interval. Pure.
 
-A new statistic is a `StatisticKind`, and a line of STATISTICS."""
+A new statistic is a `StatisticKind`, and its name in STATISTICS.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
@@ -26,8 +26,6 @@ Forms = Sequence[FixedPoint | ValueRange]
 """Of the values of one column, or of two."""
 _LN2 = math.log(2)
 _RELATIVE_ZERO = 1e-9  # a variance whose interval reaches below this share of it may be 0
-
-
 Z_95 = 1.959963984540054  # standard deviations on each side of a normal 95% interval
 
 
@@ -83,20 +81,20 @@ class StatisticContext:
     """Inputs of a statistic other than its quantities' means.
 
     Attributes:
-        variance: how variances are estimated.
-        centre: the centre of the quantities `square` and `product`.
+        variance: how variances are estimated: about the centre, or raw.
         users: float64[G], all users of each group.
         users_variance: variance of `users`, where it is noisy.
-        z: standard deviations on each side of a normal interval.
+        centre: the centre of the quantities `square` and `product`.
         second_centre: the centre of the second column in `second_square` and `product`.
+        z: standard deviations on each side of a normal interval, of the means and of the result.
     """
 
     variance: Variance
-    centre: float
     users: Array
-    users_variance: Array | float
-    z: float
+    users_variance: Array | float = 0.0
+    centre: float = 0.0
     second_centre: float = 0.0
+    z: float = Z_95
 
 
 @dataclass(frozen=True)
@@ -315,32 +313,10 @@ def quantities_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:
     return find_kind(statistic).quantities(statistic.power, variance)
 
 
-def evaluate(
-    statistic: Statistic,
-    variance: Variance,
-    means: Mapping[str, Means],
-    centres: tuple[float, float],
-    users: Array,
-    forms: Forms,
-    users_variance: Array | float = 0.0,
-    level: float = 0.95,
-) -> Result:
-    """Computes a statistic from its quantities' means, clipped to the range that values of these forms allow.
-
-    Args:
-        statistic: the statistic.
-        variance: how a variance is computed: about the centre, or raw.
-        means: by quantity, each of G groups.
-        centres: the centres of `square` and `second_square`, and of `product`.
-        users: float64[G], all users of each group.
-        forms: of the values.
-        users_variance: of users, where that is noisy.
-        level: of the means' intervals and of the result's.
-    """
-    z = float(-ndtri((1 - level) / 2))
-    quantity_means = [means[kind] for kind in quantities_of(statistic, variance)]
-    context = StatisticContext(variance, centres[0], users, users_variance, z, centres[1])
-    return Result.clipped(find_kind(statistic).evaluate(quantity_means, context), value_range(statistic, forms), z)
+def evaluate(statistic: Statistic, means: Mapping[str, Means], context: StatisticContext, forms: Forms) -> Result:
+    """Computes a statistic from the means of quantities, clipped to the range that values of these forms allow."""
+    needed = [means[kind] for kind in quantities_of(statistic, context.variance)]
+    return Result.clipped(find_kind(statistic).evaluate(needed, context), value_range(statistic, forms), context.z)
 
 
 def value_range(statistic: Statistic, forms: Forms) -> tuple[float, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -75,6 +74,8 @@ class _Page:
     def __init__(self, release: Released):
         self._release, self._files, self._manifest = release, release.files, release.manifest
         manifest, self._privacy = release.manifest, release.manifest["privacy"]
+        self._is_private = self._privacy["epsilon"] is not None
+        self._is_central = self._privacy["trust"] == Trust.CENTRAL
         self._column = readable(str(manifest["column"]))
         self._second = readable(str(get(manifest, "second.column", "")))
         self._forms = _forms(manifest)
@@ -94,17 +95,16 @@ class _Page:
             f"{title} of {self._columns(answer)}: {value} (between {low} and {high}), from {self._sent} of each of "
             f"about {self._clients} users"
         )
-        bits = self._bits()
+        bits, groups, on_map = self._bits(), self._groups(), self._noun != "group"
         variance = next((one.value for one in self._overall if one.statistic == "variance"), None)
-        on_map = self._noun != "group"
-        groups = self._groups()
+        limits = self._forms[0].low, self._forms[0].high
+        if answer.statistic in SUMS:
+            limits = min(answer.low, 0.0), answer.high
+        elif answer.statistic in PAIRS:
+            limits = value_range(Statistic(answer.statistic), self._forms)
         body = MomentsBody(
             column=self._columns(answer),
-            limits=(min(answer.low, 0.0), answer.high)
-            if answer.statistic in SUMS
-            else value_range(Statistic(answer.statistic), self._forms)
-            if answer.statistic in PAIRS
-            else (self._forms[0].low, self._forms[0].high),
+            limits=limits,
             deviation=None if variance is None or answer.statistic in PAIRS else math.sqrt(max(variance, 0.0)),
             statistics=[_statistic(one) for one in self._overall],
             reading=_INTERVAL.format("" if self._is_central else "which users were asked about which bit, and for "),
@@ -132,14 +132,6 @@ class _Page:
         """What a group is."""
         return "cell" if CELLS_FILE in self._files else "zone" if ZONES_FILE in self._files else "group"
 
-    @property
-    def _is_private(self) -> bool:
-        return self._privacy["epsilon"] is not None
-
-    @property
-    def _is_central(self) -> bool:
-        return bool(self._privacy["trust"] == Trust.CENTRAL)
-
     def _promise(self) -> str:
         if self._is_central:
             return PROMISE
@@ -152,12 +144,10 @@ class _Page:
             return facts(("Values", values_chip(self._manifest)))
         form, collector = self._manifest["fixed_point"], self._privacy["collector"]
         values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
-        sent: str | None = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
-        if collector is not None and collector["epsilon"] == self._privacy["epsilon"]:
-            sent = None
+        sent: str | None = "sent as they are"
+        if collector is not None:
+            sent = None if collector["epsilon"] == self._privacy["epsilon"] else f"ε = {collector['epsilon']:g}"
         return facts(("Each report", sent), ("Values", values))
-
-    # ---------------------------------------------------------------- groups and cells
 
     def _rows(self, statistic: str) -> list[MomentEstimate]:
         return [one for one in self._estimates if one.statistic == statistic and one.group != EVERYBODY]
@@ -166,22 +156,19 @@ class _Page:
         """The groups of each statistic, in the order of what is surely high; `other` is the last."""
         found = []
         for overall in self._overall:
-            rows = sorted(self._rows(overall.statistic), key=lambda one: (one.group == OTHER, -one.low))
-            if rows:
-                found.append(
-                    BarsBody(
-                        unit=self._unit(overall.statistic),
-                        noun=self._noun,
-                        explanation="Ordered by the lower end of the interval: what is surely high comes first."
-                        + " The line is everybody's value." * (overall.statistic not in SUMS),
-                        bars=[
-                            Bar(name=readable(one.group), value=value, low=low, high=high, users=max(one.clients, 0.0))
-                            for one in rows
-                            for value, low, high in [_row(one)]
-                        ],
-                        reference=None if overall.statistic in SUMS else overall.value,
-                    )
-                )
+            name = overall.statistic
+            explanation = "Ordered by the lower end of the interval: what is surely high comes first."
+            bars = []
+            for one in sorted(self._rows(name), key=lambda one: (one.group == OTHER, -one.low)):
+                value, low, high = _row(one)
+                users = max(one.clients, 0.0)
+                bars.append(Bar(name=readable(one.group), value=value, low=low, high=high, users=users))
+            reference = None if name in SUMS else overall.value
+            if reference is not None:
+                explanation += " The line is everybody's value."
+            unit, noun = self._unit(name), self._noun
+            if bars:
+                found.append(BarsBody(unit=unit, noun=noun, explanation=explanation, bars=bars, reference=reference))
         return found
 
     def _unit(self, statistic: str) -> str:
@@ -260,8 +247,6 @@ class _Page:
             listed_note=note,
         )
 
-    # ---------------------------------------------------------------- bits
-
     def _bits(self) -> list[BitRow]:
         """Bits of each quantity in the order of their place values, those of negative values first."""
         if BITS_FILE not in self._files:
@@ -270,42 +255,34 @@ class _Page:
         order = {name: place for place, name in enumerate(dict.fromkeys(row["quantity"] for row in rows))}
         found = []
         for row in sorted(rows, key=lambda row: (order[row["quantity"]], row["weight"])):
-            known = row["stddev"] < _VAGUE
-            margin = Z * row["stddev"]
+            share, margin = row["mean"], Z * row["stddev"]
+            known = {"share": share, "low": share - margin, "high": share + margin}
             found.append(
                 BitRow(
                     quantity=quantity_title(row["quantity"], self._column, self._second),
                     place=place_value(row["weight"]),
-                    share=row["mean"] if known else None,
-                    low=row["mean"] - margin if known else None,
-                    high=row["mean"] + margin if known else None,
+                    **(known if row["stddev"] < _VAGUE else dict.fromkeys(known)),
                     reports=max(row["reports"], 0.0),
                     dropped=row["squashed"],
                 )
             )
         return found
 
-    # ---------------------------------------------------------------- sections
-
     def _statistic_table(self) -> Section:
-        rows = [[_title(one), *_shown(one)] for one in self._overall]
+        rows = [[statistic_title(one.statistic), *_shown(one)] for one in self._overall]
         heads = ["Statistic", "Value", "At 95%, from", "to"]
         return table_section("The statistics", heads, rows, names=1)
 
     def _group_tables(self, groups: Sequence[BarsBody]) -> list[Section]:
         found = []
         for overall, group in zip(self._overall, groups, strict=False):
-            title = f"{_title(overall)} by {group.noun}"
+            title = f"{statistic_title(overall.statistic)} by {group.noun}"
             rows = [
-                [
-                    bar.name,
-                    with_interval(bar.value, bar.low, bar.high)[0],
-                    between(bar.low, bar.high),
-                    f"{bar.users or 0:,.0f}",
-                ]
+                [bar.name, with_interval(bar.value, bar.low, bar.high)[0], between(bar.low, bar.high), users]
                 for bar in group.bars
+                for users in [f"{bar.users or 0:,.0f}"]
             ]
-            heads = [group.noun.capitalize(), _title(overall), "At 95%", "Users, about"]
+            heads = [group.noun.capitalize(), statistic_title(overall.statistic), "At 95%", "Users, about"]
             found.append(table_section(title, heads, rows, names=1).model_copy(update={"folded": True}))
         return found
 
@@ -365,31 +342,27 @@ class _Page:
         return [*found, f"{what} of fewer than {groups['min_group']:,} users, by a noisy count, are not shown."]
 
     def _made(self) -> Section:
-        rounds = self._manifest["results"]["rounds"]
-        learnt = rounds and all(one["round"] != 1 for one in rounds)
+        name, rounds = self._manifest["method"], self._manifest["results"]["rounds"]
         method = {
             "adaptive": "Bits were asked about in two rounds. In the first, by their place value. From the answers, "
             "the second learnt which bits are set in some values and not in others, and asked about those most.",
             "threshold": "Users were asked if their value reaches a threshold, in two rounds. In the first, thresholds "
             "were spread over the powers of two. In the second, most lay where some users answer yes and others no.",
             "weighted": "Bits were asked about in one round: the greater a bit's place value, the more users sent it.",
-        }[self._manifest["method"]]
-        if learnt and self._manifest["method"] == "adaptive":
+        }[name]
+        if name == "adaptive" and rounds and all(one["round"] != 1 for one in rounds):
             method = (
                 "An earlier release of the same column said which bits are set in some values and not in others. Those "
                 "were asked about most."
             )
         flipped = " Each report was then flipped with a known probability, which the estimate allows for."
         rows = [
-            [
-                quantity_title(one["quantity"], self._column, self._second),
-                str(one["round"]),
-                f"{one['clients']:,.0f}",
-                f"{one['reports']:,.0f}",
-            ]
+            [title, str(one["round"]), f"{one['clients']:,.0f}", f"{one['reports']:,.0f}"]
             for one in rounds
+            for title in [quantity_title(one["quantity"], self._column, self._second)]
         ]
         heads = ["Bits of", "Round", "Users", "Reports"]
+        table = Table(title="Round by round", heads=heads, rows=rows, numeric=[False, True, True, True])
         return Section(
             title="How it was made",
             paragraphs=[
@@ -397,23 +370,23 @@ class _Page:
                 "The run's key, and not the user, picks which bit a user sends, so nobody can choose which bit to tell."
                 + (flipped if self._privacy["collector"] else ""),
             ],
-            table=Table(title="Round by round", heads=heads, rows=rows, numeric=[False, True, True, True])
-            if rows
-            else None,
+            table=table if rows else None,
         )
 
     def _sending(self) -> Section:
         """What a user disclosed."""
         meter = self._privacy["meter"]
-        found = [Fact(term="Each user sent", text=f"{self._sent}, never more than {meter['cap']:,}")]
-        if meter["expected_private_bits"] < meter["bits_per_client"]:
-            worth = math.ceil(meter["expected_private_bits"] * 1000) / 1000
-            found.append(Fact(term="Worth, as bits told truly", text=f"{worth:g}: the rest is chance"))
-        most = math.ceil(meter["highest_read_probability"] * 1000) / 1000
-        found.append(Fact(term="A given bit was read", text=f"with probability {percent(most)} at most"))
-        truth = meter["truth_probability"]
-        arrives = "always" if truth is None else f"with probability {percent(math.ceil(truth * 1000) / 1000)}"
-        found.append(Fact(term="It arrived true", text=arrives))
+        expected, most, truth = (
+            None if meter[name] is None else math.ceil(meter[name] * 1000) / 1000
+            for name in ("expected_private_bits", "highest_read_probability", "truth_probability")
+        )
+        is_chance = meter["expected_private_bits"] < meter["bits_per_client"]
+        found = facts(
+            ("Each user sent", f"{self._sent}, never more than {meter['cap']:,}"),
+            ("Worth, as bits told truly", f"{expected:g}: the rest is chance" if is_chance else None),
+            ("A given bit was read", f"with probability {percent(most)} at most"),
+            ("It arrived true", "always" if truth is None else f"with probability {percent(truth)}"),
+        )
         return Section(title="What each user sent", facts=found)
 
 
@@ -460,14 +433,10 @@ def place_value(weight: float) -> str:
     return sign + (f"{size:,.4g}" if size < 1e4 else f"{size:,.0f}" if size < 1e5 else figures(size, size / 100))
 
 
-def _title(one: MomentEstimate) -> str:
-    return statistic_title(one.statistic)
-
-
 def _statistic(one: MomentEstimate) -> StatisticRow:
-    value, low, high = _shown(one)
-    known = {name: value for name, value in asdict(one).items() if name in ("value", "low", "high")}
-    return StatisticRow(name=_title(one), **known, text=value, range=f"{low} to {high}")
+    text, least, most = _shown(one)
+    name, ends = statistic_title(one.statistic), f"{least} to {most}"
+    return StatisticRow(name=name, value=one.value, low=one.low, high=one.high, text=text, range=ends)
 
 
 def _shown(one: MomentEstimate) -> tuple[str, str, str]:

@@ -17,16 +17,14 @@ the second alone (a factor 1 - 2^-40). Floating point adds up positive weights f
 probability is exact within a factor 1 +- 2^-28 for up to 2^24 runs of equal weights. Random numbers have 256 bits. So
 the privacy loss of a draw is at most epsilon + 2^-26.
 
-The plan of quantiles by the exponential mechanism: which borders are drawn between which, at which epsilon. Pure.
-
-Recursive splitting after Kaplan, Schnapp and Stemmer (ICML 2022, "Differentially Private Approximate Quantiles"): the
+Several quantiles, after Kaplan, Schnapp and Stemmer (ICML 2022, "Differentially Private Approximate Quantiles"): the
 middle quantile splits the users, and each part draws its own middle quantile. The draws of one level have disjoint
 users, so a user pays once a level. Two more draws for each quantile, below and above it, are the ends of its interval.
 Adding or removing a user, instead of replacing one, makes disjoint parts cost no more than one of them.
 
 Two things are ours. The levels' shares of epsilon are chosen for the least expected error, not equal; and the parts are
-counted anew at every level, so no exact number of users is needed; a rough one sets the width of intervals. Everything
-here follows from public figures alone.
+counted anew at every level, so no exact number of users is needed; a rough one sets the width of intervals. The plan
+follows from public figures alone.
 """
 
 from __future__ import annotations
@@ -90,11 +88,7 @@ class SpreadUsers:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Runs of neighbouring borders of first..last with equal numbers of users below, around some ranks.
 
-        Args:
-            first: first border.
-            last: last border.
-            low: lowest rank, in users below of the whole range; at most that of `last`.
-            high: highest rank, at least `low`.
+        low: lowest rank, in users below of the whole range; at most that of `last`. high: highest rank, at least `low`.
 
         Returns:
             Each run's first border, its number of borders (>= 1) and the users below it. Among them are all borders of
@@ -126,12 +120,7 @@ def border_weights(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
     """The first term of the borders' weights, where it is above 2^-160.
 
-    Args:
-        users: exact numbers of users.
-        first: first border.
-        last: last border, >= first.
-        share: of the users between these two that should be below the border, in 0..1.
-        epsilon: of the draw.
+    last: last border, >= first. share: of the users between these two that should be below the border, in 0..1.
 
     Returns:
         Runs of borders of equal weights: the first border of each, its number of borders, and the weight of each of
@@ -223,13 +212,9 @@ class DrawPlan:
     quantiles: tuple[int, ...]
     ends: tuple[tuple[int | None, int | None], ...]
 
-    def margin(self, number: int) -> float:
-        """By how many users a draw's rank may err at 97.5% confidence in each direction, whatever the values."""
-        return margin(self.stddevs[number], self.bits)
-
 
 def margin(stddev: float, bits: int) -> float:
-    """See DrawPlan.margin."""
+    """By how many users a draw's rank may err at 97.5% confidence in each direction, whatever the values."""
     return 1 + (_DENSE + _PER_BIT * (bits + STEP_BITS)) * stddev
 
 
@@ -270,9 +255,7 @@ def plan_draws(shares: Sequence[float], epsilon: float, users: float, bits: int)
 def _split(shares: Sequence[float], first: Sequence[bool]) -> tuple[list[int], list[Draw]]:
     """Draws for ascending shares by recursive splitting.
 
-    Args:
-        shares: of all users below each border.
-        first: whether a border is drawn before those of its part that are not.
+    shares: of all users below each border. first: whether a border is drawn before those of its part that are not.
 
     Returns:
         The place of each draw's share among `shares`, and the draws.

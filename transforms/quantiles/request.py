@@ -17,8 +17,7 @@ from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import spread_levels
-from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS
-from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
+from sfumato.transforms.quantiles.private_quantiles import MAX_BITS, QuantilesPlan
 
 _BITS, _FINE_BITS = 12, 20  # fine ones where no count of every bin is published
 

@@ -25,8 +25,6 @@ class CentralQuantiles(beam.PTransform):
     """Paths of Parquet files -> one PrivateDistribution. One record of each user counts, drawn by the key.
 
     Args:
-        items: the numbers and their range.
-        plan: of the budget.
         key: of the run; use each key for one input, once.
         ranges: to answer as well, by the hierarchical method.
         whole: whether the numbers are integers. The exponential method then has a bin for each, where it has as many.

@@ -12,7 +12,14 @@ from scipy import stats
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.transforms.moments import statistic_kinds
-from sfumato.transforms.moments.statistic_kinds import Means, Result, Variance, find_kind, quantities_of
+from sfumato.transforms.moments.statistic_kinds import (
+    Means,
+    Result,
+    StatisticContext,
+    Variance,
+    find_kind,
+    quantities_of,
+)
 from tests.statistics import FLAKE_RATE
 
 Z = float(stats.norm.ppf(0.975))
@@ -22,7 +29,8 @@ DRAWS = 20_000
 
 def evaluate(statistic: Statistic, way: Variance, found: dict[str, Means], centre: float, users: np.ndarray) -> Result:
     """Of values that may be nearly anything."""
-    return statistic_kinds.evaluate(statistic, way, found, (centre, 0.0), users, [FixedPoint(52, 0, "split")])
+    context = StatisticContext(way, users, centre=centre)
+    return statistic_kinds.evaluate(statistic, found, context, [FixedPoint(52, 0, "split")])
 
 
 def means(value: object, variance: object, clients: object = 100.0) -> Means:
@@ -152,7 +160,7 @@ def test_results_lie_within_what_values_can_have(name: str, form: FixedPoint, le
         found = dict.fromkeys(("value", "square", "power:2", "power:3", "log2"), means(value, 1e4))
         if name == "variance":
             found["value"] = means(0.0, 0.0)
-        one = statistic_kinds.evaluate(Statistic(name), "centred", found, (0.0, 0.0), np.array([10.0]), [form])
+        one = statistic_kinds.evaluate(Statistic(name), found, StatisticContext("centred", np.array([10.0])), [form])
         ends = [one.low[0], one.value[0], one.high[0]]
         assert ends == sorted(ends)
         assert least <= ends[0]
@@ -162,7 +170,8 @@ def test_results_lie_within_what_values_can_have(name: str, form: FixedPoint, le
 
 def test_a_noisy_number_of_users_makes_their_product_noisier() -> None:
     logs, users = {"log2": means([3.0], 0.01)}, np.array([50.0])
-    one = statistic_kinds.evaluate(Statistic("log_product"), "centred", logs, (0.0, 0.0), users, [FixedPoint(52)], 16.0)
+    context = StatisticContext("centred", users, 16.0)
+    one = statistic_kinds.evaluate(Statistic("log_product"), logs, context, [FixedPoint(52)])
     rng = np.random.default_rng(1)
     drawn = (users + 4 * rng.normal(size=DRAWS)) * (3 + 0.1 * rng.normal(size=DRAWS)) * math.log(2)
     assert one.stddev[0] == pytest.approx(drawn.std(), rel=RARE / math.sqrt(2 * DRAWS))
@@ -198,7 +207,8 @@ def test_statistics_that_there_are_not(name: str) -> None:
 def of_pair(name: str, found: dict[str, Means], centres: tuple[float, float]) -> Result:
     forms = [FixedPoint(52, 0, "split")] * 2
     users = np.ones(len(found["product"].value))
-    return statistic_kinds.evaluate(Statistic(name), "centred", found, centres, users, forms)
+    context = StatisticContext("centred", users, 0.0, *centres)
+    return statistic_kinds.evaluate(Statistic(name), found, context, forms)
 
 
 def test_a_covariance_is_unbiased_and_spreads_as_stated() -> None:

@@ -164,12 +164,13 @@ def count_magnitudes(values: Array) -> NDArray[np.int64]:
 
 
 def find_range(counts: NDArray[np.int64], epsilon: float, key: RunKey) -> tuple[ValueRange, bool]:
-    """The range that noisy counts choose.
+    """The range that noisy counts choose, for a number whose range nobody gave.
 
-    Args:
-        counts: int64[BINS], exact, one bin a user.
-        epsilon: of the noisy counts.
-        key: of the run.
+    As ApproxBounds of Google's differential-privacy library: each user adds 1 to one bin, so one budget serves all. A
+    bin with far more users than noise explains is surely not empty. From such bins the range grows outwards, while the
+    next bin is above the noise as one bin by itself.
+
+    counts: int64[BINS], exact, one bin a user. epsilon: of the noisy counts.
 
     Returns:
         The range; and whether some bin is surely not empty. If none is, the range is a guess: the four adjacent bins

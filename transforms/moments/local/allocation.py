@@ -1,11 +1,15 @@
-"""The method that `auto` takes, and the query probabilities of each bit (paper 002, Sections 3.1 and 3.2). Pure."""
+"""The method that `auto` takes, and the query probabilities of each bit (paper 002, Sections 3.1 and 3.2). Pure.
+
+In round one of adaptive bit pushing some clients report bits with fixed probabilities. Its bit means, or those of an
+earlier release, set the probabilities of round two, in which the other clients report.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,14 +71,9 @@ class Tuning:
 
         squash stays None for `adaptive`: then posterior probabilities decide.
         """
-        return Tuning(
-            first_share=0.25 if self.first_share is None else self.first_share,
-            first_power=0.25 if self.first_power is None else self.first_power,
-            second_power=self.second_power,
-            weighted_power=1.0 if self.weighted_power is None else self.weighted_power,
-            caching=self.caching,
-            squash=0.0 if self.squash is None and method == "weighted" else self.squash,
-        )
+        squash = 0.0 if method == "weighted" else None
+        defaults = {"first_share": 0.25, "first_power": 0.25, "weighted_power": 1.0, "squash": squash}
+        return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
 
 def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
@@ -84,10 +83,7 @@ def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
     learns little, and posterior estimates shrink towards 0. Then one round without a prior is better, if the range fits
     the values: its error is a share of the range.
 
-    Args:
-        users: n, of whom each reports.
-        epsilon: local; None: no randomised response.
-        bits: of the values.
+    users: n, of whom each reports. epsilon: local; None: no randomised response. bits: of the values.
     """
     return "threshold" if users >= min_threshold_users(epsilon, bits) else "weighted"
 
@@ -114,12 +110,9 @@ def by_variance(
     With power 1/2 they give the least variance of the estimate (Lemma 3.3).
 
     Args:
-        slots: of the quantity.
         means: float64[S], the bits' shares of 1s, in 0..1. They give v, the variance of one report of a bit.
         used: float64[S], u, the probability that a bit is in use. An unused bit is not queried.
-        response: how clients report a bit.
         power: second_power of the tuning.
-        reports: bits that a client reports.
     """
     expected = means * response.gain + (1 - response.truth_probability)
     weights = np.abs(slots.weight) / np.abs(slots.weight).max()
@@ -187,7 +180,10 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class PriorRelease:
-    """Bit means of an earlier release.
+    """Bit means of an earlier, public release of the same column.
+
+    They set the probabilities of round two, in which all clients then report. A poor prior costs accuracy: clients
+    report on less useful bits. The estimates use this release's reports alone.
 
     Attributes:
         release_id: of the release.

@@ -1,4 +1,10 @@
-"""Bit means from tallies of reports, and a quantity's mean with an interval from bit means. Pure."""
+"""Bit means from tallies of reports, and a quantity's mean with an interval from bit means. Pure.
+
+Which bits are in use? The model: every bit is equally likely to be the highest bit in use. That bit and an unknown
+share of the bits below it are in use, with bit means from Beta(1/2, 1/2); all others are empty. A quantity's mean is
+averaged over the highest bit, in place of squashing bit means below a threshold (paper 002, Section 4.4). A quantity
+with a sign has a distribution for each sign. S is the number of bits: of one sign where one sign is named, else of all.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +27,10 @@ _USED_SHARES = (np.arange(64) + 0.5) / 64  # of the bits below the highest one; 
 _MAX_EVIDENCE = 1e4  # where a bit cannot be empty
 # Values double from one highest bit to the next. So a squared error that is relative to them falls by a factor of 4.
 _LOG_ERROR_STEP = math.log(4)
+_CLEAR = 3.5  # standard deviations above 0 from which a bit is clearly set in some values
+EMPTY = 0.005  # bits with at most this probability to be in use count as empty
+_UNKNOWN = 0.25  # variance of an unknown bit mean
+_SHRINK = 2.0  # weight of everybody's bit mean in a group with noisy tallies, in reports
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +78,6 @@ def posterior(shares: Array, reports: Array, slots: Slots, response: RandomisedR
         shares: float64[S], of reported 1s, in 0..1.
         reports: float64[S], number of reports on each bit. Where counts have noise or come from an earlier release, the
             equivalent number of reports without noise.
-        slots: of the quantity.
-        response: how clients report a bit.
     """
     highest = []
     for side in slots.sides():
@@ -116,11 +124,7 @@ def above_threshold(means: Array, variances: Array, slots: Slots, multiple: floa
     empty. Each sign has its own highest bit. If only one sign has a bit above the threshold, all bits of the other are
     empty. Nothing is squashed where no bit of either sign exceeds the threshold, or where the multiple is 0.
 
-    Args:
-        means: float64[S], bit means.
-        variances: float64[S], of means.
-        slots: of the quantity.
-        multiple: the threshold in standard deviations, >= 0.
+    means: float64[S], bit means. variances: float64[S], of means. multiple: the threshold in standard deviations, >= 0.
     """
     clear = means > multiple * np.sqrt(variances)
     all_used = multiple == 0 or not clear.any()
@@ -130,12 +134,6 @@ def above_threshold(means: Array, variances: Array, slots: Slots, multiple: floa
         last = side.stop - side.start if all_used else (seen[-1] + 1 if len(seen) else 0)
         highest.append(np.eye(1, side.stop - side.start + 1, last)[0])
     return UsedBits(highest)
-
-
-_CLEAR = 3.5  # standard deviations above 0 from which a bit is clearly set in some values
-EMPTY = 0.005  # bits with at most this probability to be in use count as empty
-_UNKNOWN = 0.25  # variance of an unknown bit mean
-_SHRINK = 2.0  # weight of everybody's bit mean in a group with noisy tallies, in reports
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +167,7 @@ class BitEstimates:
           shrink above the clear bits. (This holds for values with one tail as heavy as Pareto's. It does not cover a
           few values far above all others.)
 
-        Args:
-            slots: of the quantity.
-            level: of the interval, 0..1.
-            empty: bits with at most this probability to be in use add nothing.
+        empty: bits with at most this probability to be in use add nothing.
         """
         share = np.clip(self.mean, 0, 1)
         # An upper bound: the sum of k errors of one client has at most k times the sum of their variances.
@@ -239,10 +234,7 @@ def unseen_bits(
 def evidence(counted: Tally, response: RandomisedResponse, noise: float = 0.0) -> tuple[Array, Array]:
     """Everybody's shares of reported 1s, and the equivalent numbers of reports without noise: float64[S] each.
 
-    Args:
-        counted: of one group.
-        response: how clients report a bit.
-        noise: variance of the noise on each count.
+    counted: of one group. noise: variance of the noise on each count.
     """
     ones, reports = counted.ones[0].astype(np.float64), np.maximum(counted.reports[0], 0).astype(np.float64)
     share = np.clip(ones / np.maximum(reports, 1), 0, 1)
@@ -262,7 +254,6 @@ def bit_means(
 
     Args:
         counted: numbers of reports of G groups.
-        response: how clients report a bit.
         noise: variance of the noise on each count of ones and of zeros; one for all, or float64[G, 1].
     """
     ones, reports = counted.ones.astype(np.float64), counted.reports.astype(np.float64)

@@ -25,13 +25,21 @@ from sfumato.transforms.moments.local.allocation import (
     chosen_method,
     with_uniform_share,
 )
-from sfumato.transforms.moments.local.bit_means import EMPTY, BitEstimates, bit_means, bits_in_use, evidence
+from sfumato.transforms.moments.local.bit_means import (
+    EMPTY,
+    BitEstimates,
+    bit_means,
+    bits_in_use,
+    evidence,
+    normal_quantile,
+)
 from sfumato.transforms.moments.local.quantities import CENTRED, SECOND, Quantity, Thresholds
 from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, sum_tallies, with_noise
 from sfumato.transforms.moments.local.threshold_means import ThresholdEstimates
 from sfumato.transforms.moments.statistic_kinds import (
     MeanEstimate,
     Means,
+    StatisticContext,
     Variance,
     check_statistics,
     evaluate,
@@ -334,7 +342,6 @@ class MomentsState:
 
         Args:
             groups: see `bits`.
-            level: of the intervals.
             of_pairs: for statistics of two columns. A product has bits of both signs, so counting all of them as if
                 they were in use would make nearly all intervals useless.
         """
@@ -355,12 +362,12 @@ class MomentsState:
         """Every statistic, of everybody or by group (see `bits`). names: of the groups. level: of the intervals."""
         plan = self.plan
         means = {of_pairs: self.means(groups, level, of_pairs) for of_pairs in {False, plan.second is not None}}
-        users, users_variance = _by_group(self.clients(), groups), self.clients_variance(groups)
         centred = [query.quantity for query, _ in self.tallies if query.quantity.kind in CENTRED]
         centres = (centred[0].centre, centred[0].second_centre) if centred else (0.0, 0.0)
+        users, noise = _by_group(self.clients(), groups), self.clients_variance(groups)
+        context = StatisticContext(plan.variance, users, noise, *centres, normal_quantile(1 - level))
         for statistic in plan.statistics:
-            chosen = means[statistic.name in PAIRS]
-            result = evaluate(statistic, plan.variance, chosen, centres, users, plan.forms, users_variance, level)
+            result = evaluate(statistic, means[statistic.name in PAIRS], context, plan.forms)
             yield from result.rows(statistic, names)
 
     def bit_charts(self) -> list[BitMeans]:

@@ -141,9 +141,7 @@ class Query:
 class Tally:
     """Numbers of reports by group (row) and slot.
 
-    Attributes:
-        ones: int64[G, S], reports of 1.
-        zeros: int64[G, S], reports of 0.
+    ones: int64[G, S], reports of 1. zeros: int64[G, S], reports of 0.
     """
 
     ones: NDArray[np.int64]
@@ -185,7 +183,6 @@ def with_noise(counted: Tally, name: tuple[str, int], reports: int, epsilon: flo
     Args:
         counted: exact numbers of reports.
         name: of the query.
-        reports: bits that a client reports.
         epsilon: of all tallies of the run together.
         key: of the run, bound to the query.
     """
@@ -212,13 +209,6 @@ def count_reports(block: Block, query: Query, groups: int, response: RandomisedR
 
     Systematic sampling: the client at v in [0, 1) of the queried interval reports the slots at (v + i) / reports,
     i = 0, 1, ..., on the cumulative probabilities.
-
-    Args:
-        block: the clients.
-        query: the query.
-        groups: number of groups.
-        response: how clients report a bit.
-        key: of the run.
     """
     slots, part = query.quantity.slots, queried_clients(block, query)
     clients = Block(block.codes[part], block.random_bits[part])

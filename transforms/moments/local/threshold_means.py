@@ -5,20 +5,16 @@ over powers of two, and then over what the first answers left. Two things differ
 both rounds, so no tail is cut, and their reports are pooled. And the estimate is a posterior mean under shares that
 never rise, which removes most of the noise of thresholds that all or no users reach.
 
-An octave is the thresholds from one power of two to the next. There are S strata and O octaves, of all signs.
-
-The posterior of a survival function, P[X >= t] by strata of thresholds, from noisy answers. Pure.
-
-The model is a hidden Markov chain over the strata from the lowest up. Its states are levels of the share of users who
-reach a stratum's thresholds: 1, values between on a grid, and 0. Shares never rise. A share between 0 and 1 drops to 0
-from one stratum to the next with probability 1 / (strata from there on + 1). A share of 1 ends with the same
-probability, and a tenth of that goes straight to 0. In between a share stays at its level, or falls to a level that is
-uniform below it or near it on the scale of log-odds. A forward and a backward pass give the exact posterior under this
-model.
+The model of the shares is a hidden Markov chain over the strata from the lowest up. Its states are levels of the share
+of users who reach a stratum's thresholds: 1, values between on a grid, and 0. Shares never rise. A share between 0 and
+1 drops to 0 from one stratum to the next with probability 1 / (strata from there on + 1). A share of 1 ends with the
+same probability, and a tenth of that goes straight to 0. In between a share stays at its level, or falls to a level
+that is uniform below it or near it on the scale of log-odds. A forward and a backward pass give the exact posterior
+under this model.
 
 A stratum is a block of equally many neighbouring thresholds between two powers of two. Strata of positive and of
-negative values are apart. A stratum is in use if at least one user reaches it. S is the number of strata of one sign,
-L the number of levels.
+negative values are apart. A stratum is in use if at least one user reaches it. An octave is the thresholds from one
+power of two to the next. There are S strata (of one sign, in `Survival`), O octaves, and L levels.
 """
 
 from __future__ import annotations
@@ -88,7 +84,6 @@ class Survival:
             answered: float64[S], shares of reported 1s, in 0..1.
             reports: float64[S], number of reports; where counts have noise, the equivalent number without it.
             top: see the attributes.
-            response: how clients report.
         """
         expected = LEVELS * response.gain + 1 - response.truth_probability
         ones, zeros = (answered * reports)[:, None], ((1 - answered) * reports)[:, None]
@@ -209,11 +204,10 @@ class ThresholdEstimates:
         posterior without weights by size. Octaves above add at least nothing, and at most what `unseen_bits` says.
 
         Args:
-            level: of the interval, 0..1.
             empty: octaves with at most this probability to be in use add nothing.
             evenly: whether low thresholds weigh as much as high ones, as those of a logarithm do. The posterior pulls
-                shares near 1 to 1, which adds up over many thresholds where a few users have the smallest value. So
-                the interval then holds that of the unbiased shares too.
+                shares near 1 to 1, which adds up over many thresholds where a few users have the smallest value. So the
+                interval then holds that of the unbiased shares too.
         """
         half, whole = normal_quantile((1 - level) / 2), normal_quantile(1 - level)
         mean, variance = self._octave_answers

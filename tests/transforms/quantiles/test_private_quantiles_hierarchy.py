@@ -8,7 +8,7 @@ import pytest
 from sfumato.transforms.histogram.number_bins import NumberBins
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.quantiles.noisy_hierarchy import HierarchyNoise, fit_hierarchy, measure_hierarchy
+from sfumato.transforms.quantiles.private_quantiles import HierarchyNoise, fit_hierarchy, measure_hierarchy
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.transforms.quantiles.borders import spread
 
