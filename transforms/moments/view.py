@@ -51,8 +51,6 @@ _THRESHOLD_TEXTS = BitTexts(
     share="Share of users who reach the thresholds",
     place="lowest threshold of an octave, in",
 )
-_INTERVAL = "The interval holds the truth 95 times in 100. It allows for {}the noise."
-_ORDINALS = {2: "2nd", 3: "3rd"}
 _FILES = {
     MOMENTS_FILE: "one row for each statistic of everybody and of each group, with its 95% interval",
     BITS_FILE: "one row for each bit: its share, reports, and whether it counts as empty",
@@ -76,6 +74,8 @@ class _Page:
         manifest, self._privacy = release.manifest, release.manifest["privacy"]
         self._is_private = self._privacy["epsilon"] is not None
         self._is_central = self._privacy["trust"] == Trust.CENTRAL
+        # What a group is.
+        self._noun = "cell" if CELLS_FILE in self._files else "zone" if ZONES_FILE in self._files else "group"
         self._column = readable(str(manifest["column"]))
         self._second = readable(str(get(manifest, "second.column", "")))
         self._forms = _forms(manifest)
@@ -89,11 +89,10 @@ class _Page:
 
     def view(self) -> PageView:
         answer = self._overall[0]
-        title = statistic_title(answer.statistic)
         value, low, high = _shown(answer)
         headline = (
-            f"{title} of {self._columns(answer)}: {value} (between {low} and {high}), from {self._sent} of each of "
-            f"about {self._clients} users"
+            f"{statistic_title(answer.statistic)} of {self._columns(answer)}: {value} (between {low} and {high}), from "
+            f"{self._sent} of each of about {self._clients} users"
         )
         bits, groups, on_map = self._bits(), self._groups(), self._noun != "group"
         variance = next((one.value for one in self._overall if one.statistic == "variance"), None)
@@ -102,12 +101,13 @@ class _Page:
             limits = min(answer.low, 0.0), answer.high
         elif answer.statistic in PAIRS:
             limits = value_range(Statistic(answer.statistic), self._forms)
+        causes = "" if self._is_central else "which users were asked about which bit, and for "
         body = MomentsBody(
             column=self._columns(answer),
             limits=limits,
             deviation=None if variance is None or answer.statistic in PAIRS else math.sqrt(max(variance, 0.0)),
             statistics=[_statistic(one) for one in self._overall],
-            reading=_INTERVAL.format("" if self._is_central else "which users were asked about which bit, and for "),
+            reading=f"The interval holds the truth 95 times in 100. It allows for {causes}the noise.",
             groups=[] if on_map else groups,
             map=self._map() if on_map else None,
             bits=bits,
@@ -126,11 +126,6 @@ class _Page:
             description=f"{headline}. {self._promise()}",
             guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_private else self._promise(),
         )
-
-    @property
-    def _noun(self) -> str:
-        """What a group is."""
-        return "cell" if CELLS_FILE in self._files else "zone" if ZONES_FILE in self._files else "group"
 
     def _promise(self) -> str:
         if self._is_central:
@@ -403,7 +398,8 @@ def statistic_title(name: str) -> str:
     """A statistic as the beginning of a sentence: `Mean`, `Variance`, `3rd moment`."""
     kind, _, power = name.partition(":")
     if kind == "moment" and power.isdecimal():
-        return f"{_ORDINALS.get(int(power), f'{power}th')} moment"
+        ordinal = {2: "2nd", 3: "3rd"}.get(int(power), f"{power}th")
+        return f"{ordinal} moment"
     named = {"geometric_mean": "Geometric mean", "log_product": "Logarithm of the product"}
     return named.get(name, readable(name[:1].upper() + name[1:]))
 
