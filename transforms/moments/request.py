@@ -319,12 +319,13 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             second_span=second_span,
             has_second=self.second_column is not None,
         )
-        return RequestedMoments(Values(self._columns(), None, grouping and grouping.groups), plan, grouping)
+        values = Values(self._columns(), None, None if grouping is None else grouping.groups)
+        return RequestedMoments(values, plan, grouping)
 
     def _reports(self, grouping: Grouping | None) -> RequestedMoments:
         """Users' own reports."""
         form, second = self._form(), self._second_form()
-        values = Values(self._columns(), form, grouping and grouping.groups, second)
+        values = Values(self._columns(), form, None if grouping is None else grouping.groups, second)
         # Thresholds err less about products, but say too little of large ones: their intervals are mostly useless.
         needs_bits = grouping is not None or self.warm_start is not None or second is not None
         prior = None

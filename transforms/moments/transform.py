@@ -116,7 +116,8 @@ class _UserMoments(beam.PTransform, Generic[Plan]):
         super().__init__()
         groups = None if grouping is None else [grouping.stated(), list(grouping.groups.names())]
         self._key = key.narrowed({**plan.stated(), "columns": asdict(values.columns), "groups": groups})
-        self._values, self._plan, self._grouping = values, plan, grouping
+        self._values, self._grouping = values, grouping
+        self._plan: Plan = plan
         self._rows = 1 if grouping is None else grouping.tally_rows
         self._spill = Spill.of(spill)
         self._admit = admit or Admit(plan.admission())

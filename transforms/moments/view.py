@@ -372,7 +372,7 @@ class _Page:
         """What a user disclosed."""
         meter = self._privacy["meter"]
         expected, most, truth = (
-            None if meter[name] is None else math.ceil(meter[name] * 1000) / 1000
+            math.ceil((meter[name] or 0.0) * 1000) / 1000
             for name in ("expected_private_bits", "highest_read_probability", "truth_probability")
         )
         is_chance = meter["expected_private_bits"] < meter["bits_per_client"]
@@ -380,7 +380,7 @@ class _Page:
             ("Each user sent", f"{self._sent}, never more than {meter['cap']:,}"),
             ("Worth, as bits told truly", f"{expected:g}: the rest is chance" if is_chance else None),
             ("A given bit was read", f"with probability {percent(most)} at most"),
-            ("It arrived true", "always" if truth is None else f"with probability {percent(truth)}"),
+            ("It arrived true", f"with probability {percent(truth)}" if truth else "always"),
         )
         return Section(title="What each user sent", facts=found)
 

@@ -71,9 +71,13 @@ class Tuning:
 
         squash stays None for `adaptive`: then posterior probabilities decide.
         """
-        squash = 0.0 if method == "weighted" else None
-        defaults = {"first_share": 0.25, "first_power": 0.25, "weighted_power": 1.0, "squash": squash}
-        return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
+        return replace(
+            self,
+            first_share=0.25 if self.first_share is None else self.first_share,
+            first_power=0.25 if self.first_power is None else self.first_power,
+            weighted_power=1.0 if self.weighted_power is None else self.weighted_power,
+            squash=0.0 if self.squash is None and method == "weighted" else self.squash,
+        )
 
 
 def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
