@@ -52,9 +52,9 @@ from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Trie, spread_levels
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
-from sfumato.transforms.moments.protocol import MomentsPlan
-from sfumato.transforms.moments.push_bits import PushBits
-from sfumato.transforms.moments.value_encoding import Values
+from sfumato.transforms.moments.client_values import Values
+from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.transform import PushBits
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
@@ -393,7 +393,7 @@ class PrivateMoments(beam.PTransform):
         return (
             files
             | "Push" >> push
-            | "Rows" >> beam.FlatMap(lambda state: [asdict(estimate) for estimate in state.estimates(plan)])
+            | "Rows" >> beam.FlatMap(lambda state: [asdict(estimate) for estimate in state.estimates()])
         )
 
 

@@ -26,10 +26,10 @@ import numpy as np
 from benchmarks.baselines.mean_mechanisms import Piecewise, RandomisedRounding, max_report, unbiased_share
 from benchmarks.bit_errors import CLIENTS, EXPONENTIAL, NORMAL, PAPER, WEIGHTED_ONE, Data, key, paper
 from sfumato.schemas.moments import FixedPoint, Method
-from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.quantities import encode
-from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports
+from sfumato.transforms.moments.client_values import Block, encode
+from sfumato.transforms.moments.local.allocation import Tuning
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Query, Tally, count_reports
 from sfumato.transforms.privacy.keys import random_bits
 from sfumato.transforms.text_tables import markdown_table
 
@@ -95,14 +95,14 @@ def pushed(method: str, picks: bool, attack: Attack, run: int) -> tuple[float, f
     values, seed = attack.honest(run), (run, attack.bits, attack.colluders)
     honest = block_of(values, form, seed, 0)
     colluding = block_of(np.zeros(attack.colluders), form, seed, len(values))
-    state = MomentsState(users=CLIENTS)
+    state = MomentsState(plan, users=CLIENTS)
     for _ in plan.stages:
         queries, tallies = plan.next_queries(state), []
         for query in queries:
             own, theirs = (count_reports(one, query, 1, plan.response, key(seed)) for one in (honest, colluding))
             tallies.append(own + poisoned(theirs, own, query, picks))
         state = state.advance(queries, plan.protect(queries, tallies, key(seed)))
-    return next(state.estimates(plan)).value, float(values.mean())
+    return next(state.estimates()).value, float(values.mean())
 
 
 def rounded(attack: Attack, run: int) -> tuple[float, float]:

@@ -15,7 +15,6 @@ import argparse
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -24,11 +23,11 @@ from numpy.typing import NDArray
 from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.moments.client_values import Block, decode, encode
 from sfumato.transforms.moments.groups import CellGroups, Grouping
-from sfumato.transforms.moments.moment_tables import simultaneous
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.quantities import decode, encode
-from sfumato.transforms.moments.tally import Block, count_reports
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import count_reports
+from sfumato.transforms.moments.release import simultaneous
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.text_tables import markdown_table
@@ -158,18 +157,18 @@ def listed(
     key = RunKey.derive(FixedSecret(b"listed cells" * 3), {"seed": seed})
     plan = MomentsPlan(form=form, epsilon=epsilon)
     block = Block.from_clients(codes, rng.integers(0, 2**64, clients, dtype=np.uint64), groups)
-    state = MomentsState()
+    state = MomentsState(plan)
     for _ in plan.stages:
         queries = plan.next_queries(state)
         counted = [count_reports(block, query, cells + 1, plan.response, key) for query in queries]
         state = state.advance(queries, plan.protect(queries, counted, key))
     grouping = Grouping(CellGroups(Grid(Region(-1, 50, 1, 51), depth)))
-    stddev = float(np.sqrt(state.clients_variance(plan).item() / (cells + 1)))
-    names, places = grouping.published_groups(state.clients(plan), simultaneous_z(cells) * stddev)
+    stddev = float(np.sqrt(state.clients_variance().item() / (cells + 1)))
+    names, places = grouping.published_groups(state.clients(), simultaneous_z(cells) * stddev)
     shown = np.flatnonzero(places[:-1] < len(names) - 1)
     exact = decode(codes, form)
     means = np.bincount(groups, exact, cells) / np.maximum(np.bincount(groups, minlength=cells), 1)
-    return simultaneous(partial(state.estimates, plan), names, places, "mean")[0], means[shown] - exact.mean()
+    return simultaneous(state.estimates, names, places, "mean")[0], means[shown] - exact.mean()
 
 
 def lists(runs: int) -> str:

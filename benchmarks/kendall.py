@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from benchmarks.bit_pairs import DATA, PairData, Pairs, pushed
-from sfumato.transforms.moments.randomised_response import RandomisedResponse
+from sfumato.transforms.moments.local.tally import RandomisedResponse
 from sfumato.transforms.text_tables import markdown_table
 
 CLASSES = (4, 8, 12)

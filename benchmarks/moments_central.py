@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.moments_in_memory import run_centrally, run_in_memory
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueRange
-from sfumato.transforms.moments import central_moments
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan
-from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.central import central_moments
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.text_tables import markdown_table, significant
 

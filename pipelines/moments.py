@@ -15,18 +15,15 @@ from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
-from sfumato.transforms.moments.allocation import by_variance, min_threshold_users
-from sfumato.transforms.moments.bernstein_sums import coefficients
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan, laplace_z
-from sfumato.transforms.moments.central_moments_release import central_files
+from sfumato.transforms.moments.central.bernstein_sums import coefficients
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, laplace_z
 from sfumato.transforms.moments.groups import Grouping, ZoneGroups
-from sfumato.transforms.moments.moment_tables import MomentsMetadata
-from sfumato.transforms.moments.moments_release import moments_files
-from sfumato.transforms.moments.moments_request import MomentsRequest, RequestedMoments
-from sfumato.transforms.moments.protocol import MomentsPlan
-from sfumato.transforms.moments.push_bits import PushBits
-from sfumato.transforms.moments.quantities import Quantity
-from sfumato.transforms.moments.sum_moments import SumMoments
+from sfumato.transforms.moments.local.allocation import by_variance, min_threshold_users
+from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.local.quantities import Quantity
+from sfumato.transforms.moments.release import MomentsMetadata, central_files, moments_files
+from sfumato.transforms.moments.request import MomentsRequest, RequestedMoments
+from sfumato.transforms.moments.transform import PushBits, SumMoments
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -127,7 +124,7 @@ class MomentsJob(ReleaseJob):
             details = MomentsMetadata(with_charge(metadata), grouping, column, bounded, second)
             if isinstance(plan, CentralMomentsPlan):
                 return central_files(state, details)
-            return moments_files(state, plan, details)
+            return moments_files(state, details)
 
         return measured | "Assemble" >> beam.Map(files_of)
 

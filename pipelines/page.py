@@ -14,8 +14,8 @@ from sfumato.schemas.views import PageView
 from sfumato.transforms.flows.flow_view import flows_view
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.moments.moments_view import moments_view
-from sfumato.transforms.quantiles.quantiles_view import quantiles_view
+from sfumato.transforms.moments.view import moments_view
+from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.builder import page_files
 from sfumato.transforms.release.published_release import Release, open_release

@@ -14,10 +14,10 @@ from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.quantiles.central_quantiles import CentralQuantiles
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
-from sfumato.transforms.quantiles.quantiles_release import quantiles_files
-from sfumato.transforms.quantiles.quantiles_request import QuantilesRequest, RequestedQuantiles
+from sfumato.transforms.quantiles.release import quantiles_files
+from sfumato.transforms.quantiles.request import QuantilesRequest, RequestedQuantiles
+from sfumato.transforms.quantiles.transform import CentralQuantiles
 
 
 @dataclass(frozen=True)

@@ -80,12 +80,12 @@ JOBS = {
     ),
     "quantiles": Job(
         "publish the distribution of a number over users: quantiles and range counts",
-        "transforms.quantiles.quantiles_request:QuantilesRequest",
+        "transforms.quantiles.request:QuantilesRequest",
         release="pipelines.quantiles:QuantilesJob",
     ),
     "moments": Job(
         "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
-        "transforms.moments.moments_request:MomentsRequest",
+        "transforms.moments.request:MomentsRequest",
         release="pipelines.moments:MomentsJob",
     ),
     "flows": Job(

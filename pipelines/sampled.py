@@ -28,8 +28,8 @@ from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
-from sfumato.transforms.quantiles.quantiles_release import MECHANISMS
-from sfumato.transforms.quantiles.quantiles_request import RequestedQuantiles
+from sfumato.transforms.quantiles.release import MECHANISMS
+from sfumato.transforms.quantiles.request import RequestedQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import significant

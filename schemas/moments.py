@@ -160,7 +160,7 @@ class ValueColumns:
 class Statistic:
     """A statistic of a column by name: `mean`, `moment:K` (the mean of the Kth power), and the like.
 
-    The names are in `transforms/moments/derived_statistics.py`. A plan with another name raises RequestError.
+    The names are in `transforms/moments/statistic_kinds.py`. A plan with another name raises RequestError.
     """
 
     name: str

@@ -21,16 +21,14 @@ WITH_BEAM = {
     "transforms/heatmap/private_heatmap.py",
     "transforms/heatmap/refine.py",
     "transforms/histogram/sample_and_threshold.py",
-    "transforms/moments/push_bits.py",
-    "transforms/moments/sum_moments.py",
-    "transforms/moments/user_values.py",
+    "transforms/moments/transform.py",
     "transforms/locations/group.py",
     "transforms/beam_caches.py",
     "transforms/beam_patch.py",
     "transforms/locations/read.py",
     "transforms/metrics.py",
     "transforms/privacy/secrets.py",
-    "transforms/quantiles/central_quantiles.py",
+    "transforms/quantiles/transform.py",
     "transforms/ranges/query_files.py",
     "transforms/ranges/build_ranges.py",
     "transforms/release/catalog.py",
@@ -237,6 +235,8 @@ OPTIONAL += ("rasterio", "pyogrio", "xarray", "requests", "tenacity")
 # File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
 # files.
 ONE_IDEA = {"ledger.py", "rotation.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
+# The house's names: one file of each in a room.
+ONE_IDEA |= {"request.py", "plan.py", "transform.py", "release.py", "view.py"}
 
 
 def module_of(path: str) -> str:

@@ -23,7 +23,7 @@ from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.heatmap.heatmap_options import parameter_owners
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.moments.derived_statistics import STATISTICS
+from sfumato.transforms.moments.statistic_kinds import STATISTICS
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
 

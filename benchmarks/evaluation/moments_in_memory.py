@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.moments import BitMeans, MomentEstimate
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.quantities import encode_columns
-from sfumato.transforms.moments.tally import Block, count_reports
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.client_values import Block, encode_columns
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import count_reports
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 
 
@@ -29,12 +29,12 @@ def run_in_memory(values: NDArray[Any], plan: MomentsPlan, key: RunKey) -> Proto
     codes, _ = encode_columns(values, plan.form, plan.second)
     numbers = np.arange(len(codes), dtype=np.uint64)
     block = Block.from_clients(codes, random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0])
-    state = MomentsState(users=len(codes))
+    state = MomentsState(plan, users=len(codes))
     for _ in plan.stages:
         queries = plan.next_queries(state)
         tallies = [count_reports(block, query, 1, plan.response, key) for query in queries]
         state = state.advance(queries, plan.protect(queries, tallies, key))
-    return ProtocolResult(list(state.estimates(plan)), state.bit_charts(plan))
+    return ProtocolResult(list(state.estimates()), state.bit_charts())
 
 
 def run_centrally(

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.quantiles.draw_plan import DrawPlan, plan_draws
-from sfumato.transforms.quantiles.noisy_hierarchy import HierarchyNoise, measure_hierarchy
-from sfumato.transforms.quantiles.private_quantiles import draw_borders
+from sfumato.transforms.quantiles.exponential_draw import DrawPlan, plan_draws
+from sfumato.transforms.quantiles.private_quantiles import HierarchyNoise, draw_borders, measure_hierarchy
 from tests.transforms.quantiles.borders import below, probabilities, spread
 
 KEY = RunKey.derive(FixedSecret(bytes(range(32))), {"of": "attacks"})

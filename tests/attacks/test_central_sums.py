@@ -21,14 +21,11 @@ from scipy import stats
 from sfumato.schemas.moments import Statistic, ValueColumns, ValueRange
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
-from sfumato.transforms.moments.automatic_range import BINS, count_magnitudes
-from sfumato.transforms.moments.bernstein_sums import ExactSums
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
-from sfumato.transforms.moments.central_moments_release import central_files
+from sfumato.transforms.moments.central.bernstein_sums import BINS, ExactSums, count_magnitudes
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.client_values import Block, Values, row_blocks, split_by_user, user_blocks
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
-from sfumato.transforms.moments.moment_tables import MomentsMetadata
-from sfumato.transforms.moments.tally import Block
-from sfumato.transforms.moments.value_encoding import Values, row_blocks, split_by_user, user_blocks
+from sfumato.transforms.moments.release import MomentsMetadata, central_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.statistics import FLAKE_RATE

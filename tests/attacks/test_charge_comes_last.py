@@ -23,9 +23,9 @@ from sfumato.pipelines import cli, job
 from sfumato.pipelines.job import LedgerGate
 from sfumato.schemas.errors import LedgerError, NotAdmittedError
 from sfumato.schemas.moments import FixedPoint
-from sfumato.transforms.moments.protocol import MomentsPlan
-from sfumato.transforms.moments.quantities import Quantity
-from sfumato.transforms.moments.tally import Query, Tally
+from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.local.quantities import Quantity
+from sfumato.transforms.moments.local.tally import Query, Tally
 from sfumato.transforms.privacy.admission import (
     FALSE_REFUSAL_PROBABILITY,
     AdmissionRule,

@@ -35,7 +35,7 @@ from sfumato.transforms.privacy.ledger.windows import check_rho, fits
 from sfumato.transforms.privacy.mechanism import gaussian_delta, gaussian_rho, rho_for_delta, sigma_for_rho
 from sfumato.transforms.release.catalog import disagreement
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.secagg.rounding import l2_sensitivity
+from sfumato.transforms.secagg.encodings import l2_sensitivity
 from sfumato.transforms.secagg.shard_sums import NOTHING, count_vectors, sum_shards
 from tests.admitted import start
 from tests.conftest import make_logs, write_files

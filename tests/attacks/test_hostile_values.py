@@ -31,8 +31,8 @@ from sfumato.transforms.inputs import text_lines
 from sfumato.transforms.inputs.data_frame import table_of
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
+from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.groups import ColumnGroups
-from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.attacks import hostile
 from tests.attacks.hostile import VALUES, Raw, Row, of_guest, of_others, placed

@@ -21,12 +21,11 @@ import pytest
 from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueColumns
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
+from sfumato.transforms.moments.client_values import Block, Values, split_by_user, user_blocks
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
-from sfumato.transforms.moments.moment_tables import MomentsMetadata
-from sfumato.transforms.moments.moments_release import moments_files
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies
-from sfumato.transforms.moments.value_encoding import Values, split_by_user, user_blocks
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Query, Tally, count_reports, sum_tallies
+from sfumato.transforms.moments.release import MomentsMetadata, moments_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -73,7 +72,7 @@ def ran(
     """The whole run, and its exact tallies."""
     values = values_of(grouping)
     made, groups = blocks(batch, values, run_key), 1 if grouping is None else len(grouping.groups) + 1
-    state, exact = MomentsState(), []
+    state, exact = MomentsState(plan), []
     for _ in plan.stages:
         queries = plan.next_queries(state)
         tallies = [counted(made, query, plan, groups, run_key) for query in queries]
@@ -141,7 +140,7 @@ def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping
     state, _ = ran(batch, plan, grouping, key())
     without = batch.filter(pa.array(users != 7))
     assert without.num_rows < batch.num_rows
-    replayed = MomentsState()
+    replayed = MomentsState(plan)
     values = values_of(grouping)
     made, groups = blocks(without, values, key()), 1 if grouping is None else len(grouping.groups) + 1
     for queries, noisy in stages(plan, state):
@@ -152,7 +151,7 @@ def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping
         exact = [counted(made, query, plan, groups, key()) for query in found]
         noise = [Tally(one.ones - few.ones, one.zeros - few.zeros) for one, few in zip(noisy, exact, strict=True)]
         replayed = replayed.advance(found, [few + one for few, one in zip(exact, noise, strict=True)])
-    assert moments_files(state, plan, metadata) == moments_files(replayed, plan, metadata)
+    assert moments_files(state, metadata) == moments_files(replayed, metadata)
 
 
 def stages(plan: MomentsPlan, state: MomentsState) -> list[tuple[list[Query], list[Tally]]]:
@@ -174,7 +173,7 @@ def test_no_count_is_published_as_it_is(grouping: Grouping | None) -> None:
     for number in range(3):
         batch = log(400, 3)
         state, exact = ran(batch, plan, grouping, key(number))
-        files = moments_files(state, plan, release(grouping))
+        files = moments_files(state, release(grouping))
         results = json.loads(files["manifest.json"])["results"]
         reports = np.array(pq.read_table(io.BytesIO(files["bits.parquet"]))["reports"])
         true = sum(one.reports.sum(axis=0) for one in exact)

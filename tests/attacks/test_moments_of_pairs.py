@@ -16,13 +16,13 @@ import pytest
 from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueColumns, ValueRange
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
-from sfumato.transforms.moments.bernstein_sums import ExactSums
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.central.bernstein_sums import ExactSums
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.client_values import Block, Values, encode_columns, split_by_user, user_blocks
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.quantities import Quantity, encode_columns
-from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies
-from sfumato.transforms.moments.value_encoding import Values, split_by_user, user_blocks
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.quantities import Quantity
+from sfumato.transforms.moments.local.tally import Query, Tally, count_reports, sum_tallies
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 FORM, SECOND = FixedPoint(5), FixedPoint(4, 0, "split")
@@ -77,7 +77,7 @@ def test_both_numbers_of_a_user_are_in_the_counts_of_one_query(
         form=FORM, second=SECOND, statistics=OF_PAIRS, method=method, epsilon=epsilon, bits_per_client=reports
     )
     rows = 1 if grouping is None else grouping.tally_rows
-    batch, state = log(12, 1), MomentsState()
+    batch, state = log(12, 1), MomentsState(plan)
     everybody = blocks(batch, False, grouping)
     for _ in plan.stages:
         queries = plan.next_queries(state)

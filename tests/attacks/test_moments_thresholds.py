@@ -13,10 +13,11 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.moments import FixedPoint, Statistic
-from sfumato.transforms.moments import push_bits
-from sfumato.transforms.moments.allocation import chosen_method
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports
+from sfumato.transforms.moments import transform
+from sfumato.transforms.moments.client_values import Block
+from sfumato.transforms.moments.local.allocation import chosen_method
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Query, Tally, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from tests.statistics import FLAKE_RATE
 
@@ -37,7 +38,7 @@ def block(codes: np.ndarray) -> Block:
 
 def rounds(plan: MomentsPlan, codes: np.ndarray, queries: list[Query] | None = None) -> list[tuple[Query, Tally]]:
     """The tallies of all rounds; queries: held, or those that follow from the answers."""
-    state, found, tallied = MomentsState(), block(codes), []
+    state, found, tallied = MomentsState(plan), block(codes), []
     for number in range(len(plan.stages)):
         asked = plan.next_queries(state) if queries is None else [queries[number]]
         every = [count_reports(found, query, USERS, plan.response, key()) for query in asked]
@@ -87,8 +88,8 @@ def test_every_answer_is_protected(value: int) -> None:
 
 def test_the_method_is_chosen_by_the_noisy_number_of_users() -> None:
     """A change of one user could change the method; the number is that of the admission, whose epsilon is paid."""
-    assert "users=admission.users" in inspect.getsource(push_bits.PushBits.expand)
+    assert "users=admission.users" in inspect.getsource(transform.PushBits.expand)
     plan = MomentsPlan(form=FixedPoint(8), method="auto", epsilon=1.0, statistics=(Statistic("mean"),))
     for users in (999.0, 1001.0):
-        assert plan.method_of(MomentsState(users=users)) == chosen_method(users, 1.0, 8)
+        assert plan.method_of(MomentsState(plan, users=users)) == chosen_method(users, 1.0, 8)
     assert plan.admission().epsilon > 0

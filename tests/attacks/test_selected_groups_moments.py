@@ -10,10 +10,10 @@ import numpy as np
 from scipy import stats
 
 from sfumato.schemas.moments import Statistic, ValueRange
-from sfumato.transforms.moments.bernstein_sums import sum_values
-from sfumato.transforms.moments.central_moments import CentralMomentsPlan
-from sfumato.transforms.moments.central_moments_release import central_tables
+from sfumato.transforms.moments.central.bernstein_sums import sum_values
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
+from sfumato.transforms.moments.release import central_tables
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.statistics import FLAKE_RATE
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.moments import user_values
+from sfumato.transforms.moments import transform
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
@@ -225,14 +225,14 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
     asked = [*LENGTH, "--epsilon", "0.7", *groups]
     books = ["--ledger", ledger, *BUDGET]
     booked = [*asked, *keyed(folder), *books]
-    read, charged = user_values.read_bundle, []
+    read, charged = transform.read_bundle, []
 
     def watched(*arguments: Any) -> Any:
         charged.append(list(open_ledger(ledger).history().reservations))
         return read(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(user_values, "read_bundle", watched)
+        patch.setattr(transform, "read_bundle", watched)
         patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run(pattern, place, *booked)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.moments.randomised_response import RandomisedResponse
+from sfumato.transforms.moments.local.tally import RandomisedResponse
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.pipelines.moment_logs import LENGTH, REGION, run, table

@@ -18,11 +18,11 @@ from sfumato.schemas.views import BarsBody, CurveBody, MapBody, MomentsBody
 from sfumato.transforms.histogram.counts_release import hierarchy_files, trie_files
 from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes
-from sfumato.transforms.moments.moments_view import moments_view
+from sfumato.transforms.moments.view import moments_view
 from tests.report.browsers import Tab
 from tests.report.conftest import Open
 from tests.transforms.histogram.test_sampled_view import CELLS, NUMBERS, TEXTS, metadata, trie_of
-from tests.transforms.moments.test_moments_release import BY_PLACE, ages, assembled, by_size, plan, ran
+from tests.transforms.moments.test_release import BY_PLACE, ages, assembled, by_size, plan, ran
 
 AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
 ROWS = "[...document.querySelectorAll('.bars tbody tr')].map(one => one.querySelector('bdi').title)"

@@ -32,9 +32,9 @@ from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyH
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS
 from sfumato.transforms.metrics import METRICS, PUBLIC, RAW, Counter, Distribution, Metric, Stopwatch, read_metrics
-from sfumato.transforms.moments.protocol import MomentsPlan
-from sfumato.transforms.moments.push_bits import PushBits
-from sfumato.transforms.moments.value_encoding import Values
+from sfumato.transforms.moments.client_values import Values
+from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.transform import PushBits
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release

@@ -38,8 +38,8 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, POPULATION_TOLERANCE
 from sfumato.transforms.privacy.mechanism import noise_quantile
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
+from sfumato.transforms.secagg.encodings import l1_sensitivity
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
-from sfumato.transforms.secagg.rounding import l1_sensitivity
 from sfumato.transforms.statistics.bisection import bisect_integers
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, Additiv
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, rho_for_delta
+from sfumato.transforms.secagg.encodings import Rounding, stored_total
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
-from sfumato.transforms.secagg.rounding import Rounding, stored_total
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 
 NoiseName = Literal["auto", "laplace", "gaussian"]

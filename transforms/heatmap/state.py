@@ -18,8 +18,7 @@ from sfumato.transforms.locations.shards import Cohort, whole_clients
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.colluding import colluding_epsilon
-from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
-from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity, l2_sensitivity
+from sfumato.transforms.secagg.encodings import Encoding, Rounding, TreeEncoding, l1_sensitivity, l2_sensitivity
 from sfumato.transforms.secagg.shard_sums import ShardQuery
 
 ALL_REMAINING = math.inf

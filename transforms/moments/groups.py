@@ -185,9 +185,7 @@ class Grouping:
 
     Tallies have `len(groups) + 1` rows, the last for clients in none of the groups.
 
-    Attributes:
-        groups: the public groups.
-        min_group: the fewest clients of a published group, by the noisy count, >= 1.
+    groups: the public groups. min_group: the fewest clients of a published group, by the noisy count, >= 1.
 
     Raises:
         RequestError: min_group is out of range.

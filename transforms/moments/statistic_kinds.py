@@ -1,36 +1,79 @@
 """Statistics as functions of quantities' means (paper 002, Section 3.4), each with an interval. Pure.
 
-A new statistic is a `StatisticKind`, in a file of its own, and a line of STATISTICS in `derived_statistics`.
+A new statistic is a `StatisticKind`, and its name in STATISTICS.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.moments import PAIRS, FixedPoint, ValueRange
-from sfumato.transforms.moments.bit_means import MeanEstimate
+from sfumato.schemas.moments import EVERYBODY, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
+from sfumato.transforms.statistics.shrinkage import shrink
+
+Array = NDArray[np.float64]
 
 Variance = Literal["centred", "raw"]
-Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+Parts = tuple[Array, Array, Array, Array]
 """Value, low and high ends of its interval, clients: float64[G] each, of G groups."""
 Forms = Sequence[FixedPoint | ValueRange]
 """Of the values of one column, or of two."""
 _LN2 = math.log(2)
 _RELATIVE_ZERO = 1e-9  # a variance whose interval reaches below this share of it may be 0
+Z_95 = 1.959963984540054  # standard deviations on each side of a normal 95% interval
+
+
+@dataclass(frozen=True, eq=False)
+class MeanEstimate:
+    """The mean of one quantity, up to its base, in G groups: float64[G] each.
+
+    Attributes:
+        value: the estimate.
+        variance: of value, by sampling and noise.
+        low: lower end of an interval that also contains what unseen bits may add.
+        high: upper end of that interval.
+    """
+
+    value: Array
+    variance: Array
+    low: Array
+    high: Array
 
 
 @dataclass(frozen=True, eq=False)
 class Means(MeanEstimate):
     """The mean of one quantity in G groups. clients: float64[G], the estimated clients that reported on it."""
 
-    clients: NDArray[np.float64]
+    clients: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A statistic in G groups: value, stddev, low, high, clients float64[G]; see MomentEstimate."""
+
+    value: Array
+    stddev: Array
+    low: Array
+    high: Array
+    clients: Array
+
+    @classmethod
+    def clipped(cls, parts: Parts, ends: tuple[float, float], z: float) -> Result:
+        """The result, clipped to the ends of its range. z: standard deviations on each side of the interval."""
+        value, low, high = (np.clip(column, *ends) for column in parts[:3])
+        return cls(value, (high - low) / (2 * z), low, high, parts[3])
+
+    def rows(self, statistic: Statistic, names: Sequence[str]) -> Iterator[MomentEstimate]:
+        """An estimate for each group. names: of the groups."""
+        columns = (self.value, self.stddev, self.low, self.high, self.clients)
+        for name, *row in zip(names, *(column.tolist() for column in columns), strict=True):
+            yield MomentEstimate(name, statistic.name, *row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +81,20 @@ class StatisticContext:
     """Inputs of a statistic other than its quantities' means.
 
     Attributes:
-        variance: how variances are estimated.
-        centre: the centre of the quantities `square` and `product`.
+        variance: how variances are estimated: about the centre, or raw.
         users: float64[G], all users of each group.
         users_variance: variance of `users`, where it is noisy.
-        z: standard deviations on each side of a normal interval.
+        centre: the centre of the quantities `square` and `product`.
         second_centre: the centre of the second column in `second_square` and `product`.
+        z: standard deviations on each side of a normal interval, of the means and of the result.
     """
 
     variance: Variance
-    centre: float
-    users: NDArray[np.float64]
-    users_variance: NDArray[np.float64] | float
-    z: float
+    users: Array
+    users_variance: Array | float = 0.0
+    centre: float = 0.0
     second_centre: float = 0.0
+    z: float = Z_95
 
 
 @dataclass(frozen=True)
@@ -75,8 +118,11 @@ class StatisticKind:
     powers: range = range(0)
 
 
-def check_pairs(names: Sequence[str], has_second: bool) -> None:
-    """Raises RequestError unless there is a second column where one of these statistics is of two, and only there."""
+def check_statistics(statistics: Sequence[Statistic], has_second: bool) -> None:
+    """Raises RequestError unless each is named once, and a second column is there where one is of two, only there."""
+    names = [statistic.name for statistic in statistics]
+    if not names or len(set(names)) < len(names):
+        raise RequestError(f"statistics: name one or more, each once, got {','.join(names)!r}")
     of_pairs = [name for name in names if name in PAIRS]
     if of_pairs and not has_second:
         raise RequestError(f"second_column: {of_pairs[0]} is of two columns; name the other with --second_column NAME")
@@ -242,3 +288,60 @@ CORRELATION = StatisticKind(
     _of_correlation,
     lambda forms, power: (-1.0, 1.0),
 )
+
+
+STATISTICS: dict[str, StatisticKind] = {
+    kind.name: kind for kind in (MEAN, VARIANCE, MOMENT, GEOMETRIC_MEAN, LOG_PRODUCT, COVARIANCE, CORRELATION)
+}
+
+
+def find_kind(statistic: Statistic) -> StatisticKind:
+    """The kind of a statistic. Raises RequestError, with the known names, for an unknown name or power."""
+    base_name, colon, power = statistic.name.partition(":")
+    found = STATISTICS.get(base_name)
+    if found is not None and (power in map(str, found.powers) if found.powers else not colon):
+        return found
+    known = [
+        f"{name}:K (K from {kind.powers[0]} to {kind.powers[-1]})" if kind.powers else name
+        for name, kind in STATISTICS.items()
+    ]
+    raise RequestError(f"statistics: there are {', '.join(known[:-1])} and {known[-1]}; got {statistic.name!r}")
+
+
+def quantities_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:
+    """The kinds of the quantities whose means a statistic needs. Raises RequestError for an unknown statistic."""
+    return find_kind(statistic).quantities(statistic.power, variance)
+
+
+def evaluate(statistic: Statistic, means: Mapping[str, Means], context: StatisticContext, forms: Forms) -> Result:
+    """Computes a statistic from the means of quantities, clipped to the range that values of these forms allow."""
+    needed = [means[kind] for kind in quantities_of(statistic, context.variance)]
+    return Result.clipped(find_kind(statistic).evaluate(needed, context), value_range(statistic, forms), context.z)
+
+
+def value_range(statistic: Statistic, forms: Forms) -> tuple[float, float]:
+    """The smallest and the largest value of a statistic, for values in the forms' ranges."""
+    return find_kind(statistic).value_range(forms, statistic.power)
+
+
+def shrunk(estimates: Sequence[MomentEstimate], forms: Forms) -> list[MomentEstimate]:
+    """The same estimates in the same order, those of groups shrunk towards everybody's according to their noise.
+
+    The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. SUMS stay
+    unchanged.
+    """
+    found = list(estimates)
+    for name in dict.fromkeys(one.statistic for one in estimates):
+        places = [i for i, one in enumerate(estimates) if one.statistic == name and one.group != EVERYBODY]
+        if name in SUMS or not places:
+            continue
+        everybody = next(one for one in estimates if one.statistic == name and one.group == EVERYBODY)
+        rows = [estimates[i] for i in places]
+        stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), forms[0].step))
+        value, variance = shrink(np.array([one.value for one in rows]), stddev**2, everybody.value)
+        ends = value_range(Statistic(name), forms)
+        low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
+        columns = zip(places, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
+        for i, centre, deviation, least, most in columns:
+            found[i] = replace(found[i], value=centre, stddev=deviation, low=least, high=most)
+    return found

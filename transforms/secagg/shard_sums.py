@@ -17,9 +17,15 @@ from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import polya_difference_events
-from sfumato.transforms.secagg.encodings import Encoding
+from sfumato.transforms.secagg.encodings import (
+    Encoding,
+    Rounding,
+    fraction_bits,
+    l1_sensitivity,
+    l2_sensitivity,
+    rounded_sums,
+)
 from sfumato.transforms.secagg.modulus import Window
-from sfumato.transforms.secagg.rounding import Rounding, fraction_bits, l1_sensitivity, l2_sensitivity, rounded_sums
 
 NoiseSource = Literal["shard", "client"]
 # A block of shards has about so many vector entries and users, which fit the cache.

@@ -11,8 +11,8 @@ from scipy import stats
 from benchmarks.baselines.published_bit_pushing import PublishedBitPushing, exact_quotas
 from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import FixedPoint
-from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.local.allocation import Tuning
+from sfumato.transforms.moments.local.protocol import MomentsPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.statistics import FLAKE_RATE
 

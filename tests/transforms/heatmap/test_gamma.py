@@ -26,9 +26,8 @@ from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_quantile
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
-from sfumato.transforms.secagg.encodings import TreeEncoding
+from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import choose_window, min_window
-from sfumato.transforms.secagg.rounding import l1_sensitivity, stored_total
 
 ROUNDINGS = ("systematic", "independent")
 KEY = RunKey.derive(FixedSecret(b"gamma" * 8), {})

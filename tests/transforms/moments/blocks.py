@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.moments.tally import Block
+from sfumato.transforms.moments.client_values import Block
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 
 

@@ -16,8 +16,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
-from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.tally import Tally, count_reports, with_noise
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Tally, count_reports, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
@@ -87,7 +87,7 @@ def test_one_client_is_in_so_many_counts_of_all_questions_as_they_report_bits(re
     )
     codes, groups = rng.integers(0, 64, n).astype(np.uint8), rng.integers(0, 4, n).astype(np.uint16)
     block = block_of(codes, groups, key())
-    state = MomentsState()
+    state = MomentsState(plan)
     for _ in plan.stages:
         queries = plan.next_queries(state)
         state = state.advance(queries, [count_reports(block, one, 4, plan.response, key()) for one in queries])

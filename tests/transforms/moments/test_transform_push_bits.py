@@ -1,0 +1,451 @@
+"""The transform on real runners against every client queried alone, over files, bundles, shards and processes."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from sfumato.pipelines.local_runner import LocalRunner
+from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
+from sfumato.schemas.region import Grid
+from sfumato.transforms.inputs import parquet_log
+from sfumato.transforms.moments import client_values
+from sfumato.transforms.moments import transform as on_beam
+from sfumato.transforms.moments.client_values import Values
+from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
+from sfumato.transforms.moments.local.allocation import Prior
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.quantities import Thresholds
+from sfumato.transforms.moments.local.tally import Query, Tally, with_noise
+from sfumato.transforms.moments.transform import PushBits, SumTallies
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
+from sfumato.transforms.privacy.user_hashes import hash_users
+from tests.conftest import REGION, make_logs, write_files
+
+KEY = RunKey.derive(FixedSecret(b"combine moments" * 3), {"job": "moments"})
+MEAN = (Statistic("mean"),)
+PLAIN = FixedPoint(bits=10)
+KINDS = ("a", "b", "c", "d")
+IN_THREADS = ("--direct_num_workers=2",)
+
+
+def logs(users: int, records: int, kind: str = "int", seed: int = 0) -> pa.Table:
+    """Logs of places with a number of either sign, some of them missing, a group, and a number of at least 0."""
+    table, rng = make_logs(users, records, seed, kind), np.random.default_rng(seed + 1)
+    signed = pa.array(rng.normal(5, 60, table.num_rows), mask=rng.random(table.num_rows) < 0.03)
+    kinds = rng.choice([*KINDS, None], table.num_rows, p=[0.4, 0.3, 0.2, 0.05, 0.05]).tolist()
+    return (
+        table.append_column("signed", signed)
+        .append_column("kind", pa.array(kinds, pa.string()).dictionary_encode())
+        .append_column("size", pa.array(rng.gamma(2.0, 100.0, table.num_rows)))
+    )
+
+
+def transform(
+    column: str = "size",
+    form: FixedPoint = PLAIN,
+    grouping: Grouping | None = None,
+    by_row: bool = False,
+    key: RunKey = KEY,
+    **asked: Any,
+) -> PushBits:
+    on_map = grouping is not None and isinstance(grouping.groups, CellGroups)
+    columns = ValueColumns(
+        column,
+        None if by_row else "user_id",
+        "kind" if grouping is not None and not on_map else None,
+        "latitude" if on_map else None,
+        "longitude" if on_map else None,
+    )
+    plan = MomentsPlan(form=form, **{"statistics": MEAN, "epsilon": 2.0, **asked})
+    return PushBits(Values(columns, form, None if grouping is None else grouping.groups), plan, key, grouping)
+
+
+def run(pattern: str, push: PushBits, *options: str) -> MomentsState:
+    """The one element that the transform makes of files. It comes back through a file."""
+    out = Path(pattern).parent / "state.pickle"
+    paths = sorted(str(path) for path in Path(pattern).parent.glob("*.parquet"))
+    with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
+        _ = root | beam.Create(paths) | push | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
+    return pickle.loads(out.read_bytes())
+
+
+# --- what the transform does, one client after the other ---
+
+
+class Client:
+    """A value's code, a group's number; `asked` counts the reports."""
+
+    def __init__(self, code: int, group: int):
+        self.code, self.group, self.asked = code, group, 0
+
+
+class Crowd:
+    """Clients, each at a place in [0, 1) that their own word says."""
+
+    def __init__(self, push: PushBits):
+        self.push, self.key = push, push._key
+        self.clients: list[tuple[int, Client]] = []
+
+    def answer(self, query: Query) -> Tally:
+        """The reports of all clients to a query."""
+        push, slots = self.push, query.quantity.slots
+        response, groups = push._plan.response, 1 if push._grouping is None else len(push._grouping.groups) + 1
+        counts = np.zeros((2, groups, len(slots)), np.int64)
+        ends = [
+            Fraction(response.reports) * Fraction(one)
+            for one in np.append(np.cumsum(query.probabilities)[:-1], 1.0).tolist()
+        ]
+        first, last = Fraction(query.first), Fraction(query.last)
+        coins, uniforms = self.key.subkey("told", *query.name), self.key.subkey("turns", *query.name)
+        for own, client in self.clients:
+            place = Fraction(own >> 32, 1 << 32)
+            if not first <= place < last:
+                continue
+            client.asked += 1
+            value = np.array([client.code], client_values.code_type(push._plan.form))
+            turn = (word(uniforms, 0, own) >> 32) / 2.0**32
+            units = int(query.quantity.codes(value, np.array([turn]))[0])
+            here, seen = (place - first) / (last - first), set()
+            for report in range(response.reports):
+                slot = next(i for i, end in enumerate(ends) if here + report < end)
+                seen.add(slot)
+                bit = units >> int(slots.shift[slot]) & 1
+                if isinstance(slots, Thresholds):
+                    pick = word(self.key.subkey("thresholds", *query.name), report, own) >> 32
+                    threshold = int(slots.below[slot]) + 1 + (pick * int(slots.width[slot]) >> 32)
+                    bit = int(units & (1 << int(slots.shift.max()) + 1) - 1 >= threshold)
+                if slots.signed:
+                    bit &= (units >> int(slots.shift.max()) + 1) == int(slots.negative[slot])
+                if response.epsilon is not None and word(coins, report, own) >= response.threshold:
+                    bit = 1 - bit
+                counts[1 - bit, client.group, slot] += 1
+            assert len(seen) == response.reports  # different bits
+        return Tally(*counts)
+
+    def state(self, users: float = 0) -> MomentsState:
+        """All rounds, with the noise; every client is queried exactly once. users: their noisy number."""
+        plan = self.push._plan
+        state = MomentsState(plan, users=users)
+        for _ in plan.stages:
+            queries = plan.next_queries(state)
+            state = state.advance(queries, plan.protect(queries, [self.answer(query) for query in queries], self.key))
+        assert {client.asked for _, client in self.clients} == {1}
+        return state
+
+
+def word(subkey: bytes, high: int, low: int) -> int:
+    """The first 64 bits of a block."""
+    return int(random_bits(subkey, np.array([high], np.uint64), np.array([low], np.uint64))[0, 0])
+
+
+def code_of(value: float, form: FixedPoint) -> int:
+    """The nearest whole number of steps, half to even, moved into the range; with a sign above it where it is apart."""
+    steps = round((Fraction(value) + Fraction(form.offset)) * Fraction(2) ** form.fraction_bits)
+    if form.signed != "split":
+        return min(max(steps, 0), form.max_magnitude)
+    return min(abs(steps), form.max_magnitude) | (steps < 0) << form.bits
+
+
+def group_of(row: dict[str, Any], grouping: Grouping | None) -> int:
+    if grouping is None:
+        return 0
+    if isinstance(grouping.groups, ColumnGroups):
+        listed = grouping.groups.listed
+        return listed.index(row["kind"]) if row["kind"] in listed else len(listed)
+    grid, x, y = grouping.groups.grid, row["longitude"], row["latitude"]
+    region = grid.region
+    if not (region.west <= x <= region.east and region.south <= y <= region.north):
+        return len(grouping.groups)
+    return int(grid.codes(np.array([x]), np.array([y]))[0])
+
+
+def crowd_of_users(table: pa.Table, push: PushBits) -> Crowd:
+    """One record of each user."""
+    columns, form = push._values.columns, push._plan.form
+    hashes = hash_users(table["user_id"].combine_chunks(), push._key.subkey("users")).tolist()
+    records: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for user, row in zip(hashes, table.to_pylist(), strict=True):
+        if row[columns.column] is not None:
+            records[user].append((code_of(row[columns.column], form), group_of(row, push._grouping)))
+    crowd, places = Crowd(push), push._key.subkey("places")
+    for user, codes in records.items():
+        theirs = sorted(codes)
+        chosen = theirs[(user & 0xFFFFFFFF) * len(theirs) >> 32]
+        crowd.clients.append((word(places, 0, user), Client(*chosen)))
+    return crowd
+
+
+def crowd_of_rows(pattern: str, push: PushBits, slice_groups: int, batch_rows: int) -> Crowd:
+    """Every row is a client's; slice_groups: row groups in a slice of a file."""
+    crowd, columns, form = Crowd(push), push._values.columns, push._plan.form
+    for path in sorted(Path(pattern).parent.glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            for begin in range(0, file.num_row_groups, slice_groups):
+                parts = range(begin, min(begin + slice_groups, file.num_row_groups))
+                start = 0
+                for batch in file.iter_batches(batch_rows, list(parts), columns.names()):
+                    rows = [row for row in batch.to_pylist() if row[columns.column] is not None]
+                    subkey = push._key.subkey("rows", f"{path}:{begin}:{start}")
+                    for number, row in enumerate(rows):
+                        pair = random_bits(subkey, np.zeros(1, np.uint64), np.array([number // 2], np.uint64))[0]
+                        client = Client(code_of(row[columns.column], form), group_of(row, push._grouping))
+                        crowd.clients.append((int(pair[number % 2]), client))
+                    start += batch.num_rows
+    return crowd
+
+
+def assert_same(found: MomentsState, expected: MomentsState) -> None:
+    assert found.finished_stages == expected.finished_stages
+    for (query, counted), (wanted_ask, wanted) in zip(found.tallies, expected.tallies, strict=True):
+        assert (query.name, query.first, query.last) == (wanted_ask.name, wanted_ask.first, wanted_ask.last)
+        assert query.probabilities.tolist() == wanted_ask.probabilities.tolist()
+        assert counted.ones.tolist() == wanted.ones.tolist()
+        assert counted.zeros.tolist() == wanted.zeros.tolist()
+
+
+SIGNED = FixedPoint(bits=11, fraction_bits=2, signed="shift", offset=200.0)
+SPLIT = FixedPoint(bits=9, fraction_bits=1, signed="split")
+BY_KIND = Grouping(ColumnGroups("kind", ("c", "a", "nobody")))
+BY_CELL = Grouping(CellGroups(Grid(REGION, 2)))
+SPREAD = (Statistic("mean"), Statistic("variance"))
+
+
+@pytest.mark.parametrize(
+    ("users", "records", "files", "kind", "options", "asked"),
+    [
+        (1500, 1, 3, "int", (), {}),
+        (500, 4, 5, "string", (), {"column": "signed", "form": SIGNED, "statistics": SPREAD}),
+        (700, 3, 2, "dictionary", ("--direct_runner_bundle_repeat=2",), {"column": "signed", "form": SPLIT}),
+        (800, 2, 4, "bytes", IN_THREADS, {"grouping": BY_KIND, "statistics": SPREAD, "epsilon": 4.0}),
+        (900, 1, 3, "int", (), {"grouping": BY_CELL, "epsilon": None, "bits_per_client": 3}),
+        (800, 1, 2, "int", (), {"method": "weighted", "bits_per_client": 2, "statistics": (Statistic("moment:3"),)}),
+        (600, 2, 3, "int", (), {"epsilon": None, "statistics": (Statistic("geometric_mean"), *SPREAD)}),
+        (900, 2, 3, "string", IN_THREADS, {"grouping": BY_CELL}),
+        (900, 1, 3, "int", (), {"method": "threshold", "statistics": SPREAD}),
+        (600, 2, 2, "string", (), {"method": "threshold", "column": "signed", "form": SPLIT, "bits_per_client": 2}),
+        (700, 1, 3, "int", (), {"method": "auto", "epsilon": 0.1}),
+        (700, 1, 3, "int", (), {"method": "auto", "epsilon": 3.0}),
+    ],
+)
+def test_the_job_tells_what_clients_tell_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users, records, files, kind, options, asked
+) -> None:
+    table = logs(users, records, kind)
+    pattern = write_files(table, tmp_path / "logs", files, row_group_size=150)
+    monkeypatch.setattr(client_values, "BLOCK_CLIENTS", 9)
+    push = transform(**asked)
+    crowd = crowd_of_users(table, push)
+    assert len(crowd.clients) > 400
+    found = run(pattern, push, *options)
+    assert_same(found, crowd.state(found.users))
+    assert len(list(found.estimates())) == len(push._plan.statistics)
+
+
+@pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
+def test_rows_that_are_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None) -> None:
+    """Files of several slices, each of several batches, each of several blocks."""
+    pattern = write_files(logs(1000, 1), tmp_path / "logs", 3, row_group_size=70)
+    monkeypatch.setattr(parquet_log, "SLICE_ROWS", 140)
+    monkeypatch.setattr(parquet_log, "BATCH_ROWS", 97)
+    monkeypatch.setattr(client_values, "BLOCK_CLIENTS", 40)
+    push = transform("signed", SPLIT, grouping, by_row=True, statistics=SPREAD)
+    crowd = crowd_of_rows(pattern, push, slice_groups=2, batch_rows=97)
+    assert len(crowd.clients) > 900
+    assert_same(run(pattern, push), crowd.state())
+
+
+def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
+    table, push = logs(900, 3), transform()
+    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    one = run(write_files(table, tmp_path / "a", 1, row_group_size=10_000), push)
+    many = run(write_files(shuffled, tmp_path / "b", 6, row_group_size=97), push)
+    assert_same(many, one)
+
+
+def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block is asked twice, and every stage settled twice, as after a lost worker; the second result is used."""
+    table, push = logs(600, 2), transform(grouping=BY_KIND)
+    pattern, expected = write_files(table, tmp_path / "logs", 3), crowd_of_users(table, push).state()
+    query, settle, note = on_beam._tally_block, PushBits._add_noise, tmp_path / "retries"
+
+    def noted(what: str) -> None:  # in a file: what Beam pickles are copies
+        with note.open("a") as file:
+            file.write(f"{what}\n")
+
+    def asked_twice(*given: Any) -> list[Tally]:
+        lost, kept = query(*given), query(*given)
+        for one, two in zip(lost, kept, strict=True):
+            assert np.array_equal(one.ones, two.ones)
+            assert np.array_equal(one.zeros, two.zeros)
+        noted("block")
+        return kept
+
+    def settled_twice(self: Any, state: MomentsState, queries: list[Query], counted: list[Tally]) -> MomentsState:
+        lost, kept = settle(self, state, queries, counted), settle(self, state, queries, counted)
+        assert_same(lost, kept)
+        noted("stage")
+        return kept
+
+    monkeypatch.setattr(on_beam, "_tally_block", asked_twice)
+    monkeypatch.setattr(PushBits, "_add_noise", settled_twice)
+    assert_same(run(pattern, push), expected)
+    retries = note.read_text().splitlines()
+    assert retries.count("stage") == len(push._plan.stages) == 2
+    assert retries.count("block") > 64  # about 600 users: nearly every group of users has some
+
+
+def test_a_user_with_a_thousand_rows_tells_one_bit(tmp_path: Path) -> None:
+    table = logs(300, 1)
+    extra = table.slice(0, 1).take([0] * 1000).set_column(0, "user_id", pa.array([10**10] * 1000))
+    push = transform(epsilon=None)
+    found = run(write_files(pa.concat_tables([table, extra]), tmp_path / "logs", 4), push)
+    assert found.clients().tolist() == [301]
+
+
+@pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
+def test_whoever_tells_too_much_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None
+) -> None:
+    """Planted: clients answer twice. The meter, which counts what was reported, must notice."""
+    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), on_beam.count_reports
+    monkeypatch.setattr(on_beam, "count_reports", lambda *a: honest(*a) + honest(*a))
+    with pytest.raises(Exception, match="meter: clients reported more or fewer bits than the query has"):
+        run(pattern, transform(grouping=grouping))
+
+
+@pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
+@pytest.mark.parametrize("clients", [0, 9])
+def test_few_clients_or_none_are_published_all_the_same(
+    tmp_path: Path, grouping: Grouping | None, clients: int
+) -> None:
+    """The existence of a release does not depend on who is there. Its intervals say that nothing is known."""
+    column = pa.array([1.0] * clients + [None] * (200 - clients), pa.float64())
+    table = logs(200, 1).append_column("empty", column)
+    push = transform("empty", grouping=grouping)
+    found = run(write_files(table, tmp_path / "logs", 2), push)
+    (one,) = found.estimates()
+    assert found.finished_stages == 2
+    assert one.low < 1
+    assert one.high > 100
+    assert all(counted.reports.any() for _, counted in found.tallies)
+
+
+@pytest.mark.parametrize(("bad", "refused"), [(0.5, True), (0.0, False)])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_users_without_a_usable_value_are_counted_and_refused(
+    tmp_path: Path, bad: float, refused: bool, by_row: bool
+) -> None:
+    """Of users and not of rows: each of the bad ones has one row, each of the good ones three."""
+    each, rng = 1 if by_row else 3, np.random.default_rng(0)
+    n = 4000
+    lost = rng.random(n) < bad
+    users = np.concatenate([np.repeat(np.flatnonzero(~lost), each), np.flatnonzero(lost)])
+    sizes = pa.array(np.full(len(users), 7.0), mask=np.isin(users, np.flatnonzero(lost)))
+    pattern = write_files(pa.table({"user_id": users, "size": sizes}), tmp_path / "logs", 2)
+    push = transform(by_row=by_row, epsilon=20.0)
+    if refused:
+        with pytest.raises(Exception, match=r"users .* have no usable record"):
+            run(pattern, push)
+    else:
+        assert run(pattern, push).finished_stages == 2
+
+
+@pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
+def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
+    """Without blocks there are no tallies, but there is noise: an empty input looks like a small one."""
+    push = transform(grouping=grouping)
+    start = MomentsState(push._plan)
+    queries = push._plan.next_queries(start)
+    none = push._add_noise(start, queries, [])
+    ((query, counted),) = none.tallies
+    zeros = np.zeros((1 if grouping is None else 4, len(query.quantity.slots)), np.int64)
+    wanted = with_noise(Tally(zeros, zeros), query.name, 1, 0.99 * 2.0, query.bound_key(push._key))
+    assert np.array_equal(counted.ones, wanted.ones)
+    assert np.array_equal(counted.zeros, wanted.zeros)
+    assert counted.ones.any()
+    assert_same(none, push._add_noise(start, queries, [Tally(zeros, zeros)]))
+
+
+def test_another_question_under_the_same_key_has_its_own_coins() -> None:
+    """The same clients, queried for other bits under the same coins, would report more than one bit each."""
+    prior = Prior(np.exp2(np.arange(10)), np.full(10, 0.5), np.full(10, 0.1))
+    other_prior = replace(prior, mean=np.full(10, 0.25))
+    asked: list[dict[str, Any]] = [
+        {},
+        {"column": "signed"},
+        {"form": FixedPoint(bits=11)},
+        {"form": FixedPoint(bits=10, fraction_bits=1)},
+        {"form": FixedPoint(bits=10, signed="split")},
+        {"form": FixedPoint(bits=10, signed="shift", offset=1.0)},
+        {"form": FixedPoint(bits=10, signed="shift", offset=2.0)},
+        {"epsilon": 1.0},
+        {"epsilon": None},
+        {"bits_per_client": 2},
+        {"method": "weighted"},
+        {"statistics": SPREAD},
+        {"statistics": SPREAD, "variance": "raw"},
+        {"by_row": True},
+        {"grouping": BY_KIND},
+        {"grouping": Grouping(ColumnGroups("kind", ("a", "c", "nobody")))},
+        {"grouping": BY_CELL},
+        {"prior": {"value": prior}},
+        {"prior": {"value": other_prior}},
+        {"key": KEY.narrowed({"release": 2})},
+    ]
+    keys = [transform(**one)._key.subkey("x") for one in asked]
+    assert len(set(keys)) == len(keys)
+    assert transform()._key.subkey("x") == keys[0]
+
+
+def test_tallies_add_up_in_any_order() -> None:
+    rng = np.random.default_rng(5)
+    many = [[Tally(*rng.integers(0, 9, (2, 3, 4))) for _ in range(2)] for _ in range(53)]
+    wanted = [(sum(one[i].ones for one in many), sum(one[i].zeros for one in many)) for i in range(2)]
+
+    def total(parts: list[list[list[Tally]]], between: Callable[[Any], Any]) -> list[Tally]:
+        fn, accumulators = SumTallies(), []
+        for part in parts:
+            accumulator = fn.create_accumulator()
+            for one in part:
+                accumulator = fn.add_input(accumulator, one)
+            accumulators.append(between(accumulator))
+        return fn.extract_output(fn.merge_accumulators(accumulators))
+
+    shuffled = [many[i] for i in rng.permutation(53)]
+    for parts in ([many], [[], shuffled[:7], shuffled[7:]], [[one] for one in many]):
+        for between in (SumTallies().compact, lambda accumulator: pickle.loads(pickle.dumps(accumulator))):
+            found = total(parts, between)
+            for one, (ones, zeros) in zip(found, wanted, strict=True):
+                assert np.array_equal(one.ones, ones)
+                assert np.array_equal(one.zeros, zeros)
+    assert total([[], []], SumTallies().compact) == []
+
+
+def test_an_empty_file_among_others_and_no_coder_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table, push = logs(400, 1), transform()
+    pattern, expected = write_files(table, tmp_path / "logs", 2), crowd_of_users(table, push).state()
+    pq.write_table(table.slice(0, 0), tmp_path / "logs" / "empty.parquet")
+    with caplog.at_level(logging.WARNING):
+        assert_same(run(pattern, push), expected)
+    assert "coder" not in caplog.text.lower()
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    pattern = write_files(logs(400, 1), tmp_path / "logs", 2)
+    (tmp_path / "logs" / "log-1.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(Exception, match=r"log-1\.parquet: cannot be read as Parquet"):
+        run(pattern, transform())

@@ -1,0 +1,1 @@
+"""Sums of values by a trusted curator, with noise added once."""

@@ -1,0 +1,408 @@
+"""Counts, sums, means, variances and moments by a trusted curator: a plan, the released sums, the estimates. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import EVERYBODY, PAIRS, MomentEstimate, Statistic, ValueRange
+from sfumato.transforms.moments.central.bernstein_sums import (
+    BINS,
+    Array,
+    ExactSums,
+    coefficients,
+    count_magnitudes,
+    find_range,
+    sum_values,
+    tensor,
+)
+from sfumato.transforms.moments.client_values import Block
+from sfumato.transforms.moments.statistic_kinds import MOMENT, Result, check_statistics, value_range
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
+
+_OUTSIDE_SHARE = 0.01  # for the two counts of users outside the range
+_RANGE_SHARE = 0.2  # for the range, where none is given: the table `shares` of benchmarks/moments_central.py
+_MIN_EPSILON = 1000 * MIN_NOISE_EPSILON
+_MAX_SCALE_BITS = 20  # what one user adds, in bits: finer than any noise, and sums of 2^43 users fit 63 bits
+_MAX_DIGITS = 120  # before the point, of the largest power of a value: squares of its sums over users are finite
+_DEGREES = {"count": 0, "sum": 1, "mean": 1, "variance": 2, "covariance": 1, "correlation": 2}
+
+
+def degree_of(statistic: Statistic) -> int:
+    """The degree of the polynomials that a statistic is computed from. Raises RequestError for an unknown one."""
+    name, colon, _ = statistic.name.partition(":")
+    if not colon and name in _DEGREES:
+        return _DEGREES[name]
+    if statistic.name in [f"moment:{power}" for power in MOMENT.powers]:
+        return statistic.power
+    raise RequestError(
+        "statistics: with --trust central there are count, sum, mean, variance, covariance, correlation and moment:K "
+        f"(K from {MOMENT.powers[0]} to {MOMENT.powers[-1]}); got {statistic.name!r}"
+    )
+
+
+def laplace_z(level: float) -> float:
+    """The half width of an interval of this level for Laplace noise, in standard deviations.
+
+    A weighted sum of independent Laplace variates of the same standard deviation has lighter tails, so an interval
+    of this width holds it with at least this probability at levels from 0.91 on: 95.0% to 96.6% at the level 0.95.
+    """
+    return -math.log(1 - level) / math.sqrt(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralMomentsPlan:
+    """The statistics of a column by a trusted curator, and their privacy.
+
+    Attributes:
+        statistics: to estimate; each name once.
+        epsilon: of the whole release, for adding or removing one user.
+        span: the range that values are clipped to; None to find it.
+        second_span: that of a second column.
+        has_second: whether there is a second column.
+
+    Raises:
+        RequestError: a value is out of range.
+    """
+
+    statistics: tuple[Statistic, ...] = (Statistic("mean"),)
+    epsilon: float = 1.0
+    span: ValueRange | None = None
+    second_span: ValueRange | None = None
+    has_second: bool = False
+
+    def __post_init__(self) -> None:
+        check_statistics(self.statistics, self.has_second)
+        if not _MIN_EPSILON <= self.epsilon <= MAX_NOISE_EPSILON:
+            raise RequestError(f"epsilon: must lie in {_MIN_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}")
+        if self.span is not None and not self.degree:
+            raise RequestError("range: numbers of users need none; leave it out, or ask for other --statistics")
+        for name, span in (("range", self.span), ("second_range", self.second_span)):
+            if span is None:
+                continue
+            digits = math.log10(max(abs(span.low), abs(span.high)))  # before the point; negative for small ones
+            if digits * self.degree > _MAX_DIGITS / (1 + self.has_second):
+                raise RequestError(
+                    f"{name}: powers of up to {self.degree} of {span.low:g},{span.high:g} and their sums are "
+                    "beyond what a number can hold; give a smaller range, or lower moments"
+                )
+
+    def stated(self) -> dict[str, Any]:
+        """What tells this plan from others: the run's key is bound to it."""
+        return asdict(self)
+
+    @cached_property
+    def degree(self) -> int:
+        """The degree of the polynomials that users add up; 0 where no value is used."""
+        return max(map(degree_of, self.statistics))
+
+    @cached_property
+    def degrees(self) -> tuple[int, ...]:
+        """The degree of the polynomials in each column."""
+        if not self.has_second:
+            return (self.degree,)
+        return self.degree, max(degree_of(one) for one in self.statistics if one.name in PAIRS)
+
+    @property
+    def slots(self) -> int:
+        """The number of sums of a group."""
+        return math.prod(degree + 1 for degree in self.degrees)
+
+    @property
+    def _spans(self) -> tuple[ValueRange | None, ...]:
+        return (self.span, self.second_span)[: len(self.degrees)]
+
+    @property
+    def finds_range(self) -> bool:
+        """Whether a part of epsilon pays for the range of a column."""
+        return None in self._spans and self.degree > 0
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The epsilon of each part: admission, range, users outside the range, and the sums. They add up to epsilon."""
+        parts = {"admission": ADMISSION_SHARE * self.epsilon}
+        if self.finds_range:
+            parts["range"] = _RANGE_SHARE * self.epsilon
+        if self.degree:
+            parts["outside"] = _OUTSIDE_SHARE * self.epsilon
+        return {**parts, "sums": (self.epsilon - math.fsum(parts.values())) * (1 - 2**-50)}
+
+    def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
+        """The rule for the two noisy counts of users that admit a run."""
+        return AdmissionRule(self.shares["admission"], max_bad_fraction, min_users)
+
+    @cached_property
+    def scale(self) -> int:
+        """What one user adds to the sums: as much as the noise can be drawn for, a power of two."""
+        if not self.degree:
+            return 1
+        return 1 << min(_MAX_SCALE_BITS, math.floor(math.log2(self.shares["sums"] / MIN_NOISE_EPSILON)))
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of the noise on every released sum, in users."""
+        return discrete_laplace_stddev(self.shares["sums"], self.scale) / self.scale
+
+    @property
+    def count_stddev(self) -> float:
+        """Standard deviation of the noise on a number of users."""
+        return self.noise_stddev * math.sqrt(self.slots)
+
+    @property
+    def outside_stddev(self) -> float:
+        """Standard deviation of the noise on a number of users outside a range. A user may be outside each column's."""
+        return discrete_laplace_stddev(self.shares["outside"], len(self.degrees))
+
+    def exact_sums(self, block: Block, spans: Sequence[ValueRange], rows: int) -> ExactSums:
+        """The exact sums of a block, whose codes are the values. rows: of groups."""
+        uniforms = (block.random_bits & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
+        columns = self._columns(block.codes)
+        return sum_values(columns, uniforms, block.groups, rows, spans, self.degrees, self.scale)
+
+    def _columns(self, codes: NDArray[Any]) -> tuple[Array, ...]:
+        """The values of each column: float64[n]. codes: see Block."""
+        return (codes.real, codes.imag) if self.has_second else (codes,)
+
+    def count_magnitudes(self, codes: NDArray[Any]) -> NDArray[np.int64]:
+        """The number of values of each column by magnitude: int64[C, BINS]. codes: see Block."""
+        return np.stack([count_magnitudes(column) for column in self._columns(codes)])
+
+    def sum_magnitudes(self, counts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """The sum of such numbers, of no block too."""
+        return sum(counts, start=np.zeros((len(self.degrees), BINS), np.int64))
+
+    def choose_range(self, magnitudes: NDArray[np.int64] | None, key: RunKey) -> CentralSums:
+        """The state before the sums: with the range that was given, or that noisy counts by magnitude choose.
+
+        magnitudes: int64[C, BINS], exact, of each column; None where no range is to be found.
+        """
+        if not self.finds_range:
+            return CentralSums(self, tuple(span or ValueRange(0.0, 1.0) for span in self._spans))
+        assert magnitudes is not None
+        epsilon = self.shares["range"] / self._spans.count(None)
+        found = [
+            (span, True)
+            if span is not None
+            else find_range(counts, epsilon, key.narrowed({"column": number}) if number else key)
+            for number, (span, counts) in enumerate(zip(self._spans, magnitudes, strict=True))
+        ]
+        return CentralSums(self, tuple(span for span, _ in found), all(is_sure for _, is_sure in found))
+
+
+@dataclass(frozen=True, eq=False)
+class CentralSums:
+    """What a run has released: the range, then the sums. Every number but the plan's is noisy or follows from noise.
+
+    Attributes:
+        plan: the plan.
+        spans: the range of each column; any where no value is used.
+        span_is_sure: whether the ranges rest on bins that are surely not empty, or were given.
+        slots: float64[G, S], the sums by group and slot (see bernstein_sums.py), in users.
+        outside: float64[2 C], users below and above the range of each column; both empty before the sums.
+    """
+
+    plan: CentralMomentsPlan
+    spans: tuple[ValueRange, ...]
+    span_is_sure: bool = True
+    slots: Array = field(default_factory=lambda: np.empty((0, 0)))
+    outside: Array = field(default_factory=lambda: np.empty(0))
+
+    def release(self, exact: ExactSums, key: RunKey) -> CentralSums:
+        """Adds noise to exact sums over this range, drawn once. A user changes them by `plan.scale` and by 1 in all."""
+        plan, rows = self.plan, np.arange(len(exact.slots), dtype=np.uint64)
+        used = key.narrowed({"span": [end.hex() for span in self.spans for end in (span.low, span.high)]})
+        noise = discrete_laplace(used, "sums", rows, exact.slots.shape[1], plan.shares["sums"], plan.scale)
+        outside = np.empty(0)
+        if plan.degree:
+            columns = len(self.spans)
+            noisy = discrete_laplace(used, "outside", rows[:1], 2 * columns, plan.shares["outside"], columns)
+            outside = exact.outside + noisy[0]
+        return replace(self, slots=(exact.slots + noise) / plan.scale, outside=outside)
+
+    @property
+    def clients(self) -> Array:
+        """Estimated users by row of the sums: float64[G]."""
+        return np.asarray(self.slots.sum(axis=1))
+
+    def estimates(
+        self, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None, level: float = 0.95
+    ) -> Iterator[MomentEstimate]:
+        """Every statistic, of everybody or by group.
+
+        names: of the groups. groups: int64[G], the published group of each row of the sums; None for everybody.
+        """
+        published = np.zeros(len(self.slots), np.int64) if groups is None else groups
+        slots = np.zeros((len(names), self.slots.shape[1]))
+        np.add.at(slots, published, self.slots)
+        # Every row has its own noise.
+        noise = self.plan.noise_stddev * np.sqrt(np.bincount(published, minlength=len(names)))
+        z = laplace_z(level)
+        means = _Means(slots, noise, z)
+        for statistic in self.plan.statistics:
+            parts = *self._evaluate(statistic, means), means.users
+            yield from Result.clipped(parts, self.value_range(statistic), z).rows(statistic, names)
+
+    def _evaluate(self, statistic: Statistic, means: _Means) -> tuple[Array, Array, Array]:
+        columns = [_Column(span, number, self.plan.degrees) for number, span in enumerate(self.spans)]
+        if statistic.name == "count":
+            return means.total(np.ones(self.plan.slots))
+        if statistic.name == "sum":
+            return means.total(columns[0].power(1))
+        if statistic.name == "variance":
+            return means.variance(columns[0])
+        if statistic.name == "covariance":
+            return means.covariance(*columns)
+        if statistic.name == "correlation":
+            return means.correlation(*columns)
+        return means.mean(columns[0].power(max(statistic.power, 1)))
+
+    def value_range(self, statistic: Statistic) -> tuple[float, float]:
+        """The smallest and the largest value of a statistic."""
+        if statistic.name in ("count", "sum"):
+            return (0.0 if statistic.name == "count" else -math.inf), math.inf
+        return value_range(statistic, self.spans)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The polynomials in a column, 0 or 1, as coefficients of all slots: float64[S]. degrees: in each column."""
+
+    span: ValueRange
+    number: int
+    degrees: tuple[int, ...]
+
+    def alone(self, power: int, about: float = 0.0) -> Array:
+        """(x - about)^power, as coefficients of the column's own polynomials."""
+        return coefficients(power, self.degrees[self.number], self.span.low - about, self.span.high - about)
+
+    def power(self, power: int, about: float = 0.0) -> Array:
+        """(x - about)^power."""
+        others = [np.ones(degree + 1) for degree in self.degrees]
+        others[self.number] = self.alone(power, about)
+        return others[0] if len(others) == 1 else tensor(others[0], others[1])
+
+
+@dataclass(frozen=True, eq=False)
+class _Means:
+    """Sums and means of polynomials from released slots, with intervals of z standard deviations on each side.
+
+    slots: float64[G, S], in users. noise: float64[G], standard deviation of the noise on each slot.
+    """
+
+    slots: Array
+    noise: Array
+    z: float
+
+    @property
+    def users(self) -> Array:
+        """Estimated users: float64[G]."""
+        return np.asarray(self.slots.sum(axis=1))
+
+    def total(self, polynomial: Array) -> tuple[Array, Array, Array]:
+        """The sum of a polynomial over users, with its interval: float64[G] each. polynomial: its coefficients."""
+        value, margin = self.slots @ polynomial, self.z * self.noise * math.hypot(*polynomial.tolist())
+        return value, value - margin, value + margin
+
+    def mean(self, polynomial: Array) -> tuple[Array, Array, Array]:
+        """The mean of a polynomial over users, with its interval: float64[..., G] each.
+
+        The interval is Fieller's (1954): all means m for which the sum of the polynomial minus m lies within the noise
+        of 0. Where the number of users lies within the noise of 0 nothing is known, and the interval is infinite. There
+        the estimate moves towards the middle of the coefficients.
+
+        polynomial: float64[S], or float64[G, S] where each group has its own.
+        """
+        middle = (polynomial.max(axis=-1) + polynomial.min(axis=-1)) / 2
+        about = polynomial - np.expand_dims(middle, -1)  # small numbers, for accuracy
+        size = np.maximum(np.abs(about).max(axis=-1), np.finfo(float).tiny)
+        about = about / np.expand_dims(size, -1)  # in -1..1, so that squares are neither infinite nor 0
+        users, spread = self.users, (self.z * self.noise) ** 2
+        total, ones = (self.slots * about).sum(axis=1), np.float64(polynomial.shape[-1])
+        value = total / np.maximum(users, np.sqrt(spread * ones))
+        a = users**2 - spread * ones
+        b = total * users - spread * about.sum(axis=-1)
+        c = total**2 - spread * (about**2).sum(axis=-1)
+        known = (a > 0) & (users > 0)
+        root = np.sqrt(np.maximum(b**2 - a * c, 0))
+        divisor = np.where(known, a, 1.0)
+        low, high = np.where(known, (b - root) / divisor, -np.inf), np.where(known, (b + root) / divisor, np.inf)
+        return middle + size * value, middle + size * low, middle + size * high
+
+    def variance(self, column: _Column) -> tuple[Array, Array, Array]:
+        """The variance with its interval: float64[G] each.
+
+        The estimate is that of E[x^2] - c^2 with a noisy mean c. On average c^2 is too large by the variance of c, so
+        that is added. E[(x - c)^2] exceeds the variance by (mean - c)^2, so the lower end subtracts the largest such
+        square.
+        """
+        mean, error = self.centre(column)
+        squares = np.stack([column.power(2, c) for c in mean.tolist()])
+        value, below, above = self.mean(squares)
+        return value + (error / self.z) ** 2, below - error**2, above
+
+    def centre(self, column: _Column) -> tuple[Array, Array]:
+        """A column's mean within its range, and how far its interval reaches: float64[G] each."""
+        low, high = column.span.low, column.span.high
+        mean, least, most = (np.clip(one, low, high) for one in self.mean(column.power(1)))
+        return mean, np.maximum(mean - least, most - mean)
+
+    def covariance(self, first: _Column, second: _Column) -> tuple[Array, Array, Array]:
+        """The covariance with its interval: float64[G] each.
+
+        It is the mean of (x - c)(y - d) with noisy means c and d, up to the product of their errors, which the interval
+        adds in full.
+        """
+        (mean, error), (other, other_error) = self.centre(first), self.centre(second)
+        centres = zip(mean.tolist(), other.tolist(), strict=True)
+        products = np.stack([tensor(first.alone(1, c), second.alone(1, d)) for c, d in centres])
+        value, below, above = self.mean(products)
+        return value, below - error * other_error, above + error * other_error
+
+    def correlation(self, first: _Column, second: _Column) -> tuple[Array, Array, Array]:
+        """The correlation with its interval: float64[G] each.
+
+        Let u and v be the values in estimated standard deviations from their estimated means, and r the estimate. To
+        first order its error is that of the mean of uv - r (u^2 + v^2) / 2, a polynomial of the slots. Terms of second
+        order widen the interval. Where a variance may be 0, nothing is known.
+        """
+        mean, stddev, error, factor, known = zip(*map(self._standardised, (first, second)), strict=True)
+        value = np.clip(self.covariance(first, second)[0] / (stddev[0] * stddev[1]), -1, 1)
+        centres = [one.tolist() for one in mean]
+        units = [np.where(is_known, one, 1.0).tolist() for one, is_known in zip(stddev, known, strict=True)]
+        polynomials = []
+        for row, r in enumerate(value.tolist()):
+            (u, u_squared), (v, v_squared) = (
+                [column.alone(power, centre[row]) / unit[row] ** power for power in (1, 2)]
+                for column, centre, unit in zip((first, second), centres, units, strict=True)
+            )
+            squares = tensor(u_squared, np.ones_like(v)) + tensor(np.ones_like(u), v_squared)
+            polynomials.append(tensor(u, v) - r / 2 * squares)
+        middle, below, above = self.mean(np.stack(polynomials))
+        beyond, wider = error[0] * error[1], factor[0] * factor[1]
+        low, high = value - wider * (middle - below) - beyond, value + wider * (above - middle) + beyond
+        both = known[0] & known[1]
+        return value, np.where(both, low, -np.inf), np.where(both, high, np.inf)
+
+    def _standardised(self, column: _Column) -> tuple[Array, Array, Array, Array, NDArray[np.bool_]]:
+        """A column's estimated mean and standard deviation, and what is known of them, by group: [G] each.
+
+        Returns:
+            The mean; the standard deviation, any above 0 where the variance may be 0; how far the interval of the mean
+            reaches, in standard deviations; the standard deviation over the smallest in its interval; whether the
+            variance is above 0 in its interval.
+        """
+        (mean, error), (variance, least, _) = self.centre(column), self.variance(column)
+        known = least > 0
+        stddev = np.sqrt(np.where(known, variance, np.maximum(variance, np.finfo(float).tiny)))
+        factor = np.where(known, stddev / np.sqrt(np.where(known, least, 1.0)), 1.0)
+        return mean, stddev, np.where(known, error / stddev, 0.0), factor, known

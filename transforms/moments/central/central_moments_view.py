@@ -1,0 +1,83 @@
+"""What the page of moments says of a release by a trusted curator, from its manifest alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.views import Fact, Section
+from sfumato.transforms.moments.central.central_moments import laplace_z
+from sfumato.transforms.report.numbers import percent
+from sfumato.transforms.report.sections import facts, get
+from sfumato.transforms.text_tables import significant
+
+PROMISE = "A trusted curator added up the values, one record of each user, and added noise to the sums once."
+
+
+def _columns(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """The names of both columns, as readable text; the second is empty without one."""
+    return readable(str(manifest["column"])), readable(str(get(manifest, "second.column", "")))
+
+
+def reading(manifest: Mapping[str, Any]) -> list[str]:
+    """What the intervals hold, and the range."""
+    found = [
+        "A 95% interval holds the value for the counted records, one of each user, about 95 times in 100 or a little "
+        "more often. It allows for the noise, which is its only error; another choice of the users' records, or other "
+        "users, would give another value."
+    ]
+    first, second = _columns(manifest)
+    values_of = f"Values of {first}" if second else "Values"
+    for values, at in ((values_of, "range"), (f"Those of {second}", "second.range")):
+        if get(manifest, at) is not None:
+            low, high = (f"{get(manifest, f'{at}.{end}'):.15g}" for end in ("low", "high"))
+            chosen = "The range was chosen from noisy counts of users by powers of two. " * (
+                get(manifest, f"{at}.source") != "given"
+            )
+            found.append(f"{values} lie in {low} to {high}; others were moved to the nearest end. {chosen}".strip())
+    return found
+
+
+def values_chip(manifest: Mapping[str, Any]) -> str | None:
+    """The range, beside the title; None where no value was used."""
+    if get(manifest, "range") is None:
+        return None
+    return f"{get(manifest, 'range.low'):.6g} to {get(manifest, 'range.high'):.6g}".replace("-", "−")
+
+
+def made(manifest: Mapping[str, Any]) -> Section:
+    """How the sums were made."""
+    of_pairs = get(manifest, "second") is not None
+    place = "places of both values within their ranges set" if of_pairs else "place of a value within the range sets"
+    products = ", all powers and the products of both columns" if of_pairs else " and all powers"
+    return Section(
+        title="How it was made",
+        paragraphs=[
+            f"The {place} what a user adds to each of a few sums, together always 1. So one noise protects the number "
+            f"of users, their sum{products}.",
+            "A mean is a ratio of noisy sums. Its interval holds all means for which the sums are within the noise "
+            "(Fieller's method). Where the number of users is within the noise of 0, nothing is known of a mean.",
+            "The sums of everybody are those of all groups together, so totals agree.",
+        ],
+    )
+
+
+def measured(manifest: Mapping[str, Any]) -> Section:
+    """The noise, and the users outside the range of each column."""
+    noise, z = get(manifest, "privacy.noise_stddev"), laplace_z(0.95)
+    first, second = _columns(manifest)
+    given = (first, "its range") if second else ("values", "the range")
+    rows: list[Fact] = facts(
+        ("Noise on a number of users", f"± {significant(z * noise, 2)} users (95%)"),
+        *(
+            (
+                f"Users with {values} {side} {span}",
+                f"{percent(clipped[side])} ± {percent(z * clipped['stddev'], 2)} (95%)",
+            )
+            for (values, span), at in ((given, "clipped"), ((second, "its range"), "second_clipped"))
+            if (clipped := get(manifest, f"results.{at}")) is not None
+            for side in ("below", "above")
+        ),
+    )
+    return Section(title="What was measured", facts=rows)

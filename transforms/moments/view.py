@@ -1,0 +1,450 @@
+"""What the page of means and moments shows, made of a release's published files alone. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import Z, about, between, figures, not_negative, raised, with_interval
+from sfumato.schemas.moments import EVERYBODY, OTHER, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
+from sfumato.schemas.region import ground_metres
+from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE, ZONES_FILE
+from sfumato.schemas.tree import nodes_from_names
+from sfumato.schemas.trust import Trust
+from sfumato.schemas.views import (
+    Bar,
+    BarsBody,
+    BitRow,
+    BitTexts,
+    Fact,
+    MapBody,
+    Measure,
+    MomentsBody,
+    PageView,
+    Section,
+    StatisticRow,
+    Table,
+)
+from sfumato.transforms.moments.central.central_moments_view import PROMISE, made, measured, reading, values_chip
+from sfumato.transforms.moments.statistic_kinds import Forms, shrunk, value_range
+from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
+from sfumato.transforms.report.numbers import length, percent, plural
+from sfumato.transforms.report.released import Files, Released
+from sfumato.transforms.report.scales import uncertain, value_scale
+from sfumato.transforms.report.sections import facts, get, guarantee, table_section
+from sfumato.transforms.zones.zone_file import areas_km2
+
+_VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
+_LISTED = 50
+_THRESHOLD_TEXTS = BitTexts(
+    title="The thresholds that it was made of",
+    about="A mean is a sum of shares of users, one for each threshold that they may reach. Each user said of one or a "
+    "few thresholds whether their value reaches it. A bar is the mean share over the thresholds from one power of two "
+    "to the next.",
+    share="Share of users who reach the thresholds",
+    place="lowest threshold of an octave, in",
+)
+_FILES = {
+    MOMENTS_FILE: "one row for each statistic of everybody and of each group, with its 95% interval",
+    BITS_FILE: "one row for each bit: its share, reports, and whether it counts as empty",
+    CELLS_FILE: "one row for each published cell: bounds, statistics, shape",
+    ZONES_FILE: "one row for each published zone: statistics, polygon",
+    MOMENTS_PICTURE: "the same as a picture",
+    MANIFEST_FILE: "the guarantee, what each user sent, every parameter, every version",
+}
+
+
+def moments_view(files: Files) -> PageView:
+    """Returns the page of a release of `sfumato moments`. files: by name."""
+    return _Page(Released(files)).view()
+
+
+class _Page:
+    """A release's tables and what its manifest says of them."""
+
+    def __init__(self, release: Released):
+        self._release, self._files, self._manifest = release, release.files, release.manifest
+        manifest, self._privacy = release.manifest, release.manifest["privacy"]
+        self._is_private = self._privacy["epsilon"] is not None
+        self._is_central = self._privacy["trust"] == Trust.CENTRAL
+        # What a group is.
+        self._noun = "cell" if CELLS_FILE in self._files else "zone" if ZONES_FILE in self._files else "group"
+        self._column = readable(str(manifest["column"]))
+        self._second = readable(str(get(manifest, "second.column", "")))
+        self._forms = _forms(manifest)
+        measured = [MomentEstimate(**row) for row in release.table(MOMENTS_FILE).to_pylist()]
+        self._estimates = shrunk(measured, self._forms)  # those of groups drawn towards everybody's
+        self._overall = [one for one in measured if one.group == EVERYBODY]
+        results, bits = manifest["results"], get(manifest, "privacy.meter.bits_per_client")
+        self._of = "values" if self._second else "value"
+        self._clients = about(results["clients"], max(results["clients_stddev"], results["clients"] / 1000))
+        self._sent = "one record" if bits is None else "one bit" if bits == 1 else f"{bits} bits"
+
+    def view(self) -> PageView:
+        answer = self._overall[0]
+        value, low, high = _shown(answer)
+        headline = (
+            f"{statistic_title(answer.statistic)} of {self._columns(answer)}: {value} (between {low} and {high}), from "
+            f"{self._sent} of each of about {self._clients} users"
+        )
+        bits, groups, on_map = self._bits(), self._groups(), self._noun != "group"
+        variance = next((one.value for one in self._overall if one.statistic == "variance"), None)
+        limits = self._forms[0].low, self._forms[0].high
+        if answer.statistic in SUMS:
+            limits = min(answer.low, 0.0), answer.high
+        elif answer.statistic in PAIRS:
+            limits = value_range(Statistic(answer.statistic), self._forms)
+        causes = "" if self._is_central else "which users were asked about which bit, and for "
+        body = MomentsBody(
+            column=self._columns(answer),
+            limits=limits,
+            deviation=None if variance is None or answer.statistic in PAIRS else math.sqrt(max(variance, 0.0)),
+            statistics=[_statistic(one) for one in self._overall],
+            reading=f"The interval holds the truth 95 times in 100. It allows for {causes}the noise.",
+            groups=[] if on_map else groups,
+            map=self._map() if on_map else None,
+            bits=bits,
+            bit_texts=_THRESHOLD_TEXTS if get(self._manifest, "method") == "threshold" else BitTexts(),
+        )
+        how = [made(self._manifest), measured(self._manifest)] if self._is_central else [self._made(), self._sending()]
+        return self._release.page(
+            body,
+            [self._statistic_table(), *self._group_tables(groups), self._reading(bits), *how],
+            self._chips(),
+            _FILES,
+            [MOMENTS_PICTURE],
+            "The noise" if self._is_central else "The randomisation of the reports",
+            title="Private moments",
+            headline=headline,
+            description=f"{headline}. {self._promise()}",
+            guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_private else self._promise(),
+        )
+
+    def _promise(self) -> str:
+        if self._is_central:
+            return PROMISE
+        if not self._is_private:
+            return f"Each user sent {self._sent} of their {self._of} as it is: no differential privacy."
+        return f"Each user sent {self._sent} of their {self._of}, flipped with a known probability."
+
+    def _chips(self) -> list[Fact]:
+        if self._is_central:
+            return facts(("Values", values_chip(self._manifest)))
+        form, collector = self._manifest["fixed_point"], self._privacy["collector"]
+        values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
+        sent: str | None = "sent as they are"
+        if collector is not None:
+            sent = None if collector["epsilon"] == self._privacy["epsilon"] else f"ε = {collector['epsilon']:g}"
+        return facts(("Each report", sent), ("Values", values))
+
+    def _rows(self, statistic: str) -> list[MomentEstimate]:
+        return [one for one in self._estimates if one.statistic == statistic and one.group != EVERYBODY]
+
+    def _groups(self) -> list[BarsBody]:
+        """The groups of each statistic, in the order of what is surely high; `other` is the last."""
+        found = []
+        for overall in self._overall:
+            name = overall.statistic
+            explanation = "Ordered by the lower end of the interval: what is surely high comes first."
+            bars = []
+            for one in sorted(self._rows(name), key=lambda one: (one.group == OTHER, -one.low)):
+                value, low, high = _row(one)
+                users = max(one.clients, 0.0)
+                bars.append(Bar(name=readable(one.group), value=value, low=low, high=high, users=users))
+            reference = None if name in SUMS else overall.value
+            if reference is not None:
+                explanation += " The line is everybody's value."
+            unit, noun = self._unit(name), self._noun
+            if bars:
+                found.append(BarsBody(unit=unit, noun=noun, explanation=explanation, bars=bars, reference=reference))
+        return found
+
+    def _unit(self, statistic: str) -> str:
+        if statistic in PAIRS:
+            return statistic
+        return "users" if statistic == "count" else self._column
+
+    def _columns(self, one: MomentEstimate) -> str:
+        """What a statistic is of: the column, or both columns."""
+        return f"{self._column} and {self._second}" if one.statistic in PAIRS else self._column
+
+    def _map(self) -> MapBody:
+        """The cells or zones."""
+        region, is_zones = self._release.region, self._noun == "zone"
+        rows = self._release.table(ZONES_FILE if is_zones else CELLS_FILE)
+        names = rows["zone" if is_zones else "cell_id"].to_pylist()
+        measures = [self._measure(one, names, rows if place == 0 else None) for place, one in enumerate(self._overall)]
+        if is_zones:
+            shapes = shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False))
+            areas, depth = areas_km2(shapes), 0
+            note = f"{plural(len(names), 'zone')} of {get(self._manifest, 'zones.levels', [])[0]['zones']:,}."
+            layer = zone_layer("Published zones", note, names, shapes, areas, region, measures)
+            finest = finest_metres(areas, region)
+        else:
+            depth = self._manifest["grid"]["depth"]
+            wide, tall = (side / (1 << depth) for side in ground_metres(region))
+            note, finest = f"{plural(len(names), 'cell')} of {length(wide)} × {length(tall)}.", (wide, tall)
+            layer = cell_layer("Published cells", note, nodes_from_names(names, depth), measures)
+        return MapBody(
+            region=self._release.bounds,
+            depth=depth,
+            layers=[layer],
+            missing=f"Not published: fewer than about {self._privacy['groups']['min_group']:,} users, or nobody",
+            finest_metres=finest,
+        )
+
+    def _measure(self, overall: MomentEstimate, names: Sequence[str], cells: pa.Table | None) -> Measure:
+        """A statistic of the cells or zones.
+
+        Args:
+            overall: the statistic of everybody.
+            names: of the cells or zones.
+            cells: the table whose simultaneous intervals choose those that are listed; None for no list.
+        """
+        rows = {one.group: one for one in self._rows(overall.statistic)}
+        value, low, high = (
+            np.array([getattr(rows[name], field) for name in names], np.float64) for field in ("value", "low", "high")
+        )
+        unit = self._unit(overall.statistic)
+        scale = value_scale(value, unit)
+        listed: list[tuple[int, float, float, float]] = []
+        note = ""
+        if cells is not None and overall.statistic not in SUMS:
+            differs, least, most = (
+                cells[f"{overall.statistic}_{name}"].to_numpy(zero_copy_only=False)
+                for name in ("differs", "simultaneous_low", "simultaneous_high")
+            )
+            above = np.flatnonzero(differs > 0)
+            listed = [
+                (int(i), float(value[i]), float(least[i]), float(most[i])) for i in above[np.argsort(-least[above])]
+            ][:_LISTED]
+            note = (
+                f"{plural(len(above), self._noun)} surely above everybody's {figures(overall.value, overall.stddev)}, "
+                f"and {int((differs < 0).sum()):,} below. The intervals hold for all {self._noun}s at once, at 95%."
+            )
+        return Measure(
+            name=statistic_title(overall.statistic),
+            kind="value",
+            unit=unit,
+            value=_numbers(value),
+            low=_numbers(low),
+            high=_numbers(high),
+            uncertain=uncertain(scale, low, high).tolist(),
+            scale=scale,
+            listed=listed,
+            listed_note=note,
+        )
+
+    def _bits(self) -> list[BitRow]:
+        """Bits of each quantity in the order of their place values, those of negative values first."""
+        if BITS_FILE not in self._files:
+            return []
+        rows = self._release.table(BITS_FILE).to_pylist()
+        order = {name: place for place, name in enumerate(dict.fromkeys(row["quantity"] for row in rows))}
+        found = []
+        for row in sorted(rows, key=lambda row: (order[row["quantity"]], row["weight"])):
+            share, margin = row["mean"], Z * row["stddev"]
+            known = {"share": share, "low": share - margin, "high": share + margin}
+            found.append(
+                BitRow(
+                    quantity=quantity_title(row["quantity"], self._column, self._second),
+                    place=place_value(row["weight"]),
+                    **(known if row["stddev"] < _VAGUE else dict.fromkeys(known)),
+                    reports=max(row["reports"], 0.0),
+                    dropped=row["squashed"],
+                )
+            )
+        return found
+
+    def _statistic_table(self) -> Section:
+        rows = [[statistic_title(one.statistic), *_shown(one)] for one in self._overall]
+        heads = ["Statistic", "Value", "At 95%, from", "to"]
+        return table_section("The statistics", heads, rows, names=1)
+
+    def _group_tables(self, groups: Sequence[BarsBody]) -> list[Section]:
+        found = []
+        for overall, group in zip(self._overall, groups, strict=False):
+            title = f"{statistic_title(overall.statistic)} by {group.noun}"
+            rows = [
+                [bar.name, with_interval(bar.value, bar.low, bar.high)[0], between(bar.low, bar.high), users]
+                for bar in group.bars
+                for users in [f"{bar.users or 0:,.0f}"]
+            ]
+            heads = [group.noun.capitalize(), statistic_title(overall.statistic), "At 95%", "Users, about"]
+            found.append(table_section(title, heads, rows, names=1).model_copy(update={"folded": True}))
+        return found
+
+    def _reading(self, bits: Sequence[BitRow]) -> Section:
+        groups = self._privacy["groups"]
+        if self._is_central:
+            return Section(title="How to read it", paragraphs=[*reading(self._manifest), *self._drawn(groups)])
+        form, local = self._manifest["fixed_point"], self._privacy["collector"]
+        offset = f", less {form['offset']:.15g}, which was added to every value first" if form["offset"] else ""
+        coins = ", the randomisation of every answer, and the noise on every count" if local else ""
+        by_thresholds = self._manifest["method"] == "threshold"
+        sums = (
+            "A mean is a sum of shares of users, one for each threshold that they may reach. So an octave's share, "
+            f"times its place value, is what the octave adds. All octaves together make the mean{offset}."
+            if by_thresholds
+            else "A value is a sum of place values, one for each bit that is set. So the share of users whose bit is "
+            "set, times the bit's place value, is what the bit adds to the mean. All bits together make the mean"
+            f"{offset}."
+        )
+        paragraphs = [
+            sums,
+            "A 95% interval holds the truth about 95 times in 100. It allows for which users were asked about which bit"
+            f"{coins}. Where high bits do not stand out from chance, the interval reaches as far as they may add, if "
+            "larger values are rarer from bit to bit. A few values far above all others are not in it.",
+        ]
+        paragraphs += self._drawn(groups)
+        if local and not by_thresholds:
+            paragraphs.append(
+                "Because answers are randomised, the share of a bit can come out below 0% or above 100%. That is "
+                "noise. It is left in, so that sums are right on average."
+            )
+        if any(one.dropped for one in bits):
+            paragraphs.append(
+                "Grey bits do not stand out from chance. They are probably empty and hardly count. Should such a bit "
+                "be set in a few values, the result may be off by what it would add."
+            )
+        values = f"Values of {self._column}" if self._second else "Values"
+        for name, one in ((values, form), (f"Those of {self._second}", get(self._manifest, "second.fixed_point"))):
+            if one is not None:
+                paragraphs.append(
+                    f"{name} have steps of {one['step']:.15g} and lie in {one['low']:.15g} to {one['high']:.15g}; "
+                    "others were moved to the nearest end."
+                )
+        return Section(title="How to read it", paragraphs=paragraphs)
+
+    def _drawn(self, groups: Mapping[str, Any] | None) -> list[str]:
+        """How groups are shown. groups: the manifest's entry."""
+        if groups is None:
+            return []
+        what = f"{self._noun.capitalize()}s"
+        found = []
+        if any(one.statistic not in SUMS for one in self._overall):
+            found.append(
+                f"{what} are drawn towards everybody's value, the more the less is known of them: the highest of many "
+                f"noisy numbers is high by chance for the most part. {MOMENTS_FILE} has them as they were measured."
+            )
+        return [*found, f"{what} of fewer than {groups['min_group']:,} users, by a noisy count, are not shown."]
+
+    def _made(self) -> Section:
+        name, rounds = self._manifest["method"], self._manifest["results"]["rounds"]
+        method = {
+            "adaptive": "Bits were asked about in two rounds. In the first, by their place value. From the answers, "
+            "the second learnt which bits are set in some values and not in others, and asked about those most.",
+            "threshold": "Users were asked if their value reaches a threshold, in two rounds. In the first, thresholds "
+            "were spread over the powers of two. In the second, most lay where some users answer yes and others no.",
+            "weighted": "Bits were asked about in one round: the greater a bit's place value, the more users sent it.",
+        }[name]
+        if name == "adaptive" and rounds and all(one["round"] != 1 for one in rounds):
+            method = (
+                "An earlier release of the same column said which bits are set in some values and not in others. Those "
+                "were asked about most."
+            )
+        flipped = " Each report was then flipped with a known probability, which the estimate allows for."
+        rows = [
+            [title, str(one["round"]), f"{one['clients']:,.0f}", f"{one['reports']:,.0f}"]
+            for one in rounds
+            for title in [quantity_title(one["quantity"], self._column, self._second)]
+        ]
+        heads = ["Bits of", "Round", "Users", "Reports"]
+        table = Table(title="Round by round", heads=heads, rows=rows, numeric=[False, True, True, True])
+        return Section(
+            title="How it was made",
+            paragraphs=[
+                method,
+                "The run's key, and not the user, picks which bit a user sends, so nobody can choose which bit to tell."
+                + (flipped if self._privacy["collector"] else ""),
+            ],
+            table=table if rows else None,
+        )
+
+    def _sending(self) -> Section:
+        """What a user disclosed."""
+        meter = self._privacy["meter"]
+        expected, most, truth = (
+            math.ceil((meter[name] or 0.0) * 1000) / 1000
+            for name in ("expected_private_bits", "highest_read_probability", "truth_probability")
+        )
+        is_chance = meter["expected_private_bits"] < meter["bits_per_client"]
+        found = facts(
+            ("Each user sent", f"{self._sent}, never more than {meter['cap']:,}"),
+            ("Worth, as bits told truly", f"{expected:g}: the rest is chance" if is_chance else None),
+            ("A given bit was read", f"with probability {percent(most)} at most"),
+            ("It arrived true", f"with probability {percent(truth)}" if truth else "always"),
+        )
+        return Section(title="What each user sent", facts=found)
+
+
+def _forms(manifest: Mapping[str, Any]) -> Forms:
+    """The forms of the values of one or two columns that a manifest states; any where no value was used."""
+    columns = [manifest, *([manifest["second"]] if "second" in manifest else [])]
+    if "fixed_point" in manifest:
+        names = ("bits", "fraction_bits", "signed", "offset")
+        return [FixedPoint(*(one["fixed_point"][name] for name in names)) for one in columns]
+    return [ValueRange(get(one, "range.low", 0.0), get(one, "range.high", 1.0)) for one in columns]
+
+
+def statistic_title(name: str) -> str:
+    """A statistic as the beginning of a sentence: `Mean`, `Variance`, `3rd moment`."""
+    kind, _, power = name.partition(":")
+    if kind == "moment" and power.isdecimal():
+        ordinal = {2: "2nd", 3: "3rd"}.get(int(power), f"{power}th")
+        return f"{ordinal} moment"
+    named = {"geometric_mean": "Geometric mean", "log_product": "Logarithm of the product"}
+    return named.get(name, readable(name[:1].upper() + name[1:]))
+
+
+def quantity_title(quantity: str, column: str, second: str = "") -> str:
+    """What the bits are of, in words; the names of the first and the second column are readable text."""
+    kind, _, power = quantity.partition(":")
+    if kind == "power" and power.isdecimal():
+        return f"{column} to the power {power}"
+    named = {
+        "value": column,
+        "square": f"the squared distance of {column} from its mean",
+        "log2": f"the binary logarithm of {column}",
+        "second_value": second,
+        "second_square": f"the squared distance of {second} from its mean",
+        "product": f"the product of the distances of {column} and {second} from their means",
+    }
+    return named.get(quantity, readable(quantity))
+
+
+def place_value(weight: float) -> str:
+    """What a set bit adds, short enough for an axis: 0.25, 32,768 or 2²⁰, with a minus for bits of negative values."""
+    size, sign = abs(weight), "−" if weight < 0 else ""
+    mantissa, power = math.frexp(size)
+    if mantissa == 0.5 and not 0.01 < size < 1e5:
+        return f"{sign}2{raised(power - 1)[2:]}"
+    return sign + (f"{size:,.4g}" if size < 1e4 else f"{size:,.0f}" if size < 1e5 else figures(size, size / 100))
+
+
+def _statistic(one: MomentEstimate) -> StatisticRow:
+    text, least, most = _shown(one)
+    name, ends = statistic_title(one.statistic), f"{least} to {most}"
+    return StatisticRow(name=name, value=one.value, low=one.low, high=one.high, text=text, range=ends)
+
+
+def _shown(one: MomentEstimate) -> tuple[str, str, str]:
+    """The value and the ends of its interval with the digits that are known."""
+    return with_interval(*_row(one))
+
+
+def _row(one: MomentEstimate) -> tuple[float, float, float]:
+    """The value and the ends of its interval; a number of users is 0 or more."""
+    row = one.value, one.low, one.high
+    return not_negative(*row) if one.statistic == "count" else row
+
+
+def _numbers(values: NDArray[np.float64]) -> list[float | None]:
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
