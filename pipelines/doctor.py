@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sfumato.pipelines.clock import fast_clock, slow_clock
 from sfumato.pipelines.folders import private_folder
-from sfumato.pipelines.published_nights import PublishedNights
+from sfumato.pipelines.published_nights import PublishedNights, fast_clock, slow_clock
 from sfumato.pipelines.refresh import read_config
 from sfumato.pipelines.runner_settings import flags_of, settings_of
 from sfumato.schemas.errors import CheckFailedError, SfumatoError

@@ -23,7 +23,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, TestOptions
 from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.accounting import Accounting, accounting, rho_amount
-from sfumato.pipelines.console import identify
+from sfumato.pipelines.console import identify, log_metrics, show_progress
 from sfumato.pipelines.dry_run import Forecast, dry_run_text
 from sfumato.pipelines.failures import error_of, message_of
 from sfumato.pipelines.geography import geography_of
@@ -37,7 +37,6 @@ from sfumato.pipelines.inputs import (
     match_files,
     with_rows,
 )
-from sfumato.pipelines.progress import log_metrics, show_progress
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, PLAIN_BYTES, RunBytes, memory_lines, plan_memory, scratch
 from sfumato.schemas import guarantee

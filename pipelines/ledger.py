@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from sfumato.pipelines.ledger_state import (
+from sfumato.pipelines.ledger_account import (
     AMOUNTS,
     LIMIT_HEADS,
     amounts_text,
@@ -21,6 +21,7 @@ from sfumato.pipelines.ledger_state import (
     limit_changes,
     limits_table,
     read_history,
+    show_account,
     state_of,
 )
 from sfumato.schemas.errors import FormatError, LedgerError, NotReadyError, RequestError
@@ -36,7 +37,7 @@ def run(request: LedgerRequest) -> int:
     """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
     actions = {
         "show": _show,
-        "account": _account,
+        "account": show_account,
         "verify": _verify,
         "limit": _limit,
         "backup": _backup,
@@ -51,14 +52,8 @@ def _show(request: LedgerRequest) -> None:
     sys.stdout.write(_json(history, dataset) if request.format == "json" else _text(request.ledger, history, dataset))
 
 
-def _account(request: LedgerRequest) -> None:
-    from sfumato.pipelines.ledger_account import show_account  # hashes ids as a log's: takes Arrow's time to import
-
-    show_account(request)
-
-
 def _verify(request: LedgerRequest) -> None:
-    from sfumato.pipelines.ledger_releases import verify  # reads releases: takes Beam's seconds to import
+    from sfumato.pipelines.releases import verify  # reads releases: takes Beam's seconds to import
 
     verify(request)
 
@@ -93,7 +88,7 @@ def _restore(request: LedgerRequest) -> None:
     if request.file is not None:
         _restore_copy(request, request.file)
     if request.releases:
-        from sfumato.pipelines.ledger_releases import recover  # as for `verify`
+        from sfumato.pipelines.releases import recover  # as for `verify`
 
         recover(request)
         return

@@ -22,9 +22,9 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.runner import PipelineState
 
+from sfumato.pipelines.console import show_progress
 from sfumato.pipelines.folders import make_folders, remove_tree
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.progress import show_progress
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.requests.range_queries import AnswerRequest

@@ -66,22 +66,22 @@ JOBS = {
     "zones --release": Job(
         "estimate the users of zones from a published heatmap; nothing is charged",
         "schemas.requests.release_readers:ReleaseZonesRequest",
-        "pipelines.zones_of_release:run",
+        "pipelines.release_readers:run_zones",
     ),
     "histogram": Job(
         "publish how many users hold each category or visit each map cell, by a sample or with noise",
         "transforms.histogram.counts_request:HistogramRequest",
-        release="pipelines.histogram:HistogramJob",
+        release="pipelines.counts:HistogramJob",
     ),
     "hotspots": Job(
         "publish popular places, words or codes, level by level, by a sample or with noise",
         "transforms.histogram.counts_request:HotspotsRequest",
-        release="pipelines.hotspots:HotspotsJob",
+        release="pipelines.counts:HotspotsJob",
     ),
     "quantiles": Job(
         "publish the distribution of a number over users: quantiles and range counts",
         "transforms.quantiles.quantiles_request:QuantilesRequest",
-        release="pipelines.quantiles:QuantilesJob",
+        release="pipelines.counts:QuantilesJob",
     ),
     "moments": Job(
         "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
@@ -112,7 +112,7 @@ JOBS = {
     "changes": Job(
         "find where two published heatmaps differ, with a stated false discovery rate",
         "schemas.requests.release_readers:ChangesRequest",
-        "pipelines.changes:run",
+        "pipelines.release_readers:run_changes",
     ),
     "refresh": Job(
         "publish the release of a day, once, as a configuration file says: for every night",
@@ -123,12 +123,12 @@ JOBS = {
     "page": Job(
         "make a release's page again from its files",
         "schemas.requests.release_readers:PageRequest",
-        "pipelines.page:run",
+        "pipelines.release_readers:run_page",
     ),
     "export": Job(
         "write a published release as a file of a GIS, a notebook or a web map",
         "schemas.requests.release_readers:ExportRequest",
-        "pipelines.export:run",
+        "pipelines.release_readers:run_export",
     ),
     "releases": Job(
         "remove the files of old releases, or take a release down; the ledger keeps the proof",

@@ -14,13 +14,11 @@ import pytest
 import shapely
 from pydantic.fields import FieldInfo
 
+from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob
 from sfumato.pipelines.flows import FlowsJob
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.histogram import HistogramJob
-from sfumato.pipelines.hotspots import HotspotsJob
 from sfumato.pipelines.job import ReleaseJob
 from sfumato.pipelines.moments import MomentsJob
-from sfumato.pipelines.quantiles import QuantilesJob
 from sfumato.pipelines.ranges_build import RangesJob
 from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.pipelines.zones import ZonesJob

@@ -214,7 +214,7 @@ class Scene:
         """Notes each drawn result, by release, before anybody else can have it."""
         module, name = {
             "heatmap": ("sfumato.pipelines.heatmap", "release_files"),
-            "histogram": ("sfumato.pipelines.sampled", "trie_files"),
+            "histogram": ("sfumato.pipelines.counts", "trie_files"),
         }[self.job]
         owner = __import__(module, fromlist=["_"])
         real = getattr(owner, name)

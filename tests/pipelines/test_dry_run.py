@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.counts import sample_plan_text
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.job import trust_lines
 from sfumato.pipelines.ranges_build import ranges_plan_text
 from sfumato.pipelines.run import request_of
-from sfumato.pipelines.sampled import sample_plan_text
 from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid

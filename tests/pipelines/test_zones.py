@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import sfumato
 from sfumato.pipelines import cli
-from sfumato.pipelines.local_runner import LocalRunner
+from sfumato.pipelines.runner_settings import LocalRunner
 from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.zones_request import ZonesRequest

@@ -18,17 +18,34 @@ from sfumato.transforms.histogram.central_counts_release import (
     noise_text,
 )
 from sfumato.transforms.histogram.central_plan import CentralCountPlan
-from sfumato.transforms.histogram.counts_request import RequestedCount, SampledRequest
+from sfumato.transforms.histogram.counts_request import (
+    CELL_DEPTH,
+    CHARACTERS,
+    DATE_CHARACTERS,
+    DIGITS,
+    HistogramRequest,
+    HotspotsRequest,
+    RequestedCount,
+    SampledRequest,
+)
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import CountOptions
-from sfumato.transforms.histogram.sampled_release import CountMetadata, trie_files
+from sfumato.transforms.histogram.sample_and_threshold import (
+    CountOptions,
+    InteractiveQuantiles,
+    NoisyItems,
+    Rounds,
+    TrieHeavyHitters,
+)
+from sfumato.transforms.histogram.sampled_release import CountMetadata, hierarchy_files, search_files, trie_files
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.quantiles.central_quantiles import CentralQuantiles
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
-from sfumato.transforms.quantiles.quantiles_release import MECHANISMS
-from sfumato.transforms.quantiles.quantiles_request import RequestedQuantiles
+from sfumato.transforms.quantiles.quantiles_release import MECHANISMS, quantiles_files
+from sfumato.transforms.quantiles.quantiles_request import QuantilesRequest, RequestedQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import significant
@@ -183,3 +200,75 @@ def _item_bits(counted: Items) -> int | None:
     if isinstance(counted, CellItems):
         return 2 * counted.grid.depth
     return counted.bits if isinstance(counted, NumberItems) else None
+
+
+@dataclass(frozen=True)
+class HistogramJob(SampledJob):
+    """A requested histogram."""
+
+    request: HistogramRequest
+
+    def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
+        if isinstance(self.plan, CentralCountPlan):
+            return NoisyItems(Rounds(self.counted, key), self.plan, **limits(inputs))
+        return TrieHeavyHitters(Rounds(self.counted, key), self.sampling, **limits(inputs))
+
+
+@dataclass(frozen=True)
+class HotspotsJob(SampledJob):
+    """Requested hot spots."""
+
+    request: HotspotsRequest
+
+    def prefixes(self, kind: str | None) -> Prefixes:
+        """The prefix code of map cells (None), or of a column that holds values of this kind."""
+        depth = self.request.depth
+        if kind is None:
+            return NumberPrefixes(4, depth or CELL_DEPTH)
+        if kind == "integers":
+            return NumberPrefixes(10, depth or DIGITS)
+        return TextPrefixes(depth or (DATE_CHARACTERS if kind == "dates" else CHARACTERS))
+
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "depth": self.request.depth, "top": self.request.top}
+
+    def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
+        column = self.request.column
+        prefixes = self.prefixes(None if column is None else inputs.column_types.get(column, "text"))
+        rounds = Rounds(self.counted, key, prefixes, spread_levels(prefixes.depth, self.plan.rounds))
+        top = self.request.top
+        if isinstance(self.plan, CentralCountPlan):
+            return NoisyItems(rounds, self.plan, top, **limits(inputs))
+        return TrieHeavyHitters(rounds, self.sampling, top, **limits(inputs))
+
+
+@dataclass(frozen=True)
+class QuantilesJob(SampledJob):
+    """A requested distribution."""
+
+    request: QuantilesRequest
+    requested: RequestedQuantiles
+
+    def resolved(self) -> dict[str, Any]:
+        chosen = {"method": self.requested.method, "delta": self.plan.delta, "ranges": self.request.ranges or ()}
+        return {**super().resolved(), **chosen}
+
+    def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
+        options, items = limits(inputs), self.counted
+        assert isinstance(items, NumberItems)
+        if isinstance(self.plan, QuantilesPlan):
+            ranges, whole = self.request.ranges or (), inputs.column_types.get(self.request.column) == "integers"
+            return CentralQuantiles(items, self.plan, key, ranges, whole, **options)
+        sampling = self.sampling
+        if self.requested.method == "interactive":
+            return InteractiveQuantiles(items, sampling, key, self.request.quantiles, **options)
+        prefixes = NumberPrefixes(2, items.bits)
+        return TrieHeavyHitters(Rounds(self.counted, key, prefixes, self.requested.levels), sampling, **options)
+
+    def assembler(self) -> Assemble:
+        if isinstance(self.plan, QuantilesPlan):
+            return quantiles_files
+        if self.requested.method == "interactive":
+            return search_files
+        shares, ranges = self.request.quantiles, self.request.ranges or ()
+        return lambda trie, metadata: hierarchy_files(trie, metadata, shares, ranges)
