@@ -5,57 +5,69 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import get_args
 
 from sfumato.pipelines.inputs import InputFile
+from sfumato.pipelines.job import ReleaseJob
+from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.scratch import memory_lines
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost, format_amount, parse_amount
 from sfumato.schemas.requests.publish_request import ReleaseRequest
+from sfumato.schemas.trust import SEES, Trust
 
 _WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for the headings
 
 
-class Forecast(NamedTuple):
-    """Facts about a run that are known before it starts.
+def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings) -> str:
+    """What a job would read, charge and publish, in lines for a terminal.
 
-    Attributes:
-        columns: that it reads.
-        files: that match the input.
-        cost: of the complete release.
-        charge_lines: see `Accounting.forecast`; None without a ledger.
-        memory_lines: what the run may use.
-        trust_lines: one a trust model, with the error to expect.
-        plan_text: see `ReleaseJob.plan_text`.
+    files: that match the input. settings: where the run would take place.
     """
-
-    columns: Sequence[str]
-    files: Sequence[InputFile]
-    cost: Cost
-    charge_lines: Sequence[str] | None
-    memory_lines: Sequence[str]
-    trust_lines: Sequence[str]
-    plan_text: str
-
-
-def dry_run_text(request: ReleaseRequest, forecast: Forecast) -> str:
-    """What a request would read, charge and publish, in lines for a terminal."""
-    files = forecast.files
+    request, cost = job.request, job.cost()
+    assert isinstance(request, ReleaseRequest)
     number = f"{len(files):,} file{'s'[: len(files) != 1]}"
     reads = [", ".join(request.input), f"{number}, {_size(sum(file.size for file in files))}"]
-    reads.append(f"columns {', '.join(forecast.columns)}")
+    reads.append(f"columns {', '.join(job.columns().names())}")
     if request.min_users:
         reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
     sections = {
         "reads": reads,
-        "charges": _no_ledger(forecast.cost) if forecast.charge_lines is None else forecast.charge_lines,
+        "charges": job.accounting.forecast(cost, request.release_id) if job.accounting else _no_ledger(cost),
         "publishes": _publishes(request),
-        "memory": forecast.memory_lines,
-        "trust": forecast.trust_lines,
-        "plan": forecast.plan_text.splitlines(),
+        "memory": memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory),
+        "trust": trust_lines(job),
+        "plan": job.plan_text().splitlines(),
     }
     text = [f"sfumato {request.COMMAND}, a dry run: no data file was opened, and nothing was charged or written"]
     for heading, lines in sections.items():
         text += ["", heading, *lines] if heading == "plan" else ["", *_with_margin(heading, lines)]
     return "\n".join(text).rstrip() + "\n"
+
+
+def trust_lines(job: ReleaseJob) -> list[str]:
+    """One line for each trust model, this run's first: who sees what, and the error to expect.
+
+    None for a job that has no option --trust.
+    """
+    kind = type(job.request)
+    if "trust" not in kind.model_fields:
+        return []
+    own = job.parameters()["trust"]
+    offered = get_args(kind.model_fields["trust"].annotation)
+    given = job.request.given(kind.model_fields)
+    lines = []
+    for trust in sorted(Trust, key=lambda one: one != own):
+        if trust not in offered:
+            lines.append(f"{trust}: not offered")
+            continue
+        try:
+            other = job if trust == own else job.of(kind.of({**given, "trust": trust}))
+            text = "; ".join(filter(None, (SEES[trust], other.accuracy())))
+        except RequestError as error:
+            text = f"not with these options ({error})"
+        lines.append(f"{trust}{', this run' if trust == own else ''}: {text}")
+    return lines
 
 
 def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob
+from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS

@@ -1,4 +1,4 @@
-"""A ledger's charges, disclosures and limits as rows and as JSON: of all users, or of one (`sfumato ledger account`)."""
+"""A ledger's charges, disclosures and limits as rows and as JSON, of all users or of one (`ledger account`)."""
 
 from __future__ import annotations
 

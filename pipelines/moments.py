@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 import numpy as np
 
-from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob
+from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.transforms.moments.allocation import by_variance, min_threshold_users

@@ -15,8 +15,8 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
+from sfumato.pipelines.release_run import run_release
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, MAP_BYTES, PLAIN_BYTES, VALUE_BYTES_PER_ROW, RunBytes
 from sfumato.schemas.errors import RequestError

@@ -14,9 +14,17 @@ from zoneinfo import ZoneInfo
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import identify
-from sfumato.pipelines.inputs import InputFile, filters_of, has_logs, layout_of, match_files
-from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
+from sfumato.pipelines.inputs import (
+    InputFile,
+    filters_of,
+    has_logs,
+    layout_of,
+    log_late_files,
+    match_files,
+    select_input,
+)
 from sfumato.pipelines.published_nights import PublishedNights, fast_clock, slow_clock
+from sfumato.pipelines.release_run import flex_launch, launch_nothing
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
 from sfumato.schemas.errors import (

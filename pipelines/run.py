@@ -207,7 +207,7 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
         runner = _load("pipelines.runner_settings:settings_of")(request, beam_arguments)
     if job.run is not None:
         return int(_load(job.run)(request, runner, *resolved))
-    _load("pipelines.job:run_release")(_load(job.release).of(request, *resolved), runner)
+    _load("pipelines.release_run:run_release")(_load(job.release).of(request, *resolved), runner)
     return 0
 
 

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob
+from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, Cost

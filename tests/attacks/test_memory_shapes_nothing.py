@@ -62,7 +62,7 @@ def test_a_release_is_the_same_in_any_memory(name: str, pattern: str, key: str, 
     for place, workers, bits in [("memory", 1, 2), *PLANS.values()]:
         with pytest.MonkeyPatch.context() as patch:
             chosen = scratch.MemoryPlan(place, workers, bits, 0)
-            patch.setattr("sfumato.pipelines.job.plan_memory", lambda *_, chosen=chosen: chosen)
+            patch.setattr("sfumato.pipelines.release_run.plan_memory", lambda *_, chosen=chosen: chosen)
             words = [*JOBS[name], "--input", pattern, "--epsilon", "2", "--output", str(tmp_path / "out")]
             assert cli.main([*words, "--key_file", key, "--release_id", "one"]) == 0
         found.append(undated(tmp_path / "out"))

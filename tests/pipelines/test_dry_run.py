@@ -18,8 +18,8 @@ import pytest
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.counts import sample_plan_text
+from sfumato.pipelines.dry_run import trust_lines
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.job import trust_lines
 from sfumato.pipelines.ranges_build import ranges_plan_text
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
