@@ -23,43 +23,45 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import apache_beam as beam
 
+from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob, SampledJob
+from sfumato.pipelines.job import Inputs
 from sfumato.pipelines.runner_settings import check_runner, check_running_mode
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import CATEGORIES, NUMBERS, Auxiliary, Columns, ItemColumns, LocationColumns
+from sfumato.schemas.locations import Auxiliary, Columns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
+from sfumato.schemas.requests.request_base import Request
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.checks import check_number
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.heatmap.release_files import published_estimate
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.histogram.counts_request import CELL_DEPTH
-from sfumato.transforms.histogram.curve import check_shares, quantile
+from sfumato.transforms.histogram.counts_request import CELL_DEPTH, HistogramRequest, HotspotsRequest
+from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import cells_table as counted_cells_table
 from sfumato.transforms.histogram.histogram_tables import items_table
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
+from sfumato.transforms.histogram.item_encoding import CellItems, Items
 from sfumato.transforms.histogram.number_bins import NumberBins
-from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyHitters
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
+from sfumato.transforms.histogram.trie import Trie
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
+from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
+from sfumato.transforms.quantiles.quantiles_request import QuantilesRequest
 from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
 from sfumato.transforms.release.metadata import code_digest, package_versions
@@ -67,13 +69,7 @@ from sfumato.transforms.release.metadata import code_digest, package_versions
 Area = Region | Sequence[float] | str
 Row = dict[str, Any]
 # Runners that work in this process, by the names of their classes.
-_LOCAL_RUNNERS = {
-    "DirectRunner",
-    "SwitchingDirectRunner",
-    "BundleBasedDirectRunner",
-    "FnApiRunner",
-}
-_QUANTILE_BITS, _QUANTILE_LEVELS = 12, 3
+_LOCAL_RUNNERS = {"DirectRunner", "SwitchingDirectRunner", "BundleBasedDirectRunner", "FnApiRunner"}
 # The files that each key reads in this process, both as digests. A key has noise for one input.
 _INPUTS: dict[bytes, bytes] = {}
 
@@ -192,46 +188,33 @@ class PrivateHistogram(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        if (self.column is None) == (self.region is None) or (self.region is None) != (self.cells is None):
-            raise RequestError("column, region, cells: give either column, or region and cells")
-        self._grid = None if self.region is None else Grid(region_of(self.region), self.cells or 0)
-        items = None if self._grid is None else 4**self._grid.depth
-        self._plan = _sample_plan(self.epsilon, self.delta, items)
+        options = {"column": self.column, "region": self.region, "cells": self.cells}
+        self._job = _job_of(HistogramJob, HistogramRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        counted: Items
-        if self._grid is None:
-            counted = ColumnItems(ItemColumns(str(self.column), self.user_id, CATEGORIES))
-        else:
-            counted = CellItems(LocationColumns(self.user_id), self._grid)
-        return _count(paths, self.key, self._plan, counted) | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+        return _count(paths, self.key, self._job) | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)
 
 
-def _sample_plan(epsilon: float, delta: float, items: int | None, rounds: int = 1) -> SamplePlan:
-    """The plan of a count by sample and threshold. Raises RequestError if no item could pass."""
-    plan = SamplePlan(epsilon=epsilon, delta=delta, items=items, rounds=rounds)
-    _ = plan.sampling
-    return plan
+_Job = TypeVar("_Job", bound=SampledJob)
 
 
-def _count(
-    paths: beam.PCollection,
-    given: RunKey | None,
-    plan: SamplePlan,
-    counted: Items,
-    prefixes: NumberPrefixes | None = None,
-    levels: tuple[int, ...] = (),
-    top: int | None = None,
-) -> beam.PCollection:
-    """Counts items by sample and threshold: a Trie. prefixes, levels and top: of a search, see TrieHeavyHitters."""
-    key, files = _files_of_key(given, paths, counted.columns)
-    rounds = Rounds(counted, key) if prefixes is None else Rounds(counted, key, prefixes, levels)
-    return files | "Count" >> TrieHeavyHitters(rounds, plan.sampling, top, admit=Admit(plan.admission_rule))
+def _job_of(kind: type[_Job], request: type[Request], transform: Any, **options: Any) -> _Job:
+    """The job that a transform has in common with the command line, by sample and threshold. Raises RequestError."""
+    shared = {"epsilon": transform.epsilon, "delta": transform.delta, "user_id_column": transform.user_id}
+    # Paths come from a pipeline, and rows go to one.
+    return kind.of(request.of({"input": "-", "output": "-", **shared, **options}))
 
 
-def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
+def _count(paths: beam.PCollection, given: RunKey | None, job: SampledJob) -> beam.PCollection:
+    """Counts a job's items: a Trie."""
+    key, files = _files_of_key(given, paths, job.columns())
+    return files | "Count" >> job.count(Inputs([], {}, Spill(), Admit(job.admission())), key)
+
+
+def _counted_rows(trie: Trie, counted: Items) -> Iterator[Row]:
     for level in trie.levels:
-        yield from (items_table(level) if grid is None else counted_cells_table(level, grid)).to_pylist()
+        table = counted_cells_table(level, counted.grid) if isinstance(counted, CellItems) else items_table(level)
+        yield from table.to_pylist()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -276,16 +259,11 @@ class PrivateHotspots(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        self._grid = Grid(region_of(self.region), self.depth)
-        if self.top is not None:
-            check_number("top", self.top, int, ge=1)
-        self._levels = spread_levels(self.depth, self.levels)
-        self._plan = _sample_plan(self.epsilon, self.delta, 4**self.depth, self.levels)
+        options = {"region": self.region, "depth": self.depth, "levels": self.levels, "top": self.top}
+        self._job = _job_of(HotspotsJob, HotspotsRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        counted = CellItems(LocationColumns(self.user_id), self._grid)
-        tree = NumberPrefixes(4, self.depth), self._levels, self.top
-        return _count(paths, self.key, self._plan, counted, *tree) | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+        return _count(paths, self.key, self._job) | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -326,18 +304,16 @@ class PrivateQuantiles(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        self.quantiles = check_shares(tuple(self.quantiles))
-        self._counted = NumberItems(ItemColumns(self.column, self.user_id, NUMBERS), *self.range, _QUANTILE_BITS)
-        self._plan = _sample_plan(self.epsilon, self.delta, 1 << _QUANTILE_BITS, _QUANTILE_LEVELS)
+        options = {"column": self.column, "range": self.range, "quantiles": self.quantiles}
+        self._job = _job_of(QuantilesJob, QuantilesRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        tree = NumberPrefixes(2, _QUANTILE_BITS), spread_levels(_QUANTILE_BITS, _QUANTILE_LEVELS)
-        rows = beam.FlatMap(_quantile_rows, *self.range, self.quantiles)
-        return _count(paths, self.key, self._plan, self._counted, *tree) | "Rows" >> rows
+        rows = beam.FlatMap(_quantile_rows, self._job.requested.counted.scale, self._job.request.quantiles)
+        return _count(paths, self.key, self._job) | "Rows" >> rows
 
 
-def _quantile_rows(trie: Trie, low: float, high: float, shares: Sequence[float]) -> Iterator[Row]:
-    hierarchy = build_hierarchy(trie, NumberBins(low, high, _QUANTILE_BITS))
+def _quantile_rows(trie: Trie, bins: NumberBins, shares: Sequence[float]) -> Iterator[Row]:
+    hierarchy = build_hierarchy(trie, bins)
     if hierarchy.users:
         curve = hierarchy.curve()
         yield from (asdict(quantile(curve, share)) for share in shares)

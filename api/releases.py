@@ -145,13 +145,7 @@ class Release(published_release.Release):
                 cannot be written.
         """
         return export_release(
-            self,
-            os.fspath(path),
-            format,
-            licence=licence,
-            table=table,
-            resolution=resolution,
-            overwrite=overwrite,
+            self, os.fspath(path), format, licence=licence, table=table, resolution=resolution, overwrite=overwrite
         )
 
     def to_xarray(self, table: str | None = None) -> xarray.Dataset:

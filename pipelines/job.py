@@ -14,9 +14,7 @@ import apache_beam as beam
 from sfumato.pipelines.accounting import Accounting, accounting
 from sfumato.pipelines.scratch import BYTES_PER_ROW, PLAIN_BYTES, RunBytes
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import (
-    Cost,
-)
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.release import MANIFEST_FORMAT
@@ -39,14 +37,10 @@ class ReleaseJob(ABC):
     Attributes:
         FORMAT: of the manifest that the job writes.
         STATED_AS: options of the request that the manifest states as a part of another parameter.
-        HELD_SHARE: of the stored bytes, the share that is in memory at one time.
-        RELEASE_MEMORY: expected bytes of the process while it makes the release.
     """
 
     FORMAT: ClassVar[str] = MANIFEST_FORMAT
     STATED_AS: ClassVar[Mapping[str, str]] = {}
-    HELD_SHARE: ClassVar[float] = 1.0
-    RELEASE_MEMORY: ClassVar[int] = PLAIN_BYTES
 
     request: PublishRequest
 
@@ -97,14 +91,9 @@ class ReleaseJob(ABC):
         """The error to expect in one phrase, from public figures only, to compare trust models by."""
         return ""
 
-    def stored_bytes(self, rows: int) -> int:
-        """Expected bytes of bulky data between stages, for this number of input rows."""
-        return rows * BYTES_PER_ROW
-
     def run_bytes(self, rows: int) -> RunBytes:
         """Expected bytes of the run, for this number of input rows."""
-        stored = self.stored_bytes(rows)
-        return RunBytes(stored, int(self.HELD_SHARE * stored), self.RELEASE_MEMORY)
+        return RunBytes(rows * BYTES_PER_ROW, rows * BYTES_PER_ROW, PLAIN_BYTES)
 
     @property
     def read_by_workers(self) -> tuple[str, ...]:

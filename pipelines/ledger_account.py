@@ -22,8 +22,14 @@ from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.text_tables import markdown_table
 
-AMOUNTS = ("epsilon", "delta", "rho", "bits")  # columns of numbers
-LIMIT_HEADS = ("limit", "days to", "spent", "left", "most in a window")
+_AMOUNTS = ("epsilon", "delta", "rho", "bits")  # columns of numbers
+_CHARGE_HEADS = ["data of", "dataset", "release", "job", "cohort", *_AMOUNTS, "charged", "state"]
+_LIMIT_HEADS = ["dataset", "limit", "days to", "spent", "left", "most in a window"]
+_OTHER_KEY = (
+    "charged under another key or column of ids, so the user's cohort is unknown; the table of limits counts the "
+    "cohorts that spent the most, and is an upper bound"
+)
+Charged = tuple[Reservation, Charge]  # a reservation, and one of the charges that it counts as
 
 
 def dataset_of(request: LedgerRequest) -> str | None:
@@ -83,10 +89,10 @@ class LimitAccount:
         return max(self.limit.epsilon - self.spent, Decimal(0))
 
     def text(self) -> list[str]:
-        """A row of a table with the columns LIMIT_HEADS."""
+        """A row of the table of limits."""
         largest = "" if self.largest is None else _shown(self.largest[1])
         last = "" if self.last is None else str(self.last)
-        return [self.limit.describe(), last, _shown(self.spent), _shown(self.left), largest]
+        return [self.dataset, self.limit.describe(), last, _shown(self.spent), _shown(self.left), largest]
 
     def json(self) -> dict[str, Any]:
         """The account in JSON's types."""
@@ -125,30 +131,38 @@ def limit_accounts(
     return accounts
 
 
-def limits_table(rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
-    """The table of limits, of which the first row is the head, or the sentence that there are none."""
-    return markdown_table(rows, left) if len(rows) > 1 else "no limits\n"
+def charges_table(
+    charges: Sequence[Charged], disclosures: Sequence[Disclosure], hidden: Collection[str], time: slice
+) -> str:
+    """The table of charges and disclosures.
+
+    hidden: names of columns that are left out. time: the part of an entry's that is shown.
+    """
+    rows = []
+    for entry, charge in charges:
+        names = [str(charge.period), charge.dataset, charge.release_id, charge.job]
+        cohort = "all" if charge.rotation is None else str(charge.rotation)
+        rho = "" if charge.rho is None else f"{charge.rho:.4g}"
+        amounts = [format_amount(charge.epsilon), format_amount(charge.delta), rho, str(charge.bits or "")]
+        rows.append([*names, cohort, *amounts, entry.time[time], state_of(entry)])
+    for one in disclosures:
+        names = [str(one.period), one.dataset, one.release_id, one.job]
+        rows.append([*names, "all", "none", "", "", str(one.bits), one.time[time], "no privacy"])
+    kept = [at for at, head in enumerate(_CHARGE_HEADS) if head not in hidden]
+    left = [at for at, column in enumerate(kept) if _CHARGE_HEADS[column] not in _AMOUNTS]
+    return markdown_table([[row[at] for at in kept] for row in (_CHARGE_HEADS, *rows)], left)
 
 
-def cohort_text(charge: Charge) -> str:
-    """The cohort that a charge counts for, as `7/30`, or `all`."""
-    return "all" if charge.rotation is None else str(charge.rotation)
-
-
-def amounts_text(charge: Charge) -> list[str]:
-    """The columns AMOUNTS of a charge."""
-    rho = "" if charge.rho is None else f"{charge.rho:.4g}"
-    return [format_amount(charge.epsilon), format_amount(charge.delta), rho, str(charge.bits or "")]
+def limits_table(accounts: Sequence[LimitAccount], *, with_dataset: bool) -> str:
+    """The table of limits, or the sentence that there are none."""
+    rows = [_LIMIT_HEADS, *(account.text() for account in accounts)]
+    left = (0, 1, 2) if with_dataset else (0, 1)
+    return markdown_table([row[not with_dataset :] for row in rows], left) if accounts else "no limits\n"
 
 
 def disclosed(history: History, dataset: str | None) -> list[Disclosure]:
     """The disclosures of a dataset, or of all, in the order of their entries."""
     return [one for one in history.disclosures.values() if dataset in (None, one.dataset)]
-
-
-def disclosure_amounts(one: Disclosure) -> list[str]:
-    """The columns AMOUNTS of a disclosure."""
-    return ["none", "", "", str(one.bits)]
 
 
 def disclosure_json(one: Disclosure) -> dict[str, Any]:
@@ -212,76 +226,6 @@ def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
     }
 
 
-_CHARGE_HEADS = ("data of", "release", "job", "cohort", *AMOUNTS, "charged", "state")
-_OTHER_KEY = (
-    "charged under another key or column of ids, so the user's cohort is unknown; the table of limits counts the "
-    "cohorts that spent the most, and is an upper bound"
-)
-
-
-@dataclass(frozen=True)
-class UserAccount:
-    """The charges of one user.
-
-    Attributes:
-        charges: that asked the user, each with its reservation, in the order of the ledger.
-        total: number of charges of the dataset.
-        unknown: those of them under another key, or another column of user ids, than the one given.
-        limits: what the user has spent of each.
-        disclosures: bits that the user sent without differential privacy.
-    """
-
-    charges: list[tuple[Reservation, Charge]]
-    total: int
-    unknown: list[tuple[Reservation, Charge]]
-    limits: list[LimitAccount]
-    disclosures: list[Disclosure]
-
-    @property
-    def _bits(self) -> list[int]:
-        """The bits that the user sent for each release to which they sent bits."""
-        # A charge that counts for several days is there several times, and its bits were sent once.
-        charged = {entry.index: charge.bits for entry, charge in self.charges if charge.bits is not None}
-        return [*charged.values(), *(one.bits for one in self.disclosures)]
-
-    def text(self, request: LedgerRequest) -> str:
-        """The account as two tables for a terminal."""
-        charges = [list(_CHARGE_HEADS)]
-        for entry, charge in self.charges:
-            names = [str(charge.period), charge.release_id, charge.job, cohort_text(charge)]
-            charges.append([*names, *amounts_text(charge), entry.time, state_of(entry)])
-        for one in self.disclosures:
-            names = [str(one.period), one.release_id, one.job, "all"]
-            charges.append([*names, *disclosure_amounts(one), one.time, "no privacy"])
-        limits = [list(LIMIT_HEADS), *(limit.text() for limit in self.limits)]
-        known = self.total - len(self.unknown)
-        number = f"{known} charge{'s'[: known != 1]}"
-        lines = [f"user {request.user_id}: asked by {len(self.charges)} of {number} of dataset {request.dataset}"]
-        if self.unknown:
-            names = [charge.release_id for _, charge in self.unknown]
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            lines.append(f"{shown}: {_OTHER_KEY}")
-        if self._bits:
-            plain = sum(one.bits for one in self.disclosures)
-            bits, releases = sum(self._bits), len(self._bits)
-            lines.append(
-                f"they sent at most {bits:,} bit{'s'[: bits != 1]} of their values, one by one, for {releases:,} "
-                f"release{'s'[: releases != 1]}; {plain:,} of them as they are"
-            )
-        left = [index for index, head in enumerate(_CHARGE_HEADS) if head not in AMOUNTS]
-        return "\n".join(lines) + f"\n\n{markdown_table(charges, left)}\n{limits_table(limits, (0, 1))}"
-
-    def json(self) -> dict[str, Any]:
-        """The account in JSON's types."""
-        return {
-            "charges": [charge_json(*one) for one in self.charges],
-            "charges_under_another_key": [charge_json(*one) for one in self.unknown],
-            "limits": [limit.json() for limit in self.limits],
-            "disclosures": [disclosure_json(one) for one in self.disclosures],
-            "bits_sent": sum(self._bits),
-        }
-
-
 def show_account(request: LedgerRequest) -> None:
     """Prints a user's account. Raises RequestError, or LedgerError if the ledger is damaged."""
     history, dataset = history_of(request)
@@ -289,37 +233,51 @@ def show_account(request: LedgerRequest) -> None:
     assert request.user_id is not None
     charges = _charges_of(history, dataset)
     is_rotated = any(charge.rotation is not None for _, charge in charges)
-    cohorts = _cohorts_of(request, history) if is_rotated else {}
-    account = _account(history, dataset, charges, cohorts)
-    if request.format == "json":
-        content = {"user_id": request.user_id, "dataset": dataset, **account.json()}
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
-    else:
-        sys.stdout.write(account.text(request))
-
-
-def _charges_of(history: History, dataset: str) -> list[tuple[Reservation, Charge]]:
-    """What counts for a dataset: its own charges, and those of other datasets whose files were charged to it before."""
-    entries = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
-    return [(entry, charge) for entry in entries for charge in entry.charge.counted() if charge.dataset == dataset]
-
-
-def _account(
-    history: History,
-    dataset: str,
-    charges: list[tuple[Reservation, Charge]],
-    cohorts: dict[str, int],
-) -> UserAccount:
-    """The account of a user of these cohorts, by partition."""
+    cohorts = _cohorts_of(request, history) if is_rotated else {}  # of the user, by partition
     unknown = [
         (entry, charge)
         for entry, charge in charges
         if charge.rotation is not None and charge.rotation.partition not in cohorts
     ]
     indices = {entry.index for entry, _ in unknown}
-    own = [one for one in charges if one[0].index not in indices and charges_of_users([one[1]], cohorts)]
-    limits = limit_accounts(history, dataset, cohorts)
-    return UserAccount(own, len(charges), unknown, limits, disclosed(history, dataset))
+    asked = [one for one in charges if one[0].index not in indices and charges_of_users([one[1]], cohorts)]
+    limits, disclosures = limit_accounts(history, dataset, cohorts), disclosed(history, dataset)
+    # A charge that counts for several days is there several times, and its bits were sent once.
+    charged_bits = {entry.index: charge.bits for entry, charge in asked if charge.bits is not None}
+    bits = [*charged_bits.values(), *(one.bits for one in disclosures)]
+    if request.format == "json":
+        content = {
+            "user_id": request.user_id,
+            "dataset": dataset,
+            "charges": [charge_json(*one) for one in asked],
+            "charges_under_another_key": [charge_json(*one) for one in unknown],
+            "limits": [limit.json() for limit in limits],
+            "disclosures": [disclosure_json(one) for one in disclosures],
+            "bits_sent": sum(bits),
+        }
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        return
+    known = len(charges) - len(unknown)
+    number = f"{known} charge{'s'[: known != 1]}"
+    lines = [f"user {request.user_id}: asked by {len(asked)} of {number} of dataset {request.dataset}"]
+    if unknown:
+        names = [charge.release_id for _, charge in unknown]
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        lines.append(f"{shown}: {_OTHER_KEY}")
+    if bits:
+        total, plain = sum(bits), sum(one.bits for one in disclosures)
+        lines.append(
+            f"they sent at most {total:,} bit{'s'[: total != 1]} of their values, one by one, for {len(bits):,} "
+            f"release{'s'[: len(bits) != 1]}; {plain:,} of them as they are"
+        )
+    table = charges_table(asked, disclosures, ("dataset",), slice(None))
+    sys.stdout.write("\n".join(lines) + f"\n\n{table}\n{limits_table(limits, with_dataset=False)}")
+
+
+def _charges_of(history: History, dataset: str) -> list[Charged]:
+    """What counts for a dataset: its own charges, and those of other datasets whose files were charged to it before."""
+    entries = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
+    return [(entry, charge) for entry in entries for charge in entry.charge.counted() if charge.dataset == dataset]
 
 
 def _secret_of(request: LedgerRequest) -> Secret:

@@ -74,10 +74,7 @@ def answer_files(
     staged = [FileSystems.join(staging, f"{number}.parquet") for number in range(len(answers))]
     counts_file = FileSystems.join(staging, _COUNTS_FILE)
     try:
-        with (
-            show_progress(len(queries), settings.verbose, settings.log_format),
-            settings.pipeline() as root,
-        ):
+        with show_progress(len(queries), settings.verbose, settings.log_format), settings.pipeline() as root:
             _ = (
                 root
                 | "Files" >> beam.Create(list(zip(queries, staged, strict=True)))

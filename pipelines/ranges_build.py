@@ -15,24 +15,22 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
+from sfumato.pipelines.heatmap import CountingJob
+from sfumato.pipelines.job import Inputs, geography_of
 from sfumato.pipelines.release_run import run_release
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, MAP_BYTES, PLAIN_BYTES, VALUE_BYTES_PER_ROW, RunBytes
+from sfumato.pipelines.scratch import PLAIN_BYTES, RunBytes
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Cost
-from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.checks import owners_of
-from sfumato.transforms.heatmap.heatmap_request import location_columns
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import log_event
-from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.methods import METHODS
@@ -53,11 +51,9 @@ MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several time
 
 
 @dataclass(frozen=True)
-class RangesJob(ReleaseJob):
+class RangesJob(CountingJob):
     """A requested model."""
 
-    HELD_SHARE: ClassVar[float] = 0.5
-    RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
         **dict.fromkeys(owners_of(METHODS), "options"),
@@ -73,14 +69,15 @@ class RangesJob(ReleaseJob):
         job = super().of(request, *resolved)
         return replace(job, plan=with_squares(job.plan))
 
-    def columns(self) -> LocationColumns:
-        return location_columns(self.request)
+    @property
+    def counting(self) -> HeatmapParameters:
+        return self.plan.counting
 
     def plan_text(self) -> str:
         return ranges_plan_text(self.plan)
 
     def accuracy(self) -> str:
-        counting = self.plan.counting
+        counting = self.counting
         left = counting.budget.total - counting.admission().epsilon
         if counting.is_central:
             return f"noise of ±{significant(1.96 * counting.count_noise.stddev(left))} users (95%) on a cell's count"
@@ -88,18 +85,8 @@ class RangesJob(ReleaseJob):
         noise = self.plan.shards_stddev(users, left)
         return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count, if {users:,} take part"
 
-    def cost(self) -> Cost:
-        counting = self.plan.counting
-        return Cost(counting.epsilon, counting.stated_delta, trust=counting.trust, rho=counting.rho)
-
-    def admission(self) -> AdmissionRule:
-        return self.plan.counting.admission(self.min_users)
-
     def resolved(self) -> dict[str, Any]:
         return {**self.plan.metadata(), "columns": self.columns().metadata()}
-
-    def stored_bytes(self, rows: int) -> int:
-        return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns().has_weights)
 
     def run_bytes(self, rows: int) -> RunBytes:
         size = super().run_bytes(rows)

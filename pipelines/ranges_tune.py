@@ -110,11 +110,7 @@ def labels_of(
 
 
 def read_public(
-    pattern: str,
-    region: Region | None,
-    columns: LocationColumns,
-    generator: Generator,
-    layout: LogLayout | None = None,
+    pattern: str, region: Region | None, columns: LocationColumns, generator: Generator, layout: LogLayout | None = None
 ) -> PublicData:
     """Reads a public data set: one record of each user, drawn at random among those in the region.
 

@@ -40,12 +40,7 @@ from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import plan_memory, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import (
-    ADD_OR_REMOVE,
-    ZERO_OUT,
-    Reservation,
-    parse_amount,
-)
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE
 from sfumato.schemas.requests.publish_request import ReleaseRequest

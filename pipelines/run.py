@@ -44,9 +44,7 @@ class Job:
 
 JOBS = {
     "synth": Job(
-        "make location logs of a synthetic city",
-        "transforms.synth.synth_request:SynthRequest",
-        "pipelines.synth:run",
+        "make location logs of a synthetic city", "transforms.synth.synth_request:SynthRequest", "pipelines.synth:run"
     ),
     "plan": Job(
         "show what a heatmap will cost and show; no data are read",

@@ -99,11 +99,7 @@ def _check_reach(settings: RunnerSettings, *places: str) -> None:
 
 
 def generate(
-    request: SynthSpec,
-    settings: RunnerSettings,
-    output: str,
-    density: str | None = None,
-    old_files: Sequence[str] = (),
+    request: SynthSpec, settings: RunnerSettings, output: str, density: str | None = None, old_files: Sequence[str] = ()
 ) -> int:
     """Runs the pipeline and publishes its files in place of `old_files`. Returns the number of records."""
     mark = uuid.uuid4().hex

@@ -209,12 +209,7 @@ class LedgerRequest(LogOptions, KeyOptions):
         style="positional",
     )
     file: str | None = option(
-        None,
-        "the copy, local or gs:// (backup, restore)",
-        INPUT,
-        common=True,
-        metavar="FILE",
-        style="positional",
+        None, "the copy, local or gs:// (backup, restore)", INPUT, common=True, metavar="FILE", style="positional"
     )
     ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, common=True, metavar="LOCATION")
     dataset: DatasetOption | None = option(

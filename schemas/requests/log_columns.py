@@ -59,10 +59,7 @@ class PlaceColumns(Request):
         metavar="NAME",
     )
     cell_index: str | None = option(
-        None,
-        "what the cells are, with --cell_column: h3:RESOLUTION, or quadkey:LENGTH",
-        COLUMNS,
-        metavar="INDEX:N",
+        None, "what the cells are, with --cell_column: h3:RESOLUTION, or quadkey:LENGTH", COLUMNS, metavar="INDEX:N"
     )
 
     @model_validator(mode="after")

@@ -142,14 +142,7 @@ class KeyOptions(Request):
 class PublishRequest(RunnerOptions, KeyOptions):
     """A job that reads location logs and publishes a folder."""
 
-    input: InputOption = option(
-        ...,
-        INPUT_HELP,
-        INPUT,
-        common=True,
-        metavar="PATTERN",
-        style="several",
-    )
+    input: InputOption = option(..., INPUT_HELP, INPUT, common=True, metavar="PATTERN", style="several")
     output: str = option(..., "folder for the result, local or gs://", INPUT, common=True, metavar="FOLDER")
     overwrite: bool = option(False, "replace what is at the output", INPUT, common=True)
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
@@ -212,13 +205,7 @@ class ReleaseRequest(PublishRequest):
         metavar="N",
         ge=0,
     )
-    max_bad_fraction: float = option(
-        MAX_BAD_FRACTION,
-        MAX_BAD_FRACTION_HELP,
-        PRIVACY,
-        ge=0,
-        le=1,
-    )
+    max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP, PRIVACY, ge=0, le=1)
     day_column: str | None = option(
         None,
         "column of timestamps, or of seconds since 1970: only the rows of the --period are read; default: all rows",
@@ -246,11 +233,7 @@ class ReleaseRequest(PublishRequest):
         None, "name of the logs in the ledger (with --ledger)", LEDGER, common=True, metavar="NAME"
     )
     period: PeriodOption | None = option(
-        None,
-        "days of the logs, as 2026-11-20 (with --ledger)",
-        LEDGER,
-        common=True,
-        metavar="DATE[:DATE]",
+        None, "days of the logs, as 2026-11-20 (with --ledger)", LEDGER, common=True, metavar="DATE[:DATE]"
     )
     budget: BudgetOption | None = option(
         None,

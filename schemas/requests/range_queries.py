@@ -43,11 +43,7 @@ class AnswerRequest(RunnerOptions):
         style="several",
     )
     output: str = option(
-        ...,
-        "a file that ends in .parquet, or a folder for several",
-        INPUT,
-        common=True,
-        metavar="FILE|FOLDER",
+        ..., "a file that ends in .parquet, or a folder for several", INPUT, common=True, metavar="FILE|FOLDER"
     )
     additive: bool = option(
         False,

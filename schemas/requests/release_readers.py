@@ -106,12 +106,7 @@ class ReleaseZonesRequest(LogOptions, ZoneOptions):
     EXAMPLE: ClassVar[str] = "map --zones tracts.geojson --id_column tract --output tracts.csv"
 
     release: str = option(
-        ...,
-        "a release of `sfumato heatmap`, local or gs://",
-        INPUT,
-        common=True,
-        metavar="FOLDER",
-        style="positional",
+        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, common=True, metavar="FOLDER", style="positional"
     )
     output: str = option(
         ..., "table: .parquet (GeoParquet), .geojson, or .csv without polygons", OUTPUT, common=True, metavar="FILE"

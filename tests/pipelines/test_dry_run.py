@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines import cli, run
 from sfumato.pipelines.counts import sample_plan_text
 from sfumato.pipelines.dry_run import trust_lines
 from sfumato.pipelines.heatmap import HeatmapJob
@@ -107,9 +107,8 @@ def test_nothing_is_touched(
     command = [*job.split(), "--input", unreadable, "--output", str(output), *JOBS[job], "--dry_run"]
     if with_ledger:
         command += ["--ledger", str(ledger), *LEDGER, "--budget", "2:1e-6/365d", "--key_file", str(tmp_path / "key")]
-    importlib.import_module(
-        f"sfumato.pipelines.{job.replace(' ', '_')}"
-    )  # with libraries that look for their own settings
+    module = str(run.JOBS[job].release).partition(":")[0]
+    importlib.import_module(f"sfumato.{module}")  # with libraries that look for their own settings
     before = snapshot(tmp_path)
     with watching() as seen:
         assert cli.main(command) == 0
