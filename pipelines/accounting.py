@@ -35,23 +35,14 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 
 @dataclass(frozen=True)
 class Accounting:
-    """The ledger that a run charges, and the data that the charge is for.
+    """The ledger that a run charges, and the data that the charge is for."""
 
-    Attributes:
-        ledger: the ledger's location.
-        dataset: name of the logs that are charged.
-        period: days that the logs cover.
-        budget: the dataset's expected limits; empty to accept the ledger's.
-        allow_reuse: charge input files that were charged to another dataset or other days before.
-        rows_by: see Charge.
-    """
-
-    ledger: str
-    dataset: str
-    period: Period
-    budget: tuple[Limit, ...] = ()
-    allow_reuse: bool = False
-    rows_by: str | None = None
+    ledger: str  # the ledger's location
+    dataset: str  # name of the logs that are charged
+    period: Period  # days that the logs cover
+    budget: tuple[Limit, ...] = ()  # the dataset's expected limits; empty to accept the ledger's
+    allow_reuse: bool = False  # charge input files that were charged to another dataset or other days before
+    rows_by: str | None = None  # see Charge
 
     def open(self) -> Ledger:
         """Opens the ledger."""
@@ -72,11 +63,8 @@ class Accounting:
 
         It is bound to the request, the input and the key.
 
-        Args:
-            cost: of the whole release.
-            key: of the run.
-            metadata: the release's identity and parameters.
-            files: `file_digest` of each input file.
+        cost: of the whole release. key: of the run. metadata: the release's identity and parameters. files:
+        `file_digest` of each input file.
         """
         request = json.dumps({"job": metadata.job, **metadata.parameters}, sort_keys=True, allow_nan=False)
         shared: dict[str, Any] = {

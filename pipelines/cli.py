@@ -138,8 +138,7 @@ class _Parser(argparse.ArgumentParser):
 def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]]:
     """The request of a command line, and the remaining arguments for Apache Beam.
 
-    Raises:
-        RequestError: an option is wrong, missing or misspelt, or unknown in a request without a runner.
+    Raises RequestError: an option is wrong, missing or misspelt, or unknown in a request without a runner.
     """
     values, left = _parser(kind).parse_known_args(join_negative_values(arguments))
     unknown = [argument.split("=")[0] for argument in left if argument.startswith("-")]

@@ -213,10 +213,7 @@ if TYPE_CHECKING:
 def show_progress(files: int, verbose: bool = False, log_format: str = "text") -> Iterator[None]:
     """Shows progress while the block runs, on the command's console or, without one, on a new console.
 
-    Args:
-        files: number of files to read.
-        verbose: of a new console.
-        log_format: of a new console.
+    files: number of files to read. verbose: of a new console. log_format: of a new console.
     """
     with contextlib.ExitStack() as stack:
         shown = current_console() or stack.enter_context(shown_on(Console("job", log_format, verbose)))

@@ -56,9 +56,7 @@ def message_of(error: object) -> str:
 def _system_error(name: str, message: str) -> SfumatoError | None:
     """Returns the error for one of the system that a person can resolve; None for any other.
 
-    Args:
-        name: of the exception's type, in a traceback.
-        message: its text.
+    name: of the exception's type, in a traceback. message: its text.
     """
     numbered = _NUMBERED.match(message)
     number, reason = (int(numbered[1]), numbered[2]) if numbered else (0, "")

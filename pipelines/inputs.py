@@ -51,23 +51,14 @@ _Out = TypeVar("_Out")
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file as it was found.
+    """A file as it was found."""
 
-    Attributes:
-        path: local or in a bucket.
-        size: in bytes.
-        changed: time of the last change, in seconds since 1970; 0 if unknown.
-        version: see `file_version`.
-        log: the file as a pipeline reads it: the pipeline refuses another version.
-        listed_digest: what a listing of the storage showed as the digest; None where it shows none.
-    """
-
-    path: str
-    size: int
-    changed: float
-    version: str
-    log: LogFile
-    listed_digest: str | None = None
+    path: str  # local or in a bucket
+    size: int  # in bytes
+    changed: float  # time of the last change, in seconds since 1970; 0 if unknown
+    version: str  # see `file_version`
+    log: LogFile  # the file as a pipeline reads it: the pipeline refuses another version
+    listed_digest: str | None = None  # what a listing of the storage showed as the digest; None where it shows none
 
     @property
     def digest(self) -> str:
@@ -138,8 +129,7 @@ def match_files(
         layout: what the run says of its logs.
         where: filters of the partitions to read.
 
-    Raises:
-        RequestError: a pattern names no file, or the filters leave none.
+    Raises RequestError: a pattern names no file, or the filters leave none.
     """
     for of_an_earlier_run in (_inspected, _rows, _digest):  # a file may have changed within one tick of its clock
         of_an_earlier_run.cache_clear()
@@ -227,13 +217,10 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
 def _check_found(logs: Sequence[str], named: Iterable[str]) -> None:
     """Checks files on a disk before one is opened. Whatever is named like a log is one for the person who put it there.
 
-    Args:
-        logs: paths of files to read.
-        named: paths of files and folders that are named like logs.
+    logs: paths of files to read. named: paths of files and folders that are named like logs.
 
-    Raises:
-        RequestError: a log is a pipe, a socket or a device, which could be read for ever; or a link or a folder that
-            is named like a log would be left out.
+    Raises RequestError: a log is a pipe, a socket or a device, which could be read for ever; or a link or a folder that
+    is named like a log would be left out.
     """
     for path in logs:
         if not os.path.isfile(path):

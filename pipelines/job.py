@@ -138,30 +138,20 @@ class ReleaseJob(ABC):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a job's graph.
+    """Inputs of a job's graph."""
 
-    Attributes:
-        files: to read, in bundles: the elements of the job's first step.
-        column_types: the type of each column's values (see Columns.check).
-        spill: the place for bulky data between stages.
-        admit: charges the ledger once all input is read, and decides whether the run goes on.
-    """
-
-    files: list[tuple[LogFile, ...]]
-    column_types: dict[str, str]
-    spill: Spill
-    admit: Admit
+    files: list[tuple[LogFile, ...]]  # to read, in bundles: the elements of the job's first step
+    column_types: dict[str, str]  # the type of each column's values (see Columns.check)
+    spill: Spill  # the place for bulky data between stages
+    admit: Admit  # charges the ledger once all input is read, and decides whether the run goes on
 
 
 def geography_of(request: Any, region: Region | None = None) -> bytes | None:
     """The content of `basemap.json` for a request; None without a map or geography.
 
-    Args:
-        request: of any job.
-        region: of the map; None takes the request's.
+    request: of any job. region: of the map; None takes the request's.
 
-    Raises:
-        RequestError: the file cannot be read or used.
+    Raises RequestError: the file cannot be read or used.
     """
     region = getattr(request, "region", None) if region is None else region
     if not isinstance(request, MapGeography) or region is None:

@@ -67,21 +67,13 @@ def state_of(reservation: Reservation) -> str:
 
 @dataclass(frozen=True)
 class LimitAccount:
-    """What counts towards one limit of a dataset, for the worst user or for one user.
+    """What counts towards one limit of a dataset, for the worst user or for one user."""
 
-    Attributes:
-        dataset: name of the logs.
-        limit: of the dataset.
-        last: the last charged day; None without a charge.
-        spent: epsilon in the window that ends on that day.
-        largest: the window in which most was spent, and its epsilon; None without a charge.
-    """
-
-    dataset: str
-    limit: Limit
-    last: date | None
-    spent: Decimal
-    largest: tuple[Period, Decimal] | None
+    dataset: str  # name of the logs
+    limit: Limit  # of the dataset
+    last: date | None  # the last charged day; None without a charge
+    spent: Decimal  # epsilon in the window that ends on that day
+    largest: tuple[Period, Decimal] | None  # the window in which most was spent, and its epsilon; None without a charge
 
     @property
     def left(self) -> Decimal:
@@ -114,10 +106,8 @@ def limit_accounts(
 ) -> list[LimitAccount]:
     """What counts towards each limit of a dataset, or of all.
 
-    Args:
-        history: of the ledger.
-        dataset: name of the logs; None for all datasets.
-        cohorts: of one user, by partition; None for the worst user of each window.
+    history: of the ledger. dataset: name of the logs; None for all datasets. cohorts: of one user, by partition; None
+    for the worst user of each window.
     """
     accounts = []
     for name in sorted(history.limits):

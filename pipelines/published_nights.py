@@ -63,19 +63,12 @@ _READ_BY_LATER_NIGHTS = (CELLS_FILE, NIGHTS_FILE, ANSWERS_FILE)
 
 @dataclass(frozen=True)
 class PublishedNights:
-    """The releases of an output, and what the ledger knows of them.
+    """The releases of an output, and what the ledger knows of them."""
 
-    Attributes:
-        config: the refresh's configuration.
-        config_file: where it was read, for the commands in messages.
-        folders: what the output holds.
-        history: of the ledger.
-    """
-
-    config: RefreshConfig
-    config_file: str
-    folders: DatedFolders
-    history: History
+    config: RefreshConfig  # the refresh's configuration
+    config_file: str  # where it was read, for the commands in messages
+    folders: DatedFolders  # what the output holds
+    history: History  # of the ledger
 
     @classmethod
     def read(cls, config: RefreshConfig, config_file: str) -> Self:
@@ -188,12 +181,9 @@ class PublishedNights:
     def check_starts(self, starts: Sequence[Release], day: date) -> None:
         """Checks that a new map leaves out no published night, and can read those from which it starts.
 
-        Args:
-            starts: the releases from which it starts, oldest first.
-            day: of the map.
+        starts: the releases from which it starts, oldest first. day: of the map.
 
-        Raises:
-            LedgerError: a night is gone, or a file that the map reads is gone or changed.
+        Raises LedgerError: a night is gone, or a file that the map reads is gone or changed.
         """
         for name in self._left_out(starts, day):
             raise LedgerError(f"ledger: {self.folder(name)} is gone, which was published; {self.remedy(name)}")
@@ -247,10 +237,7 @@ def verify_against_ledger(location: str, release: Release, history: History) -> 
 
     So a ledger that was lost, or restored from an old copy, starts no new budget.
 
-    Args:
-        location: of the ledger.
-        release: a published release.
-        history: of the ledger, read after the release.
+    location: of the ledger. release: a published release. history: of the ledger, read after the release.
     """
     if not history.entries:
         raise LedgerError(

@@ -67,23 +67,14 @@ _OWN = frozenset({
 
 @dataclass(frozen=True)
 class Refresh:
-    """A refresh: its configuration and its runner.
+    """A refresh: its configuration and its runner."""
 
-    Attributes:
-        config: what the configuration file says.
-        config_file: where it was read.
-        runner: options of the runner.
-        attempt: 2 or more charges a day again, under another release id.
-        dry_run: whether to print forecasts only.
-        beam_arguments: Beam's options.
-    """
-
-    config: RefreshConfig
-    config_file: str
-    runner: RunnerOptions
-    attempt: int = 1
-    dry_run: bool = False
-    beam_arguments: tuple[str, ...] = ()
+    config: RefreshConfig  # what the configuration file says
+    config_file: str  # where it was read
+    runner: RunnerOptions  # options of the runner
+    attempt: int = 1  # 2 or more charges a day again, under another release id
+    dry_run: bool = False  # whether to print forecasts only
+    beam_arguments: tuple[str, ...] = ()  # Beam's options
 
     @property
     def settings(self) -> RunnerSettings:
@@ -147,10 +138,8 @@ class Refresh:
     def _is_taken_down(self, day: date, reservation: Reservation | None, newest: Reservation | None) -> bool:
         """Returns whether the day's release was taken down. A new attempt publishes the day again, with a new charge.
 
-        Args:
-            day: the day.
-            reservation: the charge of this attempt's release, if there is one.
-            newest: the newest charge of the day, such as a correction's: an older one does not undo its removal.
+        day: the day. reservation: the charge of this attempt's release, if there is one. newest: the newest charge of
+        the day, such as a correction's: an older one does not undo its removal.
         """
         if reservation is not None and reservation.removal is not None:
             return True
@@ -328,8 +317,7 @@ class Refresh:
         Returns:
             Their folders, oldest first; none without a warm start.
 
-        Raises:
-            LedgerError: one of them is gone, or a file that is read of it is gone or changed.
+        Raises LedgerError: one of them is gone, or a file that is read of it is gone or changed.
         """
         request = example_request(self.config)
         if not isinstance(request, HeatmapRequest) or not self.config.warm_start:
@@ -366,8 +354,7 @@ def newest_nights(before: Sequence[Release]) -> Sequence[Release]:
 
     There are none after it unless a night was published after a later one.
 
-    Args:
-        before: releases in the order of their nights.
+    before: releases in the order of their nights.
     """
     for last in range(len(before) - 1, max(len(before) - 1 - _MAX_ADDED, -1), -1):
         stated = before[last].manifest.get("nights")
@@ -437,8 +424,7 @@ def newest_day(config: RefreshConfig) -> date:
 def _correct(refresh: Refresh, days: Sequence[date]) -> None:
     """Corrects the releases of some days. One that cannot be corrected is logged, and stays as it is.
 
-    Raises:
-        LedgerError: the ledger is damaged. The night itself is published.
+    Raises LedgerError: the ledger is damaged. The night itself is published.
     """
     for day in days:
         try:

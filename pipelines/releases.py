@@ -76,12 +76,9 @@ def _prune(request: ReleasesRequest) -> None:
 def releases_to_prune(releases: Mapping[str, Release], history: History, first: date) -> dict[str, Release]:
     """Returns the releases whose files may go, by date.
 
-    Args:
-        releases: by date.
-        history: of the ledger that charged them.
-        first: the first day whose releases stay. What a later run may start from stays as well: the newest release of
-            each dataset, job, region and depth, and what a charged and unpublished run starts from. A release that the
-            ledger does not know as published stays.
+    releases: by date. history: of the ledger that charged them. first: the first day whose releases stay. What a later
+    run may start from stays as well: the newest release of each dataset, job, region and depth, and what a charged and
+    unpublished run starts from. A release that the ledger does not know as published stays.
     """
     newest = {_kind(release): day for day, release in sorted(releases.items())}
     pending = [one.charge for one in history.reservations.values() if one.manifest is None and one.refusal is None]
@@ -116,10 +113,8 @@ def _check_intact(releases: Mapping[str, Release], history: History) -> None:
 def _files_of(release: Release | None, timeline: str | None, day: str | None) -> list[str]:
     """Returns the paths of a release's files without its manifest, and of its maps in the timeline's index.
 
-    Args:
-        release: None for one that a notice stands for.
-        timeline: the folder of the timeline; None outside of one.
-        day: of the release in the timeline.
+    release: None for one that a notice stands for. timeline: the folder of the timeline; None outside of one. day: of
+    the release in the timeline.
     """
     paths = [] if release is None else [FileSystems.join(release.path, name) for name in remaining_files(release)]
     if timeline is not None and day is not None:
@@ -166,10 +161,7 @@ def _remove(request: ReleasesRequest) -> None:
 def rests_on(release_id: str, day: str | None, releases: Mapping[str, Release]) -> list[str]:
     """Returns the ids of releases that were made from a release's published answers, or from such a release.
 
-    Args:
-        release_id: the release.
-        day: its day in the timeline; None outside of one.
-        releases: of the timeline, by date.
+    release_id: the release. day: its day in the timeline; None outside of one. releases: of the timeline, by date.
     """
     resting: dict[str, None] = {}
     for name, release in sorted(releases.items()):

@@ -18,23 +18,16 @@ if TYPE_CHECKING:  # Beam is imported once a request is known to be good
 
 @dataclass(frozen=True)
 class Job:
-    """A job.
+    """A job."""
 
-    Attributes:
-        summary: one line of help.
-        request: the request class, as MODULE:NAME within the package, as the two below.
-        run: the function that runs it. It takes the request and, for a RunnerOptions request, also the RunnerSettings
-            (or Beam's options, see beam_arguments), and for a PublishRequest what it resolved to. It returns the exit
-            status. None: the release is made and published.
-        release: the ReleaseJob of a job that publishes a release; None for other jobs.
-        beam_arguments: whether `run` makes runners itself, and takes Beam's options.
-    """
-
-    summary: str
-    request: str
+    summary: str  # one line of help
+    request: str  # the request class, as MODULE:NAME within the package, as the two below
+    # the function that runs it. It takes the request and, for a RunnerOptions request, also the RunnerSettings
+    # (or Beam's options, see beam_arguments), and for a PublishRequest what it resolved to. It returns the exit
+    # status. None: the release is made and published
     run: str | None = None
-    release: str | None = None
-    beam_arguments: bool = False
+    release: str | None = None  # the ReleaseJob of a job that publishes a release; None for other jobs
+    beam_arguments: bool = False  # whether `run` makes runners itself, and takes Beam's options
 
     @property
     def publishes(self) -> bool:
@@ -164,8 +157,7 @@ def request_class(job: str) -> type[Request]:
 def request_of(job: str, values: Mapping[str, Any]) -> Request:
     """A job's request from values by option name: text, or Python values.
 
-    Raises:
-        RequestError: there is no such job or option, or a value is out of its range; the message names it.
+    Raises RequestError: there is no such job or option, or a value is out of its range; the message names it.
     """
     return request_class(job).of(values)
 
@@ -173,15 +165,12 @@ def request_of(job: str, values: Mapping[str, Any]) -> Request:
 def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
     """Runs a request to the end.
 
-    Args:
-        request: made by `request_of`.
-        runner: where it runs; None for the runner of the request's options.
+    request: made by `request_of`. runner: where it runs; None for the runner of the request's options.
 
     Returns:
         The folder or file that it wrote; empty for a job that writes nothing.
 
-    Raises:
-        SfumatoError: see schemas/errors.py.
+    Raises SfumatoError: see schemas/errors.py.
     """
     run_job(request, runner)
     return getattr(request, "output", "")

@@ -153,23 +153,14 @@ LARGE_INPUT_ROWS = 10_000_000
 
 @dataclass(frozen=True)
 class RunnerSettings:
-    """A runner and Beam's options.
+    """A runner and Beam's options."""
 
-    Attributes:
-        runner: Beam's runner.
-        options: Beam's options.
-        local: whether the run takes place in this process.
-        workers_chosen: whether the user set the number of threads of a local run.
-        verbose: whether to show operations data.
-        log_format: text or json.
-    """
-
-    runner: PipelineRunner
-    options: PipelineOptions
-    local: bool
-    workers_chosen: bool
-    verbose: bool = False
-    log_format: str = "text"
+    runner: PipelineRunner  # Beam's runner
+    options: PipelineOptions  # Beam's options
+    local: bool  # whether the run takes place in this process
+    workers_chosen: bool  # whether the user set the number of threads of a local run
+    verbose: bool = False  # whether to show operations data
+    log_format: str = "text"  # text or json
 
     @property
     def in_cloud(self) -> bool:

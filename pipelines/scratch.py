@@ -29,8 +29,7 @@ def available_memory(system: Path = Path("/")) -> int:
     1 and 2) and the limit of its address space (`ulimit -v`) have left. On other systems it is half of the machine's
     memory.
 
-    Args:
-        system: where /proc and /sys are.
+    system: where /proc and /sys are.
     """
     machine = _fields(system / "proc/meminfo")
     if "MemAvailable" not in machine:
@@ -117,34 +116,21 @@ _MIN_GROUP_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class RunBytes:
-    """Expected bytes of a run.
+    """Expected bytes of a run."""
 
-    Attributes:
-        stored: bulky data that are written in all.
-        held: those in memory at one time, if they are not written to a folder.
-        release: the process while it makes the release.
-    """
-
-    stored: int
-    held: int
-    release: int
+    stored: int  # bulky data that are written in all
+    held: int  # those in memory at one time, if they are not written to a folder
+    release: int  # the process while it makes the release
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How a run keeps within its memory.
+    """How a run keeps within its memory."""
 
-    Attributes:
-        place: `memory`, `folder`, or `runner` where the workers are elsewhere.
-        workers: threads of a local run.
-        group_bits: see `users.group_bits`.
-        needed: expected bytes of memory; 0 where it is not known.
-    """
-
-    place: str
-    workers: int
-    group_bits: int
-    needed: int
+    place: str  # `memory`, `folder`, or `runner` where the workers are elsewhere
+    workers: int  # threads of a local run
+    group_bits: int  # see `users.group_bits`
+    needed: int  # expected bytes of memory; 0 where it is not known
 
 
 def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int | None = None) -> MemoryPlan:
@@ -153,14 +139,10 @@ def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int
     Memory is the place if it suffices. Otherwise the data are written to a folder, with as many threads as the memory
     allows. Where the workers are elsewhere, the memory is that of one worker, and a group may have a quarter of it.
 
-    Args:
-        settings: where the run takes place, with the number of threads.
-        rows: of the logs.
-        size: of the run.
-        memory: bytes that the run may use; None for what is available.
+    settings: where the run takes place, with the number of threads. rows: of the logs. size: of the run. memory: bytes
+    that the run may use; None for what is available.
 
-    Raises:
-        RequestError: the memory or the temporary folder is too small.
+    Raises RequestError: the memory or the temporary folder is too small.
     """
     if not settings.local:
         share = MAX_GROUP_BYTES if memory is None else min(memory / 4, MAX_GROUP_BYTES)
@@ -224,10 +206,8 @@ def scratch(plan: MemoryPlan) -> Iterator[Spill]:
 def memory_lines(settings: RunnerSettings, row_bytes: int, memory: int | None) -> list[str]:
     """What a dry run says of memory, without a look at the logs.
 
-    Args:
-        settings: where the run takes place.
-        row_bytes: expected bytes of bulky data in memory for one row.
-        memory: bytes that the run may use; None for what is available.
+    settings: where the run takes place. row_bytes: expected bytes of bulky data in memory for one row. memory: bytes
+    that the run may use; None for what is available.
     """
     if not settings.local:
         stated = "not stated (--memory)" if memory is None else byte_text(memory)
