@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sfumato.pipelines.folders import private_folder
-from sfumato.pipelines.published_nights import PublishedNights, fast_clock, slow_clock
+from sfumato.pipelines.published_nights import PublishedNights, clock_problem
 from sfumato.pipelines.refresh import read_config
 from sfumato.pipelines.runner_settings import flags_of, settings_of
 from sfumato.schemas.errors import CheckFailedError, SfumatoError
@@ -28,7 +28,7 @@ _LOOPBACK = re.compile(r"0100007F|.{6}7F|0{24}01000000|0{16}FFFF0000.{6}7F", re.
 _Found = tuple[str, str]  # state of a check; what was found, and what to do
 
 
-def run(request: DoctorRequest, beam_arguments: tuple[str, ...] = ()) -> int:
+def run(request: DoctorRequest, beam_arguments: tuple[str, ...] = ()) -> None:
     """Runs the checks and prints a line for each.
 
     Raises:
@@ -45,7 +45,6 @@ def run(request: DoctorRequest, beam_arguments: tuple[str, ...] = ()) -> int:
         sys.stdout.writelines(f"{state:<8} {name:<{width}}  {text}\n" for name, (state, text) in found.items())
     if failed := [name for name, (state, _) in found.items() if state == FAILED]:
         raise CheckFailedError(f"{len(failed)} of {len(found)} checks failed: {', '.join(failed)}")
-    return 0
 
 
 def _found(request: DoctorRequest, config: RefreshConfig | None, beam_arguments: tuple[str, ...]) -> dict[str, _Found]:
@@ -117,12 +116,11 @@ def check_ledger(location: str, config: RefreshConfig | None, config_file: str) 
 
 def check_clock(ledger: str) -> _Found:
     """Checks whether the clock agrees with the ledger's newest entry."""
-    history = open_ledger(ledger).history()
-    if (problem := slow_clock(history)) is not None:
-        return FAILED, problem
-    if (doubt := fast_clock(history)) is not None:
-        return WARNING, doubt
-    return OK, "in order with the ledger"
+    found = clock_problem(open_ledger(ledger).history())
+    if found is None:
+        return OK, "in order with the ledger"
+    problem, is_certain = found
+    return FAILED if is_certain else WARNING, problem
 
 
 def check_ports() -> _Found:

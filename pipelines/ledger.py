@@ -26,7 +26,7 @@ from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 
 
-def run(request: LedgerRequest) -> int:
+def run(request: LedgerRequest) -> None:
     """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
     actions = {
         "show": _show,
@@ -37,7 +37,6 @@ def run(request: LedgerRequest) -> int:
         "restore": _restore,
     }
     actions[request.action](request)
-    return 0
 
 
 def _show(request: LedgerRequest) -> None:
@@ -50,7 +49,7 @@ def _show(request: LedgerRequest) -> None:
         content = {
             "entries": history.entries,
             "charges": [charge_json(*one) for one in charges],
-            "limits": [account.json() for account in limits],
+            "limits": [account for _, account in limits],
             "disclosures": [disclosure_json(one) for one in disclosures],
         }
         sys.stdout.write(json.dumps(content, indent=2) + "\n")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Charge, Disclosure, Limit, Period, Reservation, dataset_name, format_amount
+from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, dataset_name, format_amount
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import Secret
@@ -65,46 +63,12 @@ def state_of(reservation: Reservation) -> str:
     return "reserved" if reservation.manifest is None else "published"
 
 
-@dataclass(frozen=True)
-class LimitAccount:
-    """What counts towards one limit of a dataset, for the worst user or for one user."""
-
-    dataset: str  # name of the logs
-    limit: Limit  # of the dataset
-    last: date | None  # the last charged day; None without a charge
-    spent: Decimal  # epsilon in the window that ends on that day
-    largest: tuple[Period, Decimal] | None  # the window in which most was spent, and its epsilon; None without a charge
-
-    @property
-    def left(self) -> Decimal:
-        """A lower bound: epsilons are added up, but for rhos, and tighter composition may let more fit."""
-        return max(self.limit.epsilon - self.spent, Decimal(0))
-
-    def text(self) -> list[str]:
-        """A row of the table of limits."""
-        largest = "" if self.largest is None else _shown(self.largest[1])
-        last = "" if self.last is None else str(self.last)
-        return [self.dataset, self.limit.describe(), last, _shown(self.spent), _shown(self.left), largest]
-
-    def json(self) -> dict[str, Any]:
-        """The account in JSON's types."""
-        return {
-            "dataset": self.dataset,
-            "epsilon": format_amount(self.limit.epsilon),
-            "delta": format_amount(self.limit.delta),
-            "days": self.limit.days,
-            "last_day": "" if self.last is None else str(self.last),
-            "epsilon_spent": _shown(self.spent),
-            "epsilon_left": _shown(self.left),
-            "largest_epsilon": None if self.largest is None else _shown(self.largest[1]),
-            "largest_window": None if self.largest is None else [str(self.largest[0].first), str(self.largest[0].last)],
-        }
-
-
 def limit_accounts(
     history: History, dataset: str | None, cohorts: Mapping[str, int] | None = None
-) -> list[LimitAccount]:
-    """What counts towards each limit of a dataset, or of all.
+) -> list[tuple[Limit, dict[str, Any]]]:
+    """What counts towards each limit of a dataset, or of all, in JSON's types.
+
+    What is left is a lower bound: epsilons are added up, but for rhos, and tighter composition may let more fit.
 
     history: of the ledger. dataset: name of the logs; None for all datasets. cohorts: of one user, by partition; None
     for the worst user of each window.
@@ -117,7 +81,19 @@ def limit_accounts(
         last = max((charge.period.last for charge in charges), default=None)
         for limit in history.limits[name]:
             spent = Decimal(0) if last is None else spent_in_window(charges, name, last, limit, cohorts)
-            accounts.append(LimitAccount(name, limit, last, spent, max_spent(charges, name, limit, cohorts)))
+            largest = max_spent(charges, name, limit, cohorts)
+            account = {
+                "dataset": name,
+                "epsilon": format_amount(limit.epsilon),
+                "delta": format_amount(limit.delta),
+                "days": limit.days,
+                "last_day": "" if last is None else str(last),
+                "epsilon_spent": _shown(spent),
+                "epsilon_left": _shown(max(limit.epsilon - spent, Decimal(0))),
+                "largest_epsilon": None if largest is None else _shown(largest[1]),
+                "largest_window": None if largest is None else [str(largest[0].first), str(largest[0].last)],
+            }
+            accounts.append((limit, account))
     return accounts
 
 
@@ -143,9 +119,12 @@ def charges_table(
     return markdown_table([[row[at] for at in kept] for row in (_CHARGE_HEADS, *rows)], left)
 
 
-def limits_table(accounts: Sequence[LimitAccount], *, with_dataset: bool) -> str:
+def limits_table(accounts: Sequence[tuple[Limit, dict[str, Any]]], *, with_dataset: bool) -> str:
     """The table of limits, or the sentence that there are none."""
-    rows = [_LIMIT_HEADS, *(account.text() for account in accounts)]
+    rows = [_LIMIT_HEADS]
+    for limit, account in accounts:
+        amounts = [account["epsilon_spent"], account["epsilon_left"], account["largest_epsilon"] or ""]
+        rows.append([account["dataset"], limit.describe(), account["last_day"], *amounts])
     left = (0, 1, 2) if with_dataset else (0, 1)
     return markdown_table([row[not with_dataset :] for row in rows], left) if accounts else "no limits\n"
 
@@ -241,7 +220,7 @@ def show_account(request: LedgerRequest) -> None:
             "dataset": dataset,
             "charges": [charge_json(*one) for one in asked],
             "charges_under_another_key": [charge_json(*one) for one in unknown],
-            "limits": [limit.json() for limit in limits],
+            "limits": [limit for _, limit in limits],
             "disclosures": [disclosure_json(one) for one in disclosures],
             "bits_sent": sum(bits),
         }

@@ -39,23 +39,18 @@ def _newest_time(history: History) -> datetime | None:
     return max((one if one.tzinfo else one.replace(tzinfo=UTC) for one in times), default=None)
 
 
-def slow_clock(history: History) -> str | None:
-    """Returns what is wrong with a clock that is earlier than the ledger's newest entry; None for any other."""
+def clock_problem(history: History) -> tuple[str, bool] | None:
+    """What is wrong with the clock beside the ledger's newest entry, and whether it certainly is; None if nothing."""
     now, newest = datetime.now(UTC), _newest_time(history)
-    if newest is None or newest - now <= _MAX_SKEW:
-        return None
-    return f"it says {now:%F %T}, and the ledger's newest entry is of {newest:%F %T} (UTC); set the clock"
-
-
-def fast_clock(history: History) -> str | None:
-    """Returns the doubt about a clock that is long after the ledger's newest entry; None for any other."""
-    now, newest = datetime.now(UTC), _newest_time(history)
+    if newest is not None and newest - now > _MAX_SKEW:
+        return f"it says {now:%F %T}, and the ledger's newest entry is of {newest:%F %T} (UTC); set the clock", True
     if newest is None or now - newest <= _LONGEST_PAUSE:
         return None
-    return (
+    doubt = (
         f"it says {now:%F %T} (UTC), {(now - newest).days} days after the ledger's newest entry; unless nothing was "
         "published in between, set the clock"
     )
+    return doubt, False
 
 
 _READ_BY_LATER_NIGHTS = (CELLS_FILE, NIGHTS_FILE, ANSWERS_FILE)

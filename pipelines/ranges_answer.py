@@ -38,8 +38,8 @@ from sfumato.transforms.storage import matching
 _COUNTS_FILE = "counts.json"
 
 
-def run(request: AnswerRequest, settings: RunnerSettings) -> int:
-    """Runs the command. Returns the exit status 0, or raises RequestError or DataError."""
+def run(request: AnswerRequest, settings: RunnerSettings) -> None:
+    """Runs the command. Raises RequestError or DataError."""
     _check_reach(settings, request)
     model = open_model(request.model)
     if not model.safe:
@@ -58,7 +58,6 @@ def run(request: AnswerRequest, settings: RunnerSettings) -> int:
         where = str(model.field.grid.region)
         log_event("warning", f"no square reaches into the region {where}; are x and y swapped?", logging.WARNING)
     sys.stdout.write(_report(counts, request.output, time.monotonic() - started))
-    return 0
 
 
 def answer_files(

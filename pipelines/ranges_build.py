@@ -102,12 +102,12 @@ class RangesJob(CountingJob):
         )
 
 
-def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | None) -> int:
+def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | None) -> None:
     """Runs the job to the end. Raises RequestError or DataError."""
     if plan is None:
-        return build_from_heatmap(request)
-    run_release(RangesJob.of(request, plan), settings)
-    return 0
+        build_from_heatmap(request)
+    else:
+        run_release(RangesJob.of(request, plan), settings)
 
 
 def with_squares(plan: RangesPlan) -> RangesPlan:
@@ -177,7 +177,7 @@ def ranges_plan_text(plan: RangesPlan) -> str:
 # --- from a published heatmap ---
 
 
-def build_from_heatmap(request: RangesRequest) -> int:
+def build_from_heatmap(request: RangesRequest) -> None:
     """Makes a model from a published heatmap. Raises RequestError."""
     release = open_heatmap(str(request.release))
     sizes = Sizes(*request.sizes)
@@ -189,7 +189,7 @@ def build_from_heatmap(request: RangesRequest) -> int:
             f"sfumato ranges build, a dry run: nothing was charged or written\n\nreads      {request.release}\n"
             f"charges    nothing: the model is post-processing of the release\npublishes  {request.output}\n"
         )
-        return 0
+        return
     metadata = replace(_metadata(release, sizes, request.release_id), geography=geography)
     model = RangeModel(release.field, TreeModel(release.estimate), ADAPTIVE, release.manifest["privacy"]["epsilon"])
     files = files_of_release(release, model, sizes, metadata)
@@ -197,7 +197,6 @@ def build_from_heatmap(request: RangesRequest) -> int:
     for warning in json.loads(files[MANIFEST_FILE])["warnings"]:
         log_event("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
-    return 0
 
 
 def open_heatmap(path: str) -> HeatmapRelease:

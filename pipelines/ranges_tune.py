@@ -51,8 +51,8 @@ class PublicData:
     field: Field
 
 
-def run(request: TuneRequest) -> int:
-    """Runs the command. Returns the exit status 0, or raises RequestError or DataError."""
+def run(request: TuneRequest) -> None:
+    """Runs the command. Raises RequestError or DataError."""
     for name in ("epsilons", "users"):
         for number in getattr(request, name) or ():
             check_number(name, number, gt=0)
@@ -82,7 +82,6 @@ def run(request: TuneRequest) -> int:
     save_tuner(tuner, request.output)
     sys.stdout.write(_report(labels, tuner))
     sys.stdout.write(f"{request.output}\n")
-    return 0
 
 
 def labels_of(

@@ -23,7 +23,7 @@ from sfumato.pipelines.inputs import (
     match_files,
     select_input,
 )
-from sfumato.pipelines.published_nights import PublishedNights, fast_clock, slow_clock
+from sfumato.pipelines.published_nights import PublishedNights, clock_problem
 from sfumato.pipelines.release_run import flex_launch, launch_nothing
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
@@ -166,20 +166,15 @@ class Refresh:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
             CommitRelease(release_id, self.config.output, self.config.ledger).commit(release.path)
-            self._log_late_files(day, reservation)
+            log_late_files(self._late_files(day, reservation), release_id)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
         shown = self.config.output if is_pruned(release, history) else release.path
         sys.stdout.write(f"{FileSystems.join(shown, 'index.html')}\n")
 
-    def _log_late_files(self, day: date, reservation: Reservation) -> None:
-        """Logs a warning about files that came after a published release was charged."""
-        late = self._late_files(day, reservation)
-        log_late_files(late, reservation.charge.release_id)
-
     def _late_files(self, day: date, reservation: Reservation) -> list[InputFile]:
         """The day's files that a charge does not cover."""
-        if not (reservation.charge.files and self._has_data(day)):
+        if not reservation.charge.files or self._missing(day):
             return []
         config = self.config
         secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
@@ -215,11 +210,10 @@ class Refresh:
         days = [day + timedelta(days=offset) for offset in self.config.folders]
         return [str(FileSystems.join(self.config.input, f"dt={one}")) for one in days]
 
-    def _has_data(self, day: date) -> bool:
-        return all(map(self._has_logs, self._logs(day)))
-
-    def _has_logs(self, folder: str) -> bool:
-        return has_logs(folder, example_request(self.config).input_format)
+    def _missing(self, day: date) -> list[str]:
+        """The folders of a day that hold no data."""
+        form = example_request(self.config).input_format
+        return [folder for folder in self._logs(day) if not has_logs(folder, form)]
 
     def _run(
         self,
@@ -237,12 +231,11 @@ class Refresh:
         config = self.config
         if "://" not in config.input and not os.path.isdir(config.input):
             raise RequestError(f"config: input: there is no folder {config.input}")
-        logs = self._logs(day)
-        if missing := [folder for folder in logs if not self._has_logs(folder)]:
+        if missing := self._missing(day):
             raise NotReadyError(f"input: there are no data of {day} ({', '.join(missing)}); nothing is charged")
         values: dict[str, Any] = {
             **config.options,
-            "input": logs,
+            "input": self._logs(day),
             "output": self.folder(day),
             "overwrite": self.attempt > 1,
             "release_id": self.release_id(day),
@@ -410,9 +403,8 @@ def _warn_of_clock(config: RefreshConfig) -> None:
 
     It is not refused: one entry that was written under a fast clock would stop all nights until its time has come.
     """
-    history = open_ledger(config.ledger).history()
-    if (problem := slow_clock(history) or fast_clock(history)) is not None:
-        log_event("clock", f"the clock looks wrong: {problem}", logging.WARNING)
+    if (found := clock_problem(open_ledger(config.ledger).history())) is not None:
+        log_event("clock", f"the clock looks wrong: {found[0]}", logging.WARNING)
 
 
 def newest_day(config: RefreshConfig) -> date:

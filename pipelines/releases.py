@@ -37,13 +37,12 @@ from sfumato.transforms.release.stated_charge import StatedCharge
 from sfumato.transforms.storage import matching
 
 
-def run(request: ReleasesRequest) -> int:
+def run(request: ReleasesRequest) -> None:
     """Runs the command. Raises RequestError, NotReadyError, or LedgerError if a release and the ledger disagree."""
     if request.action == "prune":
         _prune(request)
     else:
         _remove(request)
-    return 0
 
 
 def _prune(request: ReleasesRequest) -> None:

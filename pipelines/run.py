@@ -22,9 +22,9 @@ class Job:
 
     summary: str  # one line of help
     request: str  # the request class, as MODULE:NAME within the package, as the two below
-    # the function that runs it. It takes the request and, for a RunnerOptions request, also the RunnerSettings
-    # (or Beam's options, see beam_arguments), and for a PublishRequest what it resolved to. It returns the exit
-    # status. None: the release is made and published
+    # The function that runs it; None makes and publishes the release. It takes the request and, for a RunnerOptions
+    # request, also the RunnerSettings (or Beam's options, see beam_arguments), and for a PublishRequest what it
+    # resolved to. It returns an exit status other than 0, if any.
     run: str | None = None
     release: str | None = None  # the ReleaseJob of a job that publishes a release; None for other jobs
     beam_arguments: bool = False  # whether `run` makes runners itself, and takes Beam's options
@@ -57,7 +57,7 @@ JOBS = {
     "zones --release": Job(
         "estimate the users of zones from a published heatmap; nothing is charged",
         "schemas.requests.release_readers:ReleaseZonesRequest",
-        "pipelines.release_readers:run_zones",
+        "pipelines.readers:run_zones",
     ),
     "histogram": Job(
         "publish how many users hold each category or visit each map cell, by a sample or with noise",
@@ -103,7 +103,7 @@ JOBS = {
     "changes": Job(
         "find where two published heatmaps differ, with a stated false discovery rate",
         "schemas.requests.release_readers:ChangesRequest",
-        "pipelines.release_readers:run_changes",
+        "pipelines.readers:run_changes",
     ),
     "refresh": Job(
         "publish the release of a day, once, as a configuration file says: for every night",
@@ -114,12 +114,12 @@ JOBS = {
     "page": Job(
         "make a release's page again from its files",
         "schemas.requests.release_readers:PageRequest",
-        "pipelines.release_readers:run_page",
+        "pipelines.readers:run_page",
     ),
     "export": Job(
         "write a published release as a file of a GIS, a notebook or a web map",
         "schemas.requests.release_readers:ExportRequest",
-        "pipelines.release_readers:run_export",
+        "pipelines.readers:run_export",
     ),
     "releases": Job(
         "remove the files of old releases, or take a release down; the ledger keeps the proof",
@@ -187,13 +187,13 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
     job = JOBS[request.COMMAND]
     resolved = (request.resolve(),) if isinstance(request, PublishRequest) else ()
     if not isinstance(request, RunnerOptions):
-        return int(_load(job.run)(request))
+        return int(_load(job.run)(request) or 0)
     if job.beam_arguments:
-        return int(_load(job.run)(request, tuple(beam_arguments)))
+        return int(_load(job.run)(request, tuple(beam_arguments)) or 0)
     if runner is None:
         runner = _load("pipelines.runner_settings:settings_of")(request, beam_arguments)
     if job.run is not None:
-        return int(_load(job.run)(request, runner, *resolved))
+        return int(_load(job.run)(request, runner, *resolved) or 0)
     _load("pipelines.release_run:run_release")(_load(job.release).of(request, *resolved), runner)
     return 0
 

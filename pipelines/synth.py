@@ -33,8 +33,8 @@ from sfumato.transforms.synth.synth_request import SynthRequest, SynthSpec
 _OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
 
 
-def run(request: SynthRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Returns the exit status 0, or raises RequestError."""
+def run(request: SynthRequest, settings: RunnerSettings) -> None:
+    """Runs the job to the end. Raises RequestError."""
     spec, output = request.spec, request.output.rstrip("/")
     if request.basemap is not None:
         _check_reach(settings, request.basemap)
@@ -48,7 +48,6 @@ def run(request: SynthRequest, settings: RunnerSettings) -> int:
             write_file(request.basemap, city_geojson(spec.region))
         except OSError as error:
             raise RequestError(f"basemap: cannot write {request.basemap!r} ({error.strerror or error})") from None
-    return 0
 
 
 def _run_week(request: SynthRequest, spec: SynthSpec, settings: RunnerSettings, output: str) -> None:

@@ -225,7 +225,7 @@ DEFERRED = {
     "pipelines/console.py": {"sfumato.transforms.metrics"},
     "pipelines/ledger.py": {"sfumato.pipelines.releases"},
     "pipelines/ledger_account.py": {"pyarrow", "sfumato.transforms.privacy.rotation"},
-    "pipelines/release_readers.py": {"sfumato.transforms.release.release_folder"},
+    "pipelines/readers.py": {"sfumato.transforms.release.release_folder"},
     "transforms/files.py": {"sfumato.transforms"},
     "transforms/release/published_release.py": {"sfumato.transforms.heatmap.posterior.unbiased"},
     "transforms/histogram/composition.py": {"dp_accounting.pld.pld_pmf", "dp_accounting.pld.privacy_loss_distribution"},

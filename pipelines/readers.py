@@ -50,7 +50,7 @@ def release_view(release: Release) -> PageView:
     return VIEWS[job]({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()})
 
 
-def run_page(request: PageRequest) -> int:
+def run_page(request: PageRequest) -> None:
     """Makes a page and pictures again. Raises RequestError, or DataError where those that were published are others."""
     release = open_release(request.folder)
     made = page_files(release_view(release))
@@ -60,17 +60,16 @@ def run_page(request: PageRequest) -> int:
         for name, content in made.items():
             (folder / name).write_bytes(content)
         sys.stdout.write(f"{folder / PAGE_FILE}\n")
-        return 0
+        return
     if other := [name for name, content in made.items() if release.read(name) != content]:
         raise DataError(
             f"{request.folder}: {', '.join(other)}: this version of sfumato makes another from the same release; "
             "--output FOLDER writes it"
         )
     sys.stdout.write(f"{request.folder}: the page follows from the published files, byte for byte\n")
-    return 0
 
 
-def run_changes(request: ChangesRequest) -> int:
+def run_changes(request: ChangesRequest) -> None:
     """Finds where two published heatmaps differ. Raises RequestError."""
     from sfumato.transforms.release.release_folder import check_output, publish  # Beam takes seconds to import
 
@@ -85,10 +84,9 @@ def run_changes(request: ChangesRequest) -> int:
     sys.stdout.write(report(changes, finer_grid(before, after), request.rate))
     if request.output is not None:
         sys.stdout.write(f"Written to {request.output}\n")
-    return 0
 
 
-def run_export(request: ExportRequest) -> int:
+def run_export(request: ExportRequest) -> None:
     """Writes a published release as a file of another tool. Raises RequestError."""
     release = open_release(request.folder, changes=True)
     written = export_release(
@@ -101,10 +99,9 @@ def run_export(request: ExportRequest) -> int:
         overwrite=request.overwrite,
     )
     sys.stdout.write("".join(f"{path}\n" for path in written))
-    return 0
 
 
-def run_zones(request: ReleaseZonesRequest) -> int:
+def run_zones(request: ReleaseZonesRequest) -> None:
     """Estimates the users of zones from a published heatmap. Raises RequestError."""
     suffix = os.path.splitext(request.output)[1]
     if suffix not in SUFFIXES:
@@ -121,4 +118,3 @@ def run_zones(request: ReleaseZonesRequest) -> int:
     outside = table["users"].null_count
     left = f"; {outside:,} outside the map have none" if outside else ""
     sys.stdout.write(f"{request.output}: users of {table.num_rows - outside:,} zones, 95% intervals{left}\n")
-    return 0

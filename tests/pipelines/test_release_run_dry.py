@@ -18,9 +18,9 @@ import pytest
 
 from sfumato.pipelines import cli, run
 from sfumato.pipelines.counts import sample_plan_text
-from sfumato.pipelines.dry_run import trust_lines
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.ranges_build import ranges_plan_text
+from sfumato.pipelines.release_run import trust_lines
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
@@ -117,7 +117,7 @@ def test_nothing_is_touched(
     assert snapshot(tmp_path) == before
     told = capfd.readouterr()
     assert told.err == ""
-    assert "3 files, 3 MB" in told.out
+    assert "3 files, 3MB" in told.out
     assert str(output) in told.out
     assert ("to dataset rides for 2026-11-20" in told.out) == with_ledger
     assert ("nobody keeps account" in told.out) != with_ledger
