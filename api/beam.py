@@ -14,7 +14,12 @@ workers of a remote runner do not know of earlier runs.
 
 Paths are bounded and in the global window with Beam's default trigger, because all records of a user must meet.
 
-The dataclasses are not frozen, because Beam assigns a label to a transform.
+The dataclasses are not frozen, because Beam assigns a label to a transform. Their examples begin with
+
+    import glob
+    from pathlib import Path
+    import apache_beam as beam
+    from sfumato.beam import PrivateHeatmap
 """
 
 from __future__ import annotations
@@ -105,10 +110,6 @@ class PrivateHeatmap(beam.PTransform):
         key: see the module.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateHeatmap
         >>> heatmap = PrivateHeatmap(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, depth=6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
@@ -166,10 +167,6 @@ class PrivateHistogram(beam.PTransform):
         key: see the module.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateHistogram
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     items = files | PrivateHistogram(column="infected", epsilon=1.0, delta=1e-6)
@@ -235,10 +232,6 @@ class PrivateHotspots(beam.PTransform):
         key: see the module.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateHotspots
         >>> places = PrivateHotspots(region=(3.00, 1.00, 3.13, 1.13), depth=4, levels=2, epsilon=1.0, delta=1e-6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
@@ -282,10 +275,6 @@ class PrivateQuantiles(beam.PTransform):
         key: see the module.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateQuantiles
         >>> median = PrivateQuantiles(column="km_from_home", range=(0, 30), quantiles=(0.5,), epsilon=1.0, delta=1e-6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
@@ -335,10 +324,6 @@ class PrivateMoments(beam.PTransform):
         key: see the module.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateMoments
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     means = files | PrivateMoments(column="km_from_home", epsilon=4.0, bits=12, fraction_bits=6)
@@ -390,10 +375,6 @@ class PrivateRanges(beam.PTransform):
         key: see the module.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateRanges
         >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="grid", sizes=(500, 5000))
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))

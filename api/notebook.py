@@ -48,7 +48,7 @@ class Widget:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         """HTML for notebooks, and the picture for what shows no HTML, such as PDF by LaTeX."""
         frame = (
-            f'<iframe title="{_escaped(_alt(self.release))}" sandbox="allow-scripts allow-downloads" '
+            f'<iframe title="{escaped(_alt(self.release))}" sandbox="allow-scripts allow-downloads" '
             'referrerpolicy="no-referrer" style="position:absolute;inset:0;width:100%;height:100%;border:0" '
             f"srcdoc='{_attribute(self.page)}'></iframe>"
         )
@@ -57,7 +57,7 @@ class Widget:
             self.release,
             lambda picture: (
                 f'<div class="sfumato-widget"><style>{_STYLE}</style>{place}{picture}{frame}</div>'
-                f"<p>{_escaped(self.release.guarantee)}</p></div>"
+                f"<p>{escaped(self.release.guarantee)}</p></div>"
             ),
             f"max-width:100%;max-height:{self.height}px",
             repr(self),
@@ -89,8 +89,8 @@ def picture_bundle(release: Release, link: str) -> Bundle:
     return _bundle(
         release,
         lambda picture: (
-            f'<div style="max-width:640px"><h4>{_escaped(heading)}</h4>{picture}'
-            f"<p>{_escaped(release.guarantee)}</p>{link}</div>"
+            f'<div style="max-width:640px"><h4>{escaped(heading)}</h4>{picture}'
+            f"<p>{escaped(release.guarantee)}</p>{link}</div>"
         ),
         "max-width:480px",
         repr(release),
@@ -104,11 +104,11 @@ def _bundle(release: Release, html_around: Any, style: str, text: str) -> Bundle
     try:
         encoded = _encoded_picture(release)
     except (RequestError, OSError) as error:
-        shown = f"<p>{_escaped(error)}</p>"
+        shown = f"<p>{escaped(error)}</p>"
     else:
         if encoded is not None:
             bundle["image/png"] = encoded
-            shown = f'<img alt="{_escaped(_alt(release))}" style="{style}" src="data:image/png;base64,{encoded}">'
+            shown = f'<img alt="{escaped(_alt(release))}" style="{style}" src="data:image/png;base64,{encoded}">'
     bundle["text/html"] = html_around(shown)
     return bundle
 
@@ -142,5 +142,6 @@ def _attribute(text: str) -> str:
     return text.replace("&", "&amp;").replace("'", "&#39;")
 
 
-def _escaped(text: object) -> str:
+def escaped(text: object) -> str:
+    """A text in HTML."""
     return html.escape(str(text), quote=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any
+from typing import Any, Self
 
 from sfumato.pipelines.failures import message_of
 from sfumato.schemas.errors import BudgetError, RequestError
@@ -29,7 +29,6 @@ from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check
 from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, spent_in_window
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta
-from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 
 
@@ -44,17 +43,20 @@ class Accounting:
     allow_reuse: bool = False  # charge input files that were charged to another dataset or other days before
     rows_by: str | None = None  # see Charge
 
+    @classmethod
+    def of(cls, request: ReleaseRequest) -> Self | None:
+        """Returns the ledger that a request names, None without one."""
+        if request.ledger is None:
+            return None
+        assert request.dataset is not None
+        assert request.period is not None  # a request with a ledger has both
+        ledger = absolute_location(request.ledger)
+        rows_by = None if request.day_rows is None else f"{request.day_rows.column} {request.day_rows.time_zone}"
+        return cls(ledger, request.dataset, request.period, request.budget or (), request.allow_reuse, rows_by)
+
     def open(self) -> Ledger:
         """Opens the ledger."""
         return open_ledger(self.ledger)
-
-    def reservation(self, release_id: str | None) -> Reservation | None:
-        """Returns the reservation that an earlier run made under this release id, if any. Raises LedgerError."""
-        return None if release_id is None else self.open().history().reservations.get(release_id)
-
-    def check_not_lost(self, output: str, timeline: str | None = None) -> None:
-        """Raises LedgerError if existing releases of the dataset were charged and the ledger lacks their charges."""
-        check_not_lost(self.open().history(), self.dataset, output, timeline)
 
     def planned(
         self, cost: Cost, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()
@@ -205,14 +207,3 @@ def _starts_from(warm_start: Mapping[str, Any] | None) -> str | None:
 def rho_amount(cost: Cost) -> Decimal | None:
     """Returns the rho of a cost as the ledger adds it up; None unless its noise is Gaussian."""
     return None if cost.rho is None else parse_amount("rho", cost.rho)
-
-
-def accounting(request: ReleaseRequest) -> Accounting | None:
-    """Returns the ledger that a request names, None without one."""
-    if request.ledger is None:
-        return None
-    assert request.dataset is not None
-    assert request.period is not None  # a request with a ledger has both
-    ledger = absolute_location(request.ledger)
-    rows_by = None if request.day_rows is None else f"{request.day_rows.column} {request.day_rows.time_zone}"
-    return Accounting(ledger, request.dataset, request.period, request.budget or (), request.allow_reuse, rows_by)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
-from sfumato.pipelines.accounting import Accounting, accounting
+from sfumato.pipelines.accounting import Accounting
 from sfumato.pipelines.scratch import BYTES_PER_ROW, PLAIN_BYTES, RunBytes
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
@@ -123,7 +123,7 @@ class ReleaseJob(ABC):
     @cached_property
     def accounting(self) -> Accounting | None:
         """The ledger that is charged; None without one."""
-        return accounting(self.request) if isinstance(self.request, ReleaseRequest) else None
+        return Accounting.of(self.request) if isinstance(self.request, ReleaseRequest) else None
 
     @cached_property
     def kept_secret(self) -> Secret | None:

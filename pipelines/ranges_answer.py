@@ -40,7 +40,7 @@ _COUNTS_FILE = "counts.json"
 
 def run(request: AnswerRequest, settings: RunnerSettings) -> None:
     """Runs the command. Raises RequestError or DataError."""
-    _check_reach(settings, request)
+    settings.check_reach("model, queries, output", request.model, *request.queries, request.output)
     model = open_model(request.model)
     if not model.safe:
         log_event("warning", UNSAFE, logging.WARNING)
@@ -93,14 +93,6 @@ def answer_files(
         for folder in made:  # `rmdir` keeps a folder that has other files by now
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
-
-
-def _check_reach(settings: RunnerSettings, request: AnswerRequest) -> None:
-    """Raises RequestError for a path on this machine's disk if the workers are in the cloud."""
-    if settings.in_cloud and not all(map(is_remote, (request.model, *request.queries, request.output))):
-        raise RequestError(
-            "model, queries, output: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
-        )
 
 
 def _query_files(patterns: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.release import CHANGES_FORMAT, MANIFEST_FILE, PAGE_FILE
-from sfumato.schemas.requests.release_readers import ChangesRequest, ExportRequest, PageRequest, ReleaseZonesRequest
+from sfumato.schemas.requests.commands import ChangesRequest, ExportRequest, PageRequest, ReleaseZonesRequest
 from sfumato.schemas.views import PageView
 from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.files import is_remote, write_file

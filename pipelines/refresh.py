@@ -117,8 +117,7 @@ class Refresh:
             reservation = history.reservations.get(self.release_id(day))
             if self._is_taken_down(day, reservation, nights.charged.get(str(day))):
                 log_event("taken_down", f"{day} was taken down; nothing is published", logging.WARNING, date=str(day))
-                if flex_launch(self.settings):
-                    launch_nothing(self.settings)
+                launch_nothing(self.settings)
                 return
             try:
                 try:
@@ -167,8 +166,7 @@ class Refresh:
             release_id = reservation.charge.release_id
             CommitRelease(release_id, self.config.output, self.config.ledger).commit(release.path)
             log_late_files(self._late_files(day, reservation), release_id)
-        if flex_launch(self.settings):
-            launch_nothing(self.settings)
+        launch_nothing(self.settings)
         shown = self.config.output if is_pruned(release, history) else release.path
         sys.stdout.write(f"{FileSystems.join(shown, 'index.html')}\n")
 

@@ -53,6 +53,7 @@ from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret, seed_secret
+from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
 from sfumato.transforms.release.notices import refusal_files
 from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, is_published, with_charge
@@ -89,8 +90,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     commit = CommitRelease(metadata.release_id, job.timeline, metadata.ledger_location)
     if gate is not None and _is_published(gate, request.output):
         commit.commit(request.output)
-        if launched:
-            launch_nothing(settings)
+        launch_nothing(settings)
         _print_page(request.output)
         return
     settings = settings.sized(rows)
@@ -128,8 +128,9 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
 
 def _check_output(job: ReleaseJob) -> Reservation | None:
     """The charge that an earlier run made under this release id. Without one the output must be free."""
-    ledger = None if job.discloses else job.accounting
-    resumed = None if ledger is None else ledger.reservation(job.request.release_id)
+    resumed, release_id = None, job.request.release_id
+    if job.accounting is not None and not job.discloses and release_id is not None:
+        resumed = job.accounting.open().history().reservations.get(release_id)
     if resumed is None:
         check_output(job.request.output, job.request.overwrite, job.FORMAT)
     return resumed
@@ -142,7 +143,8 @@ def _select_files(
     if job.accounting is None:
         return files, []
     if not job.discloses:
-        job.accounting.check_not_lost(job.request.output, job.timeline)
+        history, dataset = job.accounting.open().history(), job.accounting.dataset
+        check_not_lost(history, dataset, job.request.output, job.timeline)
     files, late, digests = select_input(job.kept_secret, files, resumed, job.columns())
     log_late_files(late, str(job.request.release_id))
     return files, digests
@@ -242,9 +244,10 @@ def flex_launch(settings: RunnerSettings) -> bool:
 
 
 def launch_nothing(settings: RunnerSettings) -> None:
-    """Gives the launcher of a Flex template an empty graph. It treats a program without a graph as failed."""
-    with settings.pipeline() as root:
-        _ = root | "Nothing" >> beam.Create([None])
+    """Gives the launcher of a Flex template, if one waits, an empty graph: a program without one counts as failed."""
+    if flex_launch(settings):
+        with settings.pipeline() as root:
+            _ = root | "Nothing" >> beam.Create([None])
 
 
 def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) -> None:
@@ -295,7 +298,7 @@ def key_and_metadata(
             )
     # The fingerprint stays out of the release: sizes and times of files are facts about the data.
     fingerprint: list[Any] = [[file.path, file.size, file.changed] for file in files]
-    if job.kept_secret is not None and request.release_id is not None:
+    if _is_repeatable(job):
         # This key has no random part, so two runs on different data must differ in their fingerprint. And a copy of the
         # same data, with other names or times, must have the same fingerprint, so that it resumes a crashed run.
         fingerprint = content_fingerprint(with_rows(files, job.columns()), job.columns())

@@ -56,7 +56,7 @@ JOBS = {
     ),
     "zones --release": Job(
         "estimate the users of zones from a published heatmap; nothing is charged",
-        "schemas.requests.release_readers:ReleaseZonesRequest",
+        "schemas.requests.commands:ReleaseZonesRequest",
         "pipelines.readers:run_zones",
     ),
     "histogram": Job(
@@ -102,7 +102,7 @@ JOBS = {
     ),
     "changes": Job(
         "find where two published heatmaps differ, with a stated false discovery rate",
-        "schemas.requests.release_readers:ChangesRequest",
+        "schemas.requests.commands:ChangesRequest",
         "pipelines.readers:run_changes",
     ),
     "refresh": Job(
@@ -113,12 +113,12 @@ JOBS = {
     ),
     "page": Job(
         "make a release's page again from its files",
-        "schemas.requests.release_readers:PageRequest",
+        "schemas.requests.commands:PageRequest",
         "pipelines.readers:run_page",
     ),
     "export": Job(
         "write a published release as a file of a GIS, a notebook or a web map",
-        "schemas.requests.release_readers:ExportRequest",
+        "schemas.requests.commands:ExportRequest",
         "pipelines.readers:run_export",
     ),
     "releases": Job(
@@ -163,14 +163,11 @@ def request_of(job: str, values: Mapping[str, Any]) -> Request:
 
 
 def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
-    """Runs a request to the end.
+    """Runs a request to the end. Returns the folder or file that it wrote; empty for a job that writes nothing.
 
-    request: made by `request_of`. runner: where it runs; None for the runner of the request's options.
+    runner: where it runs; None for the runner of the request's options.
 
-    Returns:
-        The folder or file that it wrote; empty for a job that writes nothing.
-
-    Raises SfumatoError: see schemas/errors.py.
+    Raises SfumatoErrors, see schemas/errors.py.
     """
     run_job(request, runner)
     return getattr(request, "output", "")

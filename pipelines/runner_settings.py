@@ -30,7 +30,7 @@ from apache_beam.runners.runner import PipelineRunner, create_runner
 from sfumato.pipelines.job_servers import RUNNERS, check_endpoint, engine_runner
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import RunnerOptions
-from sfumato.transforms.files import read_file
+from sfumato.transforms.files import is_remote, read_file
 
 _SECONDS_TO_UNWIND = 2.0  # after an interrupt, for each worker thread
 
@@ -166,6 +166,13 @@ class RunnerSettings:
     def in_cloud(self) -> bool:
         """Whether the workers run in the cloud, without access to this machine's disk."""
         return type(self.runner).__name__ == "DataflowRunner"
+
+    def check_reach(self, options: str, *places: str) -> None:
+        """Raises RequestError for a path on this machine's disk if the workers are in the cloud. options: for it."""
+        if self.in_cloud and not all(map(is_remote, places)):
+            raise RequestError(
+                f"{options}: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
+            )
 
     def pipeline(self) -> beam.Pipeline:
         """An empty pipeline. Raises RequestError if Beam reports a missing or wrong option of the runner."""

@@ -1,4 +1,4 @@
-"""Requests of the commands around releases: key, ledger, refresh, releases, doctor."""
+"""Requests of the commands around releases: key, ledger, refresh, releases, doctor; page, export, changes, zones of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pydantic import PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, KeyOptions, LogOptions, RunnerOptions
-from sfumato.schemas.requests.request_base import INPUT, LEDGER, OUTPUT, PRIVACY, RUN, option
+from sfumato.schemas.requests.request_base import INPUT, LEDGER, METHOD, OUTPUT, PRIVACY, RUN, common_option, option
+from sfumato.schemas.requests.zones_request import ZoneOptions
 
 MAX_REASON = 300
 
@@ -24,9 +25,9 @@ class KeyRequest(LogOptions):
     ABOUT: ClassVar[str] = "Makes a key: the secret behind the noise of a release."
     EXAMPLE: ClassVar[str] = "new release.key"
 
-    action: Literal["new"] = option(..., "new: make a key", INPUT, common=True, metavar="new", style="positional")
-    file: str = option(
-        ..., "a new local file; what exists is not overwritten", INPUT, common=True, metavar="FILE", style="positional"
+    action: Literal["new"] = common_option(..., "new: make a key", INPUT, metavar="new", style="positional")
+    file: str = common_option(
+        ..., "a new local file; what exists is not overwritten", INPUT, metavar="FILE", style="positional"
     )
 
 
@@ -62,45 +63,41 @@ class ReleasesRequest(LogOptions):
         "remove city-2026-11-20 --timeline published --ledger ledger.db --reason 'a wrong file was published'"
     )
 
-    action: Literal["prune", "remove"] = option(
+    action: Literal["prune", "remove"] = common_option(
         ...,
         "prune: remove the files of old releases; remove: take RELEASE down",
         INPUT,
-        common=True,
         metavar="ACTION",
         style="positional",
     )
-    release: str | None = option(
+    release: str | None = common_option(
         None,
         "its release id; without --timeline its folder, local or gs:// (remove)",
         INPUT,
-        common=True,
         metavar="RELEASE",
         style="positional",
     )
-    timeline: str | None = option(
+    timeline: str | None = common_option(
         None,
         "the folder whose releases/ are pruned, or hold the one to remove: `output` of a refresh",
         INPUT,
-        common=True,
         metavar="FOLDER",
     )
-    ledger: str = option(
-        ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
+    ledger: str = common_option(
+        ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT,
         metavar="LOCATION",
     )  # fmt: skip
-    keep: Annotated[datetime.timedelta, PlainValidator(_days)] | None = option(
+    keep: Annotated[datetime.timedelta, PlainValidator(_days)] | None = common_option(
         None,
         "keep releases of data that are at most N days old, and whatever their age the newest one of each job, region "
         "and depth, and those that a charged run starts from (prune)",
         INPUT,
-        common=True,
         metavar="Nd",
     )
-    reason: Annotated[str, PlainValidator(removal_reason)] | None = option(
-        None, "why, in one line: it stands in the notice and in the ledger (remove)", INPUT, common=True, metavar="TEXT"
+    reason: Annotated[str, PlainValidator(removal_reason)] | None = common_option(
+        None, "why, in one line: it stands in the notice and in the ledger (remove)", INPUT, metavar="TEXT"
     )
-    dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
+    dry_run: bool = common_option(False, "show what would be removed, and remove nothing", INPUT)
 
     @model_validator(mode="after")
     def _of_action(self) -> Self:
@@ -139,23 +136,21 @@ class RefreshRequest(RunnerOptions):
     )
     EXAMPLE: ClassVar[str] = "--config refresh.yaml --date 2026-11-20"
 
-    config: str = option(..., "the refresh's YAML file, local or gs://", INPUT, common=True, metavar="FILE")
-    date: Annotated[datetime.date, PlainValidator(_day)] | None = option(
+    config: str = common_option(..., "the refresh's YAML file, local or gs://", INPUT, metavar="FILE")
+    date: Annotated[datetime.date, PlainValidator(_day)] | None = common_option(
         None,
         "day to publish, as 2026-11-20; default: yesterday, in UTC or the time zone of `rows_of_day`",
         INPUT,
-        common=True,
         metavar="DATE",
     )
-    backfill: Annotated[Period, PlainValidator(_backfill)] | None = option(
+    backfill: Annotated[Period, PlainValidator(_backfill)] | None = common_option(
         None,
         "publish every day of these that has data, in order; exit status 75 if one has none",
         INPUT,
-        common=True,
         metavar="FROM:TO",
     )
-    attempt: int = option(1, "2 or more: publish the day anew, and charge it again", INPUT, common=True, ge=1)
-    dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
+    attempt: int = common_option(1, "2 or more: publish the day anew, and charge it again", INPUT, ge=1)
+    dry_run: bool = common_option(False, "show what would be read, charged and published, and do nothing", RUN)
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -175,9 +170,9 @@ class DoctorRequest(RunnerOptions, KeyOptions):
     )
     EXAMPLE: ClassVar[str] = "--config refresh.yaml"
 
-    config: str | None = option(None, "a refresh's YAML file, which names the rest", INPUT, common=True, metavar="FILE")
-    ledger: str | None = option(None, "an SQLite file, or gs://bucket/folder", LEDGER, common=True, metavar="LOCATION")
-    format: Literal["text", "json"] = option("text", "format of what is printed", OUTPUT, common=True)
+    config: str | None = common_option(None, "a refresh's YAML file, which names the rest", INPUT, metavar="FILE")
+    ledger: str | None = common_option(None, "an SQLite file, or gs://bucket/folder", LEDGER, metavar="LOCATION")
+    format: Literal["text", "json"] = common_option("text", "format of what is printed", OUTPUT)
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -197,38 +192,36 @@ class LedgerRequest(LogOptions, KeyOptions):
     )
     EXAMPLE: ClassVar[str] = "show --ledger ledger.db"
 
-    action: Literal["show", "account", "verify", "limit", "backup", "restore"] = option(
+    action: Literal["show", "account", "verify", "limit", "backup", "restore"] = common_option(
         ...,
         "show: charges, and what is left; account: the charges of one user, whom a rotation asks by the releases' key; "
         "verify: the chain of entries, the limits and the releases; limit: set a dataset's limits from here on; "
         "backup: copy all entries to FILE; restore: append the entries of FILE that the ledger lacks, and charge what "
         "the releases state and both lack",
         INPUT,
-        common=True,
         metavar="ACTION",
         style="positional",
     )
-    file: str | None = option(
-        None, "the copy, local or gs:// (backup, restore)", INPUT, common=True, metavar="FILE", style="positional"
+    file: str | None = common_option(
+        None, "the copy, local or gs:// (backup, restore)", INPUT, metavar="FILE", style="positional"
     )
-    ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, common=True, metavar="LOCATION")
-    dataset: DatasetOption | None = option(
-        None, "only this dataset (show, account, verify); the dataset whose limits to set (limit)", INPUT, common=True
+    ledger: str = common_option(..., "an SQLite file, or gs://bucket/folder", INPUT, metavar="LOCATION")
+    dataset: DatasetOption | None = common_option(
+        None, "only this dataset (show, account, verify); the dataset whose limits to set (limit)", INPUT
     )
-    format: Literal["text", "json"] = option("text", "format of what `show` and `account` print", OUTPUT, common=True)
-    user_id: str | None = option(None, "the user's id, as the logs have it (account)", INPUT, common=True, metavar="ID")
-    user_id_column: str = option("user_id", "column of the logs that holds the id (account)", INPUT, metavar="NAME")
-    releases: tuple[str, ...] = option(
+    format: Literal["text", "json"] = common_option("text", "format of what `show` and `account` print", OUTPUT)
+    user_id: str | None = common_option(None, "the user's id, as the logs have it (account)", INPUT, metavar="ID")
+    user_id_column: str = option("user_id", "column of the logs that holds the id (account)", INPUT)
+    releases: tuple[str, ...] = common_option(
         (),
         "a release, or what `sfumato refresh` wrote: compare with the ledger (verify), or charge again from their "
         "manifests what the ledger lost (restore); may be repeated",
         INPUT,
-        common=True,
         metavar="FOLDER",
         style="repeated",
     )
-    budget: BudgetOption | None = option(
-        None, "the limits, as 10/365d,1/1d (limit)", PRIVACY, common=True, metavar="E/Nd,..."
+    budget: BudgetOption | None = common_option(
+        None, "the limits, as 10/365d,1/1d (limit)", PRIVACY, metavar="E/Nd,..."
     )
 
     @model_validator(mode="after")
@@ -252,4 +245,107 @@ class LedgerRequest(LogOptions, KeyOptions):
                 raise RequestError("user_id: must be text in UTF-8")
         elif given := self.given(("user_id", "user_id_column", "key_file", "key_secret")):
             raise RequestError(f"{next(iter(given))}: only `sfumato ledger account` takes it")
+        return self
+
+
+class PageRequest(LogOptions):
+    """The page of a release, made again."""
+
+    JOB: ClassVar[str] = "page"
+    COMMAND: ClassVar[str] = "page"
+    ABOUT: ClassVar[str] = "Makes a release's page and pictures again from its files, and compares or writes them."
+    EXAMPLE: ClassVar[str] = "release"
+
+    folder: str = common_option(..., "a release's folder, local or gs://", INPUT, metavar="FOLDER", style="positional")
+    output: str | None = common_option(
+        None,
+        "a local folder for the page and pictures; without it they are compared with those that were published",
+        OUTPUT,
+        metavar="FOLDER",
+    )
+
+
+class ExportRequest(LogOptions):
+    """A file of a release."""
+
+    JOB: ClassVar[str] = "export"
+    COMMAND: ClassVar[str] = "export"
+    ABOUT: ClassVar[str] = (
+        "Writes a published release as a file of another tool, with its guarantee in the file's metadata. It reads the "
+        "release alone and costs no privacy budget."
+    )
+    EXAMPLE: ClassVar[str] = "release --output map.tif --licence CC-BY-4.0"
+
+    folder: str = common_option(
+        ..., "a release's folder, or that of changes, local or gs://", INPUT, metavar="FOLDER",
+        style="positional",
+    )  # fmt: skip
+    output: str = common_option(..., "the file, local or gs://", OUTPUT, metavar="FILE")
+    format: str | None = common_option(
+        None, "geotiff, geojson, csv, gpkg, pmtiles or h3; default: by the suffix of the output", OUTPUT
+    )  # fmt: skip
+    licence: str | None = common_option(
+        None, "licence of the file, as an SPDX identifier such as CC-BY-4.0; without it the file says `not stated`",
+        OUTPUT, metavar="TEXT",
+    )  # fmt: skip
+    table: str | None = common_option(
+        None, "table of the release, where it has several; default: the one with the map", METHOD
+    )
+    resolution: int | None = common_option(None, "resolution of H3's cells, for the format h3", METHOD, ge=0, le=15)
+    overwrite: bool = common_option(False, "replace a file that is there", OUTPUT)
+
+
+class ChangesRequest(LogOptions):
+    """Two heatmaps of one region."""
+
+    JOB: ClassVar[str] = "changes"
+    COMMAND: ClassVar[str] = "changes"
+    ABOUT: ClassVar[str] = (
+        "Finds where two published heatmaps differ by more than noise and chance explain, with a stated false "
+        "discovery rate. It reads releases alone and costs no privacy budget."
+    )
+    EXAMPLE: ClassVar[str] = "monday tuesday --output changes"
+
+    before: str = common_option(
+        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="BEFORE", style="positional"
+    )
+    after: str = common_option(..., "another of the same region", INPUT, metavar="AFTER", style="positional")
+    output: str | None = common_option(
+        None, "folder for changes.parquet, manifest and page; default: print a summary only", OUTPUT,
+        metavar="FOLDER",
+    )  # fmt: skip
+    overwrite: bool = common_option(False, "replace changes that are there", OUTPUT)
+    rate: float = common_option(
+        0.05, "false discovery rate: expected share of wrong ones among the changes found, at most", METHOD,
+         gt=0.0, lt=1.0,
+    )  # fmt: skip
+    shares: bool = common_option(False, "compare shares of all users, for maps of different numbers of users", METHOD)
+
+
+class ReleaseZonesRequest(LogOptions, ZoneOptions):
+    """Users of zones from a published heatmap."""
+
+    JOB: ClassVar[str] = "zones"
+    COMMAND: ClassVar[str] = "zones --release"
+    ABOUT: ClassVar[str] = (
+        "Estimates from a published heatmap how many users are in each of a list of zones, with errors of the noise "
+        "and of cells that a border cuts. It reads the release alone and costs no privacy budget."
+    )
+    EXAMPLE: ClassVar[str] = "map --zones tracts.geojson --id_column tract --output tracts.csv"
+
+    release: str = common_option(
+        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="FOLDER", style="positional"
+    )
+    output: str = common_option(
+        ..., "table: .parquet (GeoParquet), .geojson, or .csv without polygons", OUTPUT, metavar="FILE"
+    )
+    overwrite: bool = common_option(False, "replace a file that is there", OUTPUT)
+
+    @model_validator(mode="after")
+    def _of_one_source(self) -> Self:
+        source = self.one_zone_source()
+        if self.zones is not None and self.id_column is None:
+            raise RequestError("id_column: name the property or column of the zones' ids, such as --id_column tract")
+        if self.zones is None and self.id_column is not None:
+            raise RequestError(f"id_column: is of a file of --zones; cells of --{source} have their own names")
         return self

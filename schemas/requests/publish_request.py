@@ -24,6 +24,7 @@ from sfumato.schemas.requests.request_base import (
     RUN,
     Request,
     Several,
+    common_option,
     option,
 )
 from sfumato.schemas.slots import UTC, check_time_zone
@@ -104,11 +105,10 @@ class LogOptions(Request):
 class RunnerOptions(LogOptions):
     """Where a job runs. Options that no request knows go to Apache Beam."""
 
-    runner_config: str | None = option(
+    runner_config: str | None = common_option(
         None,
         "YAML file of Beam options, or a shipped one: direct, direct_threads, flink, spark, prism, dataflow",
         RUN,
-        common=True,
         metavar="FILE",
     )
 
@@ -116,16 +116,13 @@ class RunnerOptions(LogOptions):
 class KeyOptions(Request):
     """Where the key of releases is kept."""
 
-    key_file: str | None = option(
+    key_file: str | None = common_option(
         None,
         "a key that `sfumato key new FILE` made; for a new release default: fresh entropy of the operating system",
         KEY,
-        common=True,
         metavar="FILE",
     )
-    key_secret: str | None = option(
-        None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY, metavar="NAME"
-    )
+    key_secret: str | None = option(None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY)
 
     @property
     def key_options(self) -> list[str]:
@@ -142,9 +139,9 @@ class KeyOptions(Request):
 class PublishRequest(RunnerOptions, KeyOptions):
     """A job that reads location logs and publishes a folder."""
 
-    input: InputOption = option(..., INPUT_HELP, INPUT, common=True, metavar="PATTERN", style="several")
-    output: str = option(..., "folder for the result, local or gs://", INPUT, common=True, metavar="FOLDER")
-    overwrite: bool = option(False, "replace what is at the output", INPUT, common=True)
+    input: InputOption = common_option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
+    output: str = common_option(..., "folder for the result, local or gs://", INPUT, metavar="FOLDER")
+    overwrite: bool = common_option(False, "replace what is at the output", INPUT)
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
         None,
         "format of the files (default: by their names, and Parquet where these do not say). Tables are named in "
@@ -166,9 +163,7 @@ class PublishRequest(RunnerOptions, KeyOptions):
         metavar="SIZE",
     )
     release_id: ReleaseId | None = option(None, "name of the result; default: a random one", KEY, metavar="ID")
-    seed: int | None = option(
-        None, "UNSAFE: a key that anybody can guess, for tests and demos", KEY, common=True, metavar="N"
-    )
+    seed: int | None = common_option(None, "UNSAFE: a key that anybody can guess, for tests and demos", KEY)
 
     @property
     def key_options(self) -> list[str]:
@@ -202,7 +197,6 @@ class ReleaseRequest(PublishRequest):
         0,
         "refuse, with exit status 75, where a noisy count finds fewer users; only the count is paid for",
         PRIVACY,
-        metavar="N",
         ge=0,
     )
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP, PRIVACY, ge=0, le=1)
@@ -210,30 +204,25 @@ class ReleaseRequest(PublishRequest):
         None,
         "column of timestamps, or of seconds since 1970: only the rows of the --period are read; default: all rows",
         INPUT,
-        metavar="NAME",
     )
     time_zone: str | None = option(
         None,
         "time zone of the days of --day_column and of --slots, such as Europe/Berlin; times without a zone are in UTC "
         "(default: UTC)",
         INPUT,
-        metavar="NAME",
     )
     timeline: str | None = option(
         None, "update this folder's page of all releases in FOLDER/releases/", OUTPUT, metavar="FOLDER"
     )
-    ledger: str | None = option(
+    ledger: str | None = common_option(
         None,
         "privacy ledger, charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
         LEDGER,
-        common=True,
         metavar="LOCATION",
     )
-    dataset: DatasetOption | None = option(
-        None, "name of the logs in the ledger (with --ledger)", LEDGER, common=True, metavar="NAME"
-    )
-    period: PeriodOption | None = option(
-        None, "days of the logs, as 2026-11-20 (with --ledger)", LEDGER, common=True, metavar="DATE[:DATE]"
+    dataset: DatasetOption | None = common_option(None, "name of the logs in the ledger (with --ledger)", LEDGER)
+    period: PeriodOption | None = common_option(
+        None, "days of the logs, as 2026-11-20 (with --ledger)", LEDGER, metavar="DATE[:DATE]"
     )
     budget: BudgetOption | None = option(
         None,
@@ -251,7 +240,7 @@ class ReleaseRequest(PublishRequest):
         LEDGER,
         metavar="ID",
     )
-    dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
+    dry_run: bool = common_option(False, "show what would be read, charged and published, and do nothing", RUN)
 
     def shaping(self) -> dict[str, Any]:
         """See PublishRequest.shaping."""
@@ -299,7 +288,7 @@ class ReleaseRequest(PublishRequest):
 class RegionOfMap(Request):
     """A map needs its borders."""
 
-    region: RegionOption = option(..., REGION_HELP, MAP, common=True, metavar=REGION_METAVAR)
+    region: RegionOption = common_option(..., REGION_HELP, MAP, metavar=REGION_METAVAR)
 
 
 class MapGeography(ReleaseRequest):

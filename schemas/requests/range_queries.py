@@ -11,7 +11,17 @@ from pydantic import BeforeValidator
 
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
-from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
+from sfumato.schemas.requests.request_base import (
+    INPUT,
+    MAP,
+    METHOD,
+    PRIVACY,
+    RUN,
+    Several,
+    common_option,
+    option,
+    parts_of,
+)
 
 SIZE_RANGE = (25.0, 100.0)  # the smallest and the largest side of a queried square, in metres
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)  # paper 003, Section 6.1
@@ -31,28 +41,26 @@ class AnswerRequest(RunnerOptions):
     )
     EXAMPLE: ClassVar[str] = "--model model --queries squares.parquet --output answers.parquet"
 
-    model: str = option(
-        ..., "a release of `ranges build`, or its model.npz, local or gs://", INPUT, common=True, metavar="MODEL"
+    model: str = common_option(
+        ..., "a release of `ranges build`, or its model.npz, local or gs://", INPUT, metavar="MODEL"
     )
-    queries: tuple[str, ...] = option(
+    queries: tuple[str, ...] = common_option(
         ...,
         "Parquet files with columns x, y (degrees, of the square's centre) and size (its side in metres)",
         INPUT,
-        common=True,
         metavar="PATTERN",
         style="several",
     )
-    output: str = option(
-        ..., "a file that ends in .parquet, or a folder for several", INPUT, common=True, metavar="FILE|FOLDER"
+    output: str = common_option(
+        ..., "a file that ends in .parquet, or a folder for several", INPUT, metavar="FILE|FOLDER"
     )
-    additive: bool = option(
+    additive: bool = common_option(
         False,
         "answers that add up, for squares anywhere, such as tiles of a region; without it, answers are for squares "
         "around users",
         METHOD,
-        common=True,
     )
-    overwrite: bool = option(False, "replace answers that are there", INPUT, common=True)
+    overwrite: bool = common_option(False, "replace answers that are there", INPUT)
 
 
 class TuneRequest(PlaceColumns, UserColumn):
@@ -67,26 +75,24 @@ class TuneRequest(PlaceColumns, UserColumn):
     )
     EXAMPLE: ClassVar[str] = "--public 'checkins/*.parquet' --sizes 25,100 --output tuner.npz"
 
-    public: tuple[str, ...] = option(
+    public: tuple[str, ...] = common_option(
         ...,
         "public location logs (Parquet), one data set each; of each user one record counts",
         INPUT,
-        common=True,
         metavar="PATTERN",
         style="several",
     )
-    output: str = option(..., "the tuner's file, for example tuner.npz", INPUT, common=True, metavar="FILE")
-    overwrite: bool = option(False, "replace a file that is there", INPUT, common=True)
-    region: tuple[RegionOption, ...] = option(
+    output: str = common_option(..., "the tuner's file, for example tuner.npz", INPUT, metavar="FILE")
+    overwrite: bool = common_option(False, "replace a file that is there", INPUT)
+    region: tuple[RegionOption, ...] = common_option(
         (),
         f"{REGION_HELP}; once for all data sets, or once for each in their order; default: of the middle 99.8% of each",
         MAP,
-        common=True,
         metavar=REGION_METAVAR,
         style="repeated",
     )
-    sizes: tuple[SizeRangeOption, ...] = option(
-        (SIZE_RANGE,), SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH", style="several"
+    sizes: tuple[SizeRangeOption, ...] = common_option(
+        (SIZE_RANGE,), SIZE_RANGE_HELP, MAP, metavar="LOW,HIGH", style="several"
     )
     epsilons: Several[float] = option(EPSILONS, "epsilons at which widths are tried", PRIVACY, metavar="E,...")
     users: Several[float] | None = option(
@@ -95,11 +101,10 @@ class TuneRequest(PlaceColumns, UserColumn):
         METHOD,
         metavar="N,...",
     )
-    method: Literal["grid", "snh"] = option(
+    method: Literal["grid", "snh"] = common_option(
         "grid",
         "grid: seconds; snh: also trains three local networks for every epsilon, size and number of users, of about a "
         "minute each, and learns where they are better than the grid",
         METHOD,
-        common=True,
     )
     seed: int = option(0, "the same seed and data give the same tuner", RUN, ge=0, le=2**63 - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,6 +56,9 @@ def option(
     """
     extra: dict[str, Any] = {"group": group, "common": common, "auto": auto, "metavar": metavar, "style": style}
     return Field(default, description=help, json_schema_extra=extra, **bounds)
+
+
+common_option = functools.partial(option, common=True)
 
 
 def extra_of(field: FieldInfo) -> dict[str, Any]:
