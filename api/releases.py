@@ -220,7 +220,7 @@ class Release(published_release.Release):
             _, ax = plt.subplots(layout="constrained")
         listed = self.listed or {}
         if DENSITY_FILE in listed:
-            self._plot_density(ax)
+            self._plot_map(ax, self.density * float(self.manifest["results"]["users"]), "users per cell")
         elif "curve" in self.tables:
             self._plot_curve(ax)
         elif "items" in self.tables:
@@ -235,10 +235,6 @@ class Release(published_release.Release):
             has = f"it has {', '.join(sorted(listed))}" if listed else "its manifest lists no files"
             raise RequestError(f"{self.path}: this release has nothing to plot; {has}")
         return ax
-
-    def _plot_density(self, ax: Axes) -> None:
-        users = float(self.manifest["results"]["users"])
-        self._plot_map(ax, self.density * users, "users per cell")
 
     def _plot_map(self, ax: Axes, values: np.ndarray[Any, np.dtype[np.float64]], unit: str) -> None:
         """Draws float64[side, side], row 0 in the north, over the region."""

@@ -68,6 +68,7 @@ class Accounting:
         cost: of the whole release. key: of the run. metadata: the release's identity and parameters. files:
         `file_digest` of each input file.
         """
+        start: Mapping[str, Any] | None = metadata.parameters.get("warm_start")
         request = json.dumps({"job": metadata.job, **metadata.parameters}, sort_keys=True, allow_nan=False)
         shared: dict[str, Any] = {
             "release_id": metadata.release_id,
@@ -89,7 +90,7 @@ class Accounting:
             adjacency=cost.adjacency,
             trust=cost.trust,
             rho=rho_amount(cost),
-            starts_from=_starts_from(metadata.parameters.get("warm_start")),
+            starts_from=",".join([start["release_id"], *start.get("added", [])]) if start else None,
             rotation=cost.rotation,
             rows_by=self.rows_by,
         )
@@ -197,11 +198,6 @@ def admission_cost(
     if own > epsilon:
         own, share = epsilon, parse_amount("delta", rounded_up(gaussian_delta(float(spent), float(epsilon))))
     return own, share, spent
-
-
-def _starts_from(warm_start: Mapping[str, Any] | None) -> str | None:
-    """Returns the ids of the releases from which a release starts, separated by commas; None without any."""
-    return ",".join([warm_start["release_id"], *warm_start.get("added", [])]) if warm_start else None
 
 
 def rho_amount(cost: Cost) -> Decimal | None:

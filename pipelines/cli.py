@@ -21,13 +21,18 @@ from pydantic.fields import FieldInfo
 from sfumato.pipelines.console import console
 from sfumato.pipelines.failures import ended_by_signals, error_of, exit_status, message_of
 from sfumato.pipelines.run import JOBS, request_class, run_job
-from sfumato.schemas.errors import RequestError, SfumatoError
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
 from sfumato.transforms.logs import log_event
 
 CRASHED = 70
 _COLLECT_EVERY = 50_000  # new objects; Python's own 700 make collections a tenth of the time of all imports
+R = TypeVar("R", bound=Request)
+HELP, HELP_ALL = ("-h", "--help"), "--help-all"
+# Beam's options with names similar to ours: they get no "did you mean".
+_BEAMS = frozenset({"runner", "region", "input_file", "output_executable_path", "job_name", "labels"})
+_NEAR = 0.8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +78,9 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
             return _interrupted()
         found = error_of(error)
         if found is not None:
-            return _fail(found)
+            shown = {"error": type(found).__name__, "exit_code": found.exit_code}
+            log_event("failed", message_of(found), logging.ERROR, **shown)
+            return found.exit_code
         if log_format != "json":
             raise
         trace = "".join(traceback.format_exception(error))
@@ -105,27 +112,11 @@ def _interrupted() -> int:
     return exit_status() or 130
 
 
-def _fail(error: SfumatoError) -> int:
-    log_event("failed", message_of(error), logging.ERROR, error=type(error).__name__, exit_code=error.exit_code)
-    return error.exit_code
-
-
 def _usage(names: Iterable[str]) -> str:
     jobs = {name: JOBS[name].summary for name in names}
     width = max(map(len, jobs))
     lines = "\n".join(f"  {name:<{width}}  {text}" for name, text in jobs.items())
     return f"usage: sfumato JOB [options]\n\njobs:\n{lines}\n\nsfumato JOB --help shows a job's options.\n"
-
-
-if __name__ == "__main__":
-    sys.exit(command())
-
-
-R = TypeVar("R", bound=Request)
-HELP, HELP_ALL = ("-h", "--help"), "--help-all"
-# Beam's options with names similar to ours: they get no "did you mean".
-_BEAMS = frozenset({"runner", "region", "input_file", "output_executable_path", "job_name", "labels"})
-_NEAR = 0.8
 
 
 class _Parser(argparse.ArgumentParser):
@@ -251,3 +242,7 @@ def default_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(default_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(command())

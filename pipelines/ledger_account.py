@@ -200,7 +200,9 @@ def show_account(request: LedgerRequest) -> None:
     history, dataset = history_of(request)
     assert dataset is not None  # a request for an account has both
     assert request.user_id is not None
-    charges = _charges_of(history, dataset)
+    # What counts are a dataset's own charges, and those of others whose files were charged to it before.
+    entries = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
+    charges = [(entry, charge) for entry in entries for charge in entry.charge.counted() if charge.dataset == dataset]
     is_rotated = any(charge.rotation is not None for _, charge in charges)
     cohorts = _cohorts_of(request, history) if is_rotated else {}  # of the user, by partition
     unknown = [
@@ -241,12 +243,6 @@ def show_account(request: LedgerRequest) -> None:
         )
     table = charges_table(asked, disclosures, ("dataset",), slice(None))
     sys.stdout.write("\n".join(lines) + f"\n\n{table}\n{limits_table(limits, with_dataset=False)}")
-
-
-def _charges_of(history: History, dataset: str) -> list[Charged]:
-    """What counts for a dataset: its own charges, and those of other datasets whose files were charged to it before."""
-    entries = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
-    return [(entry, charge) for entry in entries for charge in entry.charge.counted() if charge.dataset == dataset]
 
 
 def _secret_of(request: LedgerRequest) -> Secret:

@@ -32,16 +32,12 @@ _MAX_SKEW = timedelta(seconds=60)
 _LONGEST_PAUSE = timedelta(days=31)  # between two charges of a series that runs
 
 
-def _newest_time(history: History) -> datetime | None:
-    """Returns the newest time that the ledger states; None without entries."""
-    stated = [one.time for one in (*history.refusals, *history.reservations.values())]
-    times = [datetime.fromisoformat(text) for text in (*stated, *(change.time for change in history.changes))]
-    return max((one if one.tzinfo else one.replace(tzinfo=UTC) for one in times), default=None)
-
-
 def clock_problem(history: History) -> tuple[str, bool] | None:
     """What is wrong with the clock beside the ledger's newest entry, and whether it certainly is; None if nothing."""
-    now, newest = datetime.now(UTC), _newest_time(history)
+    stated = [one.time for one in (*history.refusals, *history.reservations.values())]
+    times = [datetime.fromisoformat(text) for text in (*stated, *(change.time for change in history.changes))]
+    newest = max((one if one.tzinfo else one.replace(tzinfo=UTC) for one in times), default=None)
+    now = datetime.now(UTC)
     if newest is not None and newest - now > _MAX_SKEW:
         return f"it says {now:%F %T}, and the ledger's newest entry is of {newest:%F %T} (UTC); set the clock", True
     if newest is None or now - newest <= _LONGEST_PAUSE:
@@ -115,7 +111,14 @@ class PublishedNights:
         for name in self.folders.unreadable:
             self._check_permission(name)
         for name, release in self.releases.items():
-            verify_against_ledger(self.config.ledger, release, self.history)
+            # So a ledger that was lost, or restored from an old copy, starts no new budget.
+            if not self.history.entries:
+                raise LedgerError(
+                    f"ledger: there is none at {self.config.ledger}, but {release.path} was charged to one; restore it "
+                    "from a copy, or correct `ledger` in the configuration"
+                )
+            if problem := disagreement(release, self.history):
+                raise LedgerError(f"ledger: {release.path} holds a release that disagrees with the ledger: {problem}")
             charge = self.history.reservations[release.manifest["release_id"]].charge
             if (charge.dataset, str(charge.period)) != (self.config.dataset.casefold(), name):
                 raise RequestError(
@@ -163,10 +166,12 @@ class PublishedNights:
         known = "1 published release" if number == 1 else f"{number} published releases"
         days = f"--date {names[0]}" if len(names) == 1 else f"--backfill {names[0]}:{names[-1]}"
         place = FileSystems.join(self.config.output, RELEASES)
+        places = f"--timeline {shlex.quote(self.config.output)} --ledger {shlex.quote(self.config.ledger)}"
+        removal = f"sfumato releases remove {newest} {places} --reason REASON"
         raise LedgerError(
             f"ledger: {self.config.ledger} knows {known} of {self.config.dataset}, and {place} holds none; mount the "
             f"disk, restore the folder, or make them again: {self._command(days)} (for a new output, copy the folder "
-            f"of release {newest} into it; if all are lost for good, take that one down: {self._removal(newest)})"
+            f"of release {newest} into it; if all are lost for good, take that one down: {removal})"
         )
 
     def is_stale(self, starts: Sequence[Release], day: date) -> bool:
@@ -216,28 +221,8 @@ class PublishedNights:
     def _command(self, days: str) -> str:
         return f"sfumato refresh --config {shlex.quote(self.config_file)} {days}"
 
-    def _removal(self, release_id: str) -> str:
-        places = f"--timeline {shlex.quote(self.config.output)} --ledger {shlex.quote(self.config.ledger)}"
-        return f"sfumato releases remove {release_id} {places} --reason REASON"
-
 
 def _nights_of(release: Release, day: str) -> list[Period]:
     """The nights on whose answers a release is based, in order."""
     nights = release.manifest.get("nights")
     return [Period.parse(text) for text in nights["rests_on"]] if isinstance(nights, dict) else [Period.parse(day)]
-
-
-def verify_against_ledger(location: str, release: Release, history: History) -> None:
-    """Raises LedgerError if a published release disagrees with the ledger.
-
-    So a ledger that was lost, or restored from an old copy, starts no new budget.
-
-    location: of the ledger. release: a published release. history: of the ledger, read after the release.
-    """
-    if not history.entries:
-        raise LedgerError(
-            f"ledger: there is none at {location}, but {release.path} was charged to one; restore it from a copy, or "
-            "correct `ledger` in the configuration"
-        )
-    if problem := disagreement(release, history):
-        raise LedgerError(f"ledger: {release.path} holds a release that disagrees with the ledger: {problem}")

@@ -67,7 +67,11 @@ class RangesJob(CountingJob):
     def of(cls, request: RangesRequest, *resolved: RangesPlan | None) -> RangesJob:
         """See ReleaseJob.of."""
         job = super().of(request, *resolved)
-        return replace(job, plan=with_squares(job.plan))
+        options = job.plan.options
+        if (path := options.get("workload")) is None:
+            return job
+        squares = read_workload(path, job.plan.field)
+        return replace(job, plan=replace(job.plan, options={**options, "workload": squares}))
 
     @property
     def counting(self) -> HeatmapParameters:
@@ -108,14 +112,6 @@ def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | Non
         build_from_heatmap(request)
     else:
         run_release(RangesJob.of(request, plan), settings)
-
-
-def with_squares(plan: RangesPlan) -> RangesPlan:
-    """The plan with the squares of its workload in place of their file. Raises RequestError or DataError."""
-    path = plan.options.get("workload")
-    if path is None:
-        return plan
-    return replace(plan, options={**plan.options, "workload": read_workload(path, plan.field)})
 
 
 def read_workload(path: str, field: Field) -> Boxes:

@@ -370,7 +370,9 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     refresh = Refresh(config, request.config, runner, request.attempt, request.dry_run, beam_arguments)
     if request.backfill is not None and flex_launch(refresh.settings):
         raise RequestError("backfill: a template starts one job a launch; launch it for each date")
-    _warn_of_clock(config)
+    # Not refused: one entry that was written under a fast clock would stop all nights until its time has come.
+    if (found := clock_problem(open_ledger(config.ledger).history())) is not None:
+        log_event("clock", f"the clock looks wrong: {found[0]}", logging.WARNING)
     if request.backfill is None:
         yesterday = newest_day(config)
         refresh.publish(yesterday if request.date is None else request.date)
@@ -394,15 +396,6 @@ def _check_arguments(job: str, config_file: str, arguments: Sequence[str]) -> No
         name = argument.removeprefix("--").partition("=")[0]
         if argument.startswith("--") and name in names:
             raise RequestError(f"{name}: a refresh has no option --{name}; write `{name}:` in options of {config_file}")
-
-
-def _warn_of_clock(config: RefreshConfig) -> None:
-    """Logs a warning about a clock that contradicts the ledger.
-
-    It is not refused: one entry that was written under a fast clock would stop all nights until its time has come.
-    """
-    if (found := clock_problem(open_ledger(config.ledger).history())) is not None:
-        log_event("clock", f"the clock looks wrong: {found[0]}", logging.WARNING)
 
 
 def newest_day(config: RefreshConfig) -> date:

@@ -121,9 +121,8 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     if launched:
         text = f"handed to Dataflow, which publishes {request.output} when it is done"
         log_event("launched", text, output=request.output)
-    elif _is_done(root.result, settings):
-        _log_warnings(request.output)
-        _print_page(request.output)
+    else:
+        _report(root.result, settings, request.output)
 
 
 def _check_output(job: ReleaseJob) -> Reservation | None:
@@ -181,20 +180,19 @@ def _is_repeatable(job: ReleaseJob) -> bool:
     return job.kept_secret is not None and job.request.release_id is not None
 
 
-def _is_done(result: PipelineResult, settings: RunnerSettings) -> bool:
-    """Whether the graph has run; with Beam's own option --dry_run it is built only. Raises DataError."""
+def _report(result: PipelineResult, settings: RunnerSettings, output: str) -> None:
+    """Logs metrics and warnings of a graph that has run, and prints the page. Raises DataError."""
     log_metrics(result)
     if result.state != PipelineState.DONE:
         raise DataError(f"the runner ended the job as {result.state}; a published release is complete")
-    return not settings.options.view_as(TestOptions).dry_run
-
-
-def _log_warnings(output: str) -> None:
+    if settings.options.view_as(TestOptions).dry_run:  # Beam's option: the graph is built and not run
+        return
     manifest = manifest_at(output)
     if manifest is None:
         raise DataError(f"the runner reports success, but there is no release at {output}")
     for warning in json.loads(manifest).get("warnings", ()):
         log_event("warning", warning, logging.WARNING)
+    _print_page(output)
 
 
 def _print_page(output: str) -> None:

@@ -33,7 +33,10 @@ def available_memory(system: Path = Path("/")) -> int:
     """
     machine = _fields(system / "proc/meminfo")
     if "MemAvailable" not in machine:
-        return _half_of_physical()
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        except (AttributeError, OSError, ValueError):
+            return 0
     process = _fields(system / "proc/self/status")
     left = [machine["MemAvailable"], *_left_in_groups(system)]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -92,13 +95,6 @@ def _left(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator[in
         return
     if most.strip().isdigit():  # not `max`
         yield int(most) - used + int(counts.get(reclaimable, 0))
-
-
-def _half_of_physical() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, OSError, ValueError):
-        return 0
 
 
 BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user

@@ -1,4 +1,4 @@
-"""Requests of the commands around releases: key, ledger, refresh, releases, doctor; page, export, changes, zones of one."""
+"""Requests of the commands around releases: of keys, ledger and nights, and those that read a release alone."""
 
 from __future__ import annotations
 
