@@ -94,7 +94,7 @@ class SampledJob(ReleaseJob):
         return Cost(self.plan.epsilon, self.plan.delta, trust=self.request.trust)
 
     def admission(self) -> AdmissionRule:
-        return replace(self.plan.admission_rule, min_users=self.min_users)
+        return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
     def accuracy(self) -> str:
         if isinstance(self.plan, SamplePlan):

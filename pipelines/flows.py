@@ -57,7 +57,7 @@ class FlowsJob(ReleaseJob):
         return Cost(self.plan.epsilon, trust=self.request.trust)
 
     def admission(self) -> AdmissionRule:
-        return replace(self.plan.admission_rule, min_users=self.min_users)
+        return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
     def accuracy(self) -> str:
         epsilon = self.plan.final_epsilon(0, False) if self.requested.zones is None else self.plan.tree_epsilon

@@ -60,7 +60,7 @@ class CountingJob(ReleaseJob):
         return Cost(counting.epsilon, counting.stated_delta, trust=counting.trust, rho=counting.rho)
 
     def admission(self) -> AdmissionRule:
-        return self.counting.admission(self.min_users)
+        return self.counting.admission(self.request.min_users)
 
     def run_bytes(self, rows: int) -> RunBytes:
         size = DISTRIBUTION_BYTES_PER_ROW if self.counting.distribution_gamma else BYTES_PER_ROW

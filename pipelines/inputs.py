@@ -23,7 +23,7 @@ from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.log_layout import E7, CellColumn, LogLayout, PartitionFilter
-from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
+from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.files import content_digest, file_version, is_remote, join
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, table_state
@@ -114,7 +114,7 @@ def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
     return layout
 
 
-def filters_of(request: PublishRequest) -> list[PartitionFilter]:
+def filters_of(request: ReleaseRequest) -> list[PartitionFilter]:
     """The filters of a request's partitions."""
     return [PartitionFilter.parse(text) for text in request.where or ()]
 

@@ -18,7 +18,7 @@ from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.release import MANIFEST_FORMAT
-from sfumato.schemas.requests.publish_request import MapGeography, PublishRequest, ReleaseRequest
+from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
 from sfumato.transforms.files import read_file
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.locations.spill import Spill
@@ -42,7 +42,7 @@ class ReleaseJob(ABC):
     FORMAT: ClassVar[str] = MANIFEST_FORMAT
     STATED_AS: ClassVar[Mapping[str, str]] = {}
 
-    request: PublishRequest
+    request: ReleaseRequest
 
     @classmethod
     def of(cls, request: Any, *resolved: Any) -> Self:
@@ -69,7 +69,7 @@ class ReleaseJob(ABC):
         """
         resolved = self.resolved()
         given = {name: value for name, value in self.request.shaping().items() if name not in self.STATED_AS}
-        return {"min_users": self.min_users, **given, **resolved}
+        return {"min_users": self.request.min_users, **given, **resolved}
 
     @abstractmethod
     def cost(self) -> Cost:
@@ -105,16 +105,6 @@ class ReleaseJob(ABC):
         """Whether a ledger is not charged: without an epsilon it records the bits that users send."""
         return math.isinf(self.cost().epsilon)
 
-    @property
-    def min_users(self) -> int:
-        """The fewest users, by a noisy count, of a release."""
-        return self.request.min_users if isinstance(self.request, ReleaseRequest) else 0
-
-    @property
-    def timeline(self) -> str | None:
-        """The folder of the page of all releases."""
-        return self.request.timeline if isinstance(self.request, ReleaseRequest) else None
-
     @cached_property
     def geography(self) -> bytes | None:
         """What the release publishes of the map's geography, None without any. Raises RequestError."""
@@ -123,7 +113,7 @@ class ReleaseJob(ABC):
     @cached_property
     def accounting(self) -> Accounting | None:
         """The ledger that is charged; None without one."""
-        return Accounting.of(self.request) if isinstance(self.request, ReleaseRequest) else None
+        return Accounting.of(self.request)
 
     @cached_property
     def kept_secret(self) -> Secret | None:

@@ -107,7 +107,7 @@ class MomentsJob(ReleaseJob):
         }
 
     def admission(self) -> AdmissionRule:
-        return self.plan.admission(self.request.max_bad_fraction, self.min_users)
+        return self.plan.admission(self.request.max_bad_fraction, self.request.min_users)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         values, columns = self.requested.values, self.requested.values.columns

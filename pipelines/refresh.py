@@ -41,7 +41,7 @@ from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import REMOVAL_FORMAT
 from sfumato.schemas.requests.commands import RefreshRequest
-from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
+from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
@@ -445,8 +445,8 @@ def read_config(path: str) -> RefreshConfig:
     return config
 
 
-def example_request(config: RefreshConfig) -> PublishRequest:
+def example_request(config: RefreshConfig) -> ReleaseRequest:
     """A request of the configured job, for the input folder in place of a day's. Raises RequestError."""
     request = request_of(config.job, {**config.options, "input": config.input, "output": config.output})
-    assert isinstance(request, PublishRequest)
+    assert isinstance(request, ReleaseRequest)
     return request

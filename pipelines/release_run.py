@@ -78,7 +78,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     resumed = _check_output(job)
     _ = job.geography  # a file that cannot be used is a bad request
     files = match_files(request.input, layout_of(request, job.columns()), filters_of(request))
-    if isinstance(request, ReleaseRequest) and request.dry_run:
+    if request.dry_run:
         sys.stdout.write(dry_run_text(job, files, settings))
         return
     files, digests = _select_files(job, files, resumed)
@@ -87,7 +87,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     key, metadata = key_and_metadata(job, files, settings)
     identify(release_id=metadata.release_id)
     gate, metadata = _gate(job, key, metadata, digests)
-    commit = CommitRelease(metadata.release_id, job.timeline, metadata.ledger_location)
+    commit = CommitRelease(metadata.release_id, job.request.timeline, metadata.ledger_location)
     if gate is not None and _is_published(gate, request.output):
         commit.commit(request.output)
         launch_nothing(settings)
@@ -143,7 +143,7 @@ def _select_files(
         return files, []
     if not job.discloses:
         history, dataset = job.accounting.open().history(), job.accounting.dataset
-        check_not_lost(history, dataset, job.request.output, job.timeline)
+        check_not_lost(history, dataset, job.request.output, job.request.timeline)
     files, late, digests = select_input(job.kept_secret, files, resumed, job.columns())
     log_late_files(late, str(job.request.release_id))
     return files, digests
@@ -265,7 +265,7 @@ def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) 
     places = [(name, getattr(job.request, name)) for name in ("output", "key_file")]
     inputs = [("input", pattern) for pattern in job.request.input if not pattern.startswith((ICEBERG, BIGQUERY))]
     nights = [("warm_start", path) for path in job.read_by_workers]
-    for name, path in [*inputs, *places, *nights, ("timeline", job.timeline), ("ledger", ledger)]:
+    for name, path in [*inputs, *places, *nights, ("timeline", job.request.timeline), ("ledger", ledger)]:
         if path is not None and not is_remote(path):
             raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 
@@ -311,9 +311,9 @@ def key_and_metadata(
         randomness=source,
         safe=request.seed is None,
         parameters=parameters,
-        timeline=timeline_link(request.output, job.timeline),
+        timeline=timeline_link(request.output, job.request.timeline),
         geography=job.geography,
-        corrects=request.corrects if isinstance(request, ReleaseRequest) else None,
+        corrects=request.corrects,
     )
     return key, metadata
 
@@ -334,7 +334,6 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
     files: that match the input. settings: where the run would take place.
     """
     request, cost = job.request, job.cost()
-    assert isinstance(request, ReleaseRequest)
     number = f"{len(files):,} file{'s'[: len(files) != 1]}"
     reads = [", ".join(request.input), f"{number}, {byte_text(sum(file.size for file in files))}B"]
     reads.append(f"columns {', '.join(job.columns().names())}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.schemas.errors import RequestError, did_you_mean
-from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
+from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
 from sfumato.schemas.requests.request_base import Request
 
 if TYPE_CHECKING:  # Beam is imported once a request is known to be good
@@ -23,7 +23,7 @@ class Job:
     summary: str  # one line of help
     request: str  # the request class, as MODULE:NAME within the package, as the two below
     # The function that runs it; None makes and publishes the release. It takes the request and, for a RunnerOptions
-    # request, also the RunnerSettings (or Beam's options, see beam_arguments), and for a PublishRequest what it
+    # request, also the RunnerSettings (or Beam's options, see beam_arguments), and for a ReleaseRequest what it
     # resolved to. It returns an exit status other than 0, if any.
     run: str | None = None
     release: str | None = None  # the ReleaseJob of a job that publishes a release; None for other jobs
@@ -182,7 +182,7 @@ def columns_of(request: Request) -> Columns:
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
     """Runs a request and returns its exit status. beam_arguments: Beam's options, if `runner` is None."""
     job = JOBS[request.COMMAND]
-    resolved = (request.resolve(),) if isinstance(request, PublishRequest) else ()
+    resolved = (request.resolve(),) if isinstance(request, ReleaseRequest) else ()
     if not isinstance(request, RunnerOptions):
         return int(_load(job.run)(request) or 0)
     if job.beam_arguments:

@@ -89,7 +89,8 @@ INPUT_HELP = "logs: files, patterns, folders, tables"
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"
 MAX_BAD_FRACTION = 0.1
-_SHAPING = ("input_format", "where")  # beside what each job adds: which records are read, and how
+# Beside what each job adds: which records are read, how, and when a run is refused.
+_SHAPING = ("input_format", "where", "min_users", "max_bad_fraction", "day_column", "time_zone")
 MAX_BAD_FRACTION_HELP = "refuse where a larger share of the users has no usable record, by noisy counts"
 
 
@@ -136,8 +137,8 @@ class KeyOptions(Request):
         return self
 
 
-class PublishRequest(RunnerOptions, KeyOptions):
-    """A job that reads location logs and publishes a folder."""
+class ReleaseRequest(RunnerOptions, KeyOptions):
+    """A job that publishes a differentially private release of location logs, and may charge a ledger for it."""
 
     input: InputOption = common_option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
     output: str = common_option(..., "folder for the result, local or gs://", INPUT, metavar="FOLDER")
@@ -164,34 +165,6 @@ class PublishRequest(RunnerOptions, KeyOptions):
     )
     release_id: ReleaseId | None = option(None, "name of the result; default: a random one", KEY, metavar="ID")
     seed: int | None = common_option(None, "UNSAFE: a key that anybody can guess, for tests and demos", KEY)
-
-    @property
-    def key_options(self) -> list[str]:
-        """See KeyOptions.key_options."""
-        return [*super().key_options, *(() if self.seed is None else ("seed",))]
-
-    def resolve(self) -> Any:
-        """What the options name, opened and planned once, before Beam is imported.
-
-        Raises RequestError if options contradict each other, or a file that they name cannot be used.
-        """
-        return None
-
-    def shaping(self) -> dict[str, Any]:
-        """The options that shape the numbers of the result, those that were given or have a default, by name.
-
-        All that a job adds to those of every result do, and of these the limits of the admission.
-        """
-        return self._added_to(PublishRequest, *_SHAPING)
-
-    def _added_to(self, base: type[Request], *more: str) -> dict[str, Any]:
-        names = [name for name in type(self).model_fields if name not in base.model_fields or name in more]
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None and value is not False}
-
-
-class ReleaseRequest(PublishRequest):
-    """A job that publishes a differentially private release, and may charge a ledger for it."""
 
     min_users: int = option(
         0,
@@ -242,9 +215,27 @@ class ReleaseRequest(PublishRequest):
     )
     dry_run: bool = common_option(False, "show what would be read, charged and published, and do nothing", RUN)
 
+    @property
+    def key_options(self) -> list[str]:
+        """See KeyOptions.key_options."""
+        return [*super().key_options, *(() if self.seed is None else ("seed",))]
+
+    def resolve(self) -> Any:
+        """What the options name, opened and planned once, before Beam is imported.
+
+        Raises RequestError if options contradict each other, or a file that they name cannot be used.
+        """
+        return None
+
     def shaping(self) -> dict[str, Any]:
-        """See PublishRequest.shaping."""
-        values = self._added_to(ReleaseRequest, "min_users", "max_bad_fraction", "day_column", "time_zone", *_SHAPING)
+        """The options that shape the numbers of the result, those that were given or have a default, by name.
+
+        All that a job adds to those of every release do, and of these the days read and the limits of the admission.
+        """
+        names = [
+            name for name in type(self).model_fields if name not in ReleaseRequest.model_fields or name in _SHAPING
+        ]
+        values = {name: value for name in names if (value := getattr(self, name)) is not None and value is not False}
         return values if self.day_column is None else {**values, "days_read": str(self.period)}
 
     @property
@@ -310,7 +301,7 @@ class MapGeography(ReleaseRequest):
     )
 
     def shaping(self) -> dict[str, Any]:
-        """See PublishRequest.shaping."""
+        """See ReleaseRequest.shaping."""
         return {name: value for name, value in super().shaping().items() if name not in ("basemap", "tiles")}
 
     @model_validator(mode="after")
