@@ -157,14 +157,7 @@ class PrivateHistogram(beam.PTransform):
 
     The rows are those of `items.parquet`, or with a region `cells.parquet`, of `sfumato histogram`.
 
-    Args:
-        column: count its values: text, integers, booleans or dates. Give either it or region and cells.
-        region: count the cells of this region, see PrivateHeatmap.
-        cells: depth of the region's grid.
-        epsilon: privacy budget.
-        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
-        user_id: name of the column of user ids.
-        key: see the module.
+    Its arguments are those of `sfumato.histogram`, with user_id, the name of the column of user ids, and the key.
 
     Example:
         >>> with beam.Pipeline() as pipeline:
@@ -205,7 +198,7 @@ def _job_of(kind: type[_Job], request: type[Request], transform: Any, **options:
 def _count(paths: beam.PCollection, given: RunKey | None, job: SampledJob) -> beam.PCollection:
     """Counts a job's items: a Trie."""
     key, files = _files_of_key(given, paths, job.columns())
-    return files | "Count" >> job.count(Inputs([], {}, Spill(), Admit(job.admission())), key)
+    return files | "Count" >> job.count(Inputs({}, Spill(), Admit(job.admission())), key)
 
 
 def _counted_rows(trie: Trie, counted: Items) -> Iterator[Row]:
@@ -221,15 +214,8 @@ class PrivateHotspots(beam.PTransform):
     The rows are those of `cells.parquet` of `sfumato hotspots`. A cell is searched where the cell above it is popular
     (TrieHH++), so the region may have many more cells than users.
 
-    Args:
-        region: see PrivateHeatmap.
-        epsilon: privacy budget.
-        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
-        depth: level of the finest cells: the region has 2^depth x 2^depth of them.
-        levels: levels of the search, spread evenly up to the depth; each costs a round.
-        top: how many cells of the last level to yield, the most frequent; None for all.
-        user_id: name of the column of user ids.
-        key: see the module.
+    Its arguments are those of `sfumato.hotspots`, with user_id, the name of the column of user ids, and the key. The
+    levels of the search are spread evenly up to the depth, and each costs a round.
 
     Example:
         >>> places = PrivateHotspots(region=(3.00, 1.00, 3.13, 1.13), depth=4, levels=2, epsilon=1.0, delta=1e-6)
@@ -265,14 +251,7 @@ class PrivateQuantiles(beam.PTransform):
 
     The rows are those of `quantiles.parquet` of `sfumato quantiles`: share, value, low, high.
 
-    Args:
-        column: of integers or floating-point numbers.
-        range: (low, high); values outside count as its borders. Choose it without looking at the data.
-        quantiles: shares of the users, between 0 and 1.
-        epsilon: privacy budget.
-        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
-        user_id: name of the column of user ids.
-        key: see the module.
+    Its arguments are those of `sfumato.quantiles`, with user_id, the name of the column of user ids, and the key.
 
     Example:
         >>> median = PrivateQuantiles(column="km_from_home", range=(0, 30), quantiles=(0.5,), epsilon=1.0, delta=1e-6)
@@ -314,14 +293,8 @@ class PrivateMoments(beam.PTransform):
 
     The rows are those of `moments.parquet` of `sfumato moments`, of all users. One record of each user counts.
 
-    Args:
-        column: of integers or floating-point numbers, not negative.
-        epsilon: local privacy budget of all that a user sends, and budget of the result.
-        bits: bits of a value's magnitude, 1 to 52.
-        fraction_bits: number of them after the binary point.
-        statistics: of mean, variance, moment:K, geometric_mean, log_product.
-        user_id: name of the column of user ids.
-        key: see the module.
+    Its arguments are those of `sfumato.moments`, with user_id, the name of the column of user ids, and the key. Epsilon
+    is the local budget of all that a user sends, and the budget of the result.
 
     Example:
         >>> with beam.Pipeline() as pipeline:
@@ -366,13 +339,7 @@ class PrivateRanges(beam.PTransform):
 
     `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
 
-    Args:
-        region: see PrivateHeatmap.
-        epsilon: privacy budget of the model.
-        sizes: (low, high) of the sides of the squares that the model is made for, in metres.
-        method: see `sfumato.ranges`.
-        columns: names of the columns.
-        key: see the module.
+    Its arguments are those of `sfumato.ranges`, with the names of the columns and the key.
 
     Example:
         >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="grid", sizes=(500, 5000))

@@ -118,12 +118,11 @@ class SampledJob(ReleaseJob):
         admission = f"admission: epsilon {self.plan.admission_rule.epsilon:g}, for two noisy counts of users"
         return "\n".join([mechanism[0], admission, *mechanism[1:]]) + "\n"
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
         assemble = self.assembler()
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "Publish" >> self.count(inputs, key)  # published from here on
             | "Assemble" >> beam.Map(lambda result: assemble(result, CountMetadata(with_charge(metadata), *described)))
         )

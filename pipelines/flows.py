@@ -89,7 +89,7 @@ class FlowsJob(ReleaseJob):
             + (tree if zones is None else f"trips: {self.accuracy()}, of {len(zones):,} x {len(zones):,} zones\n")
         )
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan, items, rule, region = self.plan, self.requested.items, self.requested.rule, self.requested.region
         zones = self.requested.zones
         count = partial(count_trips, max_trips=plan.max_trips, rule=rule, key=key)
@@ -106,8 +106,7 @@ class FlowsJob(ReleaseJob):
             return flow_files(levels, described)
 
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "CountTrips" >> CountRounds(items, Everybody(key), count, 1, admit=inputs.admit, spill=inputs.spill)
             | "AddNoise" >> beam.Map(files_of)
         )

@@ -136,7 +136,7 @@ class HeatmapJob(CountingJob):
             **({} if rotation is None else {"rotation": str(rotation)}),
         }
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         request, parameters = self.request, self.counting
         grid = Grid(request.region, parameters.depth)
         heatmap = PrivateHeatmap(
@@ -149,8 +149,7 @@ class HeatmapJob(CountingJob):
             return release_files(state, parameters, with_charge(metadata), grid, nights)
 
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "Heatmap" >> heatmap  # HeatmapState
             | "Assemble" >> beam.Map(assemble)  # {name: content}
         )

@@ -20,7 +20,6 @@ from sfumato.schemas.rectangle import Region
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
 from sfumato.transforms.files import read_file
-from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
@@ -80,8 +79,8 @@ class ReleaseJob(ABC):
         """The rule by which noisy counts of users admit or refuse the run."""
 
     @abstractmethod
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        """Adds the job's graph to a pipeline. Returns the release's files: one dict, {name: content}."""
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        """Adds the job's graph to a pipeline: from LogFiles, in bundles, to the release's files, {name: content}."""
 
     def plan_text(self) -> str:
         """Text for a terminal: the cost of the release for a client, and its accuracy, from public figures only."""
@@ -130,7 +129,6 @@ class ReleaseJob(ABC):
 class Inputs:
     """Inputs of a job's graph."""
 
-    files: list[tuple[LogFile, ...]]  # to read, in bundles: the elements of the job's first step
     column_types: dict[str, str]  # the type of each column's values (see Columns.check)
     spill: Spill  # the place for bulky data between stages
     admit: Admit  # charges the ledger once all input is read, and decides whether the run goes on

@@ -109,18 +109,17 @@ class MomentsJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return self.plan.admission(self.request.max_bad_fraction, self.request.min_users)
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         values, columns = self.requested.values, self.requested.values.columns
         column, second, bounded = columns.column, columns.second, columns.user_id is not None
         plan, grouping = self.plan, self.requested.grouping
         spill, admit = inputs.spill, inputs.admit
-        paths = root | "Files" >> beam.Create(inputs.files)
         if isinstance(plan, CentralMomentsPlan):
             # PCollection[CentralSums]
-            measured = paths | "Sums" >> SumMoments(values, plan, key, grouping, spill=spill, admit=admit)
+            measured = logs | "Sums" >> SumMoments(values, plan, key, grouping, spill=spill, admit=admit)
         else:
             # PCollection[MomentsState]
-            measured = paths | "Push" >> PushBits(values, plan, key, grouping, spill=spill, admit=admit)
+            measured = logs | "Push" >> PushBits(values, plan, key, grouping, spill=spill, admit=admit)
 
         def files_of(state: Any) -> dict[str, bytes]:
             details = MomentsMetadata(with_charge(metadata), grouping, column, bounded, second)

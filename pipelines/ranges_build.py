@@ -96,11 +96,10 @@ class RangesJob(CountingJob):
         size = super().run_bytes(rows)
         return replace(size, release=max(size.release, PLAIN_BYTES + self.plan.model_bytes(rows)))
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan = self.plan
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "Build" >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.admit)  # Built
             | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))  # {name: content}
         )

@@ -105,9 +105,10 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(bundled(logs), column_types, spill, Admit(rule, gate))
+            inputs = Inputs(column_types, spill, Admit(rule, gate))
+            bundles = root | "Files" >> beam.Create(bundled(logs))
             _ = (
-                job.build(root, inputs, key, metadata)  # {name: content}
+                job.build(bundles, inputs, key, metadata)  # {name: content}
                 | "Write" >> WriteRelease(request.output, metadata, request.overwrite)  # the published folder's path
                 | "CommitRelease" >> commit
             )

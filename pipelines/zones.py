@@ -112,7 +112,7 @@ class ZonesJob(CountingJob):
             "dropout": None if stated is None else parameters.dropout,
         }
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         parameters, method = self.counting, self.method
         counts = CountLocations(
             ZoneLocator(self.zones), parameters, key, self.columns(), inputs.spill, admit=inputs.admit
@@ -122,8 +122,7 @@ class ZonesJob(CountingJob):
             return zones_files(state, parameters, method, with_charge(metadata))
 
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "Zones" >> counts  # HeatmapState
             | "Assemble" >> beam.Map(assemble)  # {name: content}
         )
