@@ -18,11 +18,9 @@ MAX_REASON = 300
 
 
 class KeyRequest(LogOptions):
-    """A new key."""
+    """Makes a key: the secret behind the noise of a release."""
 
     JOB: ClassVar[str] = "key"
-    COMMAND: ClassVar[str] = "key"
-    ABOUT: ClassVar[str] = "Makes a key: the secret behind the noise of a release."
     EXAMPLE: ClassVar[str] = "new release.key"
 
     action: Literal["new"] = common_option(..., "new: make a key", INPUT, metavar="new", style="positional")
@@ -49,15 +47,13 @@ def removal_reason(value: Any) -> str:
 
 
 class ReleasesRequest(LogOptions):
-    """The removal of old releases' files, or of one release, its manifest too, for a stated reason."""
+    """prune removes the files of old releases but their manifests, so that the ledger still proves what was published.
+
+    remove takes one release down: it removes its files, its map and its catalogue entry, and leaves a notice. What
+    it cost stays charged. It names the later releases that rest on it.
+    """
 
     JOB: ClassVar[str] = "releases"
-    COMMAND: ClassVar[str] = "releases"
-    ABOUT: ClassVar[str] = (
-        "prune removes the files of old releases but their manifests, so that the ledger still proves what was "
-        "published. remove takes one release down: it removes its files, its map and its catalogue entry, and leaves a "
-        "notice. What it cost stays charged. It names the later releases that rest on it."
-    )
     EXAMPLE: ClassVar[str] = "prune --timeline published --ledger ledger.db --keep 90d"
     REMOVE_EXAMPLE: ClassVar[str] = (
         "remove city-2026-11-20 --timeline published --ledger ledger.db --reason 'a wrong file was published'"
@@ -123,17 +119,15 @@ def _backfill(value: Any) -> Period:
 
 
 class RefreshRequest(RunnerOptions):
-    """The release of a day, or of every day of a period."""
+    """Publishes the release of a day, once, and keeps the ledger and the page of all releases.
+
+    Run again it returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the
+    data cannot support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger or an
+    earlier release is damaged; 75 not now: no data yet, too few, or a service or ledger out of reach, so try again
+    later; 70 a crash: run it again.
+    """
 
     JOB: ClassVar[str] = "refresh"
-    COMMAND: ClassVar[str] = "refresh"
-    ABOUT: ClassVar[str] = (
-        "Publishes the release of a day, once, and keeps the ledger and the page of all releases. Run again it "
-        "returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the data cannot "
-        "support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger or an earlier "
-        "release is damaged; 75 not now: no data yet, too few, or a service or ledger out of reach, so try again "
-        "later; 70 a crash: run it again."
-    )
     EXAMPLE: ClassVar[str] = "--config refresh.yaml --date 2026-11-20"
 
     config: str = common_option(..., "the refresh's YAML file, local or gs://", INPUT, metavar="FILE")
@@ -160,14 +154,12 @@ class RefreshRequest(RunnerOptions):
 
 
 class DoctorRequest(RunnerOptions, KeyOptions):
-    """Checks of a machine and of what a run would use."""
+    """Makes the checks of a run in advance: runner, temporary folder, ports, key, ledger and clock.
+
+    Exit status: 0 all in order, or warnings; 1 a check failed.
+    """
 
     JOB: ClassVar[str] = "doctor"
-    COMMAND: ClassVar[str] = "doctor"
-    ABOUT: ClassVar[str] = (
-        "Makes the checks of a run in advance: runner, temporary folder, ports, key, ledger and clock. "
-        "Exit status: 0 all in order, or warnings; 1 a check failed."
-    )
     EXAMPLE: ClassVar[str] = "--config refresh.yaml"
 
     config: str | None = common_option(None, "a refresh's YAML file, which names the rest", INPUT, metavar="FILE")
@@ -182,14 +174,11 @@ class DoctorRequest(RunnerOptions, KeyOptions):
 
 
 class LedgerRequest(LogOptions, KeyOptions):
-    """What a ledger holds, or a change of it."""
+    """Shows what every release was charged with and what is left, verifies the ledger, sets its limits, copies or
+    restores it.
+    """
 
     JOB: ClassVar[str] = "ledger"
-    COMMAND: ClassVar[str] = "ledger"
-    ABOUT: ClassVar[str] = (
-        "Shows what every release was charged with and what is left, verifies the ledger, sets its limits, copies or "
-        "restores it."
-    )
     EXAMPLE: ClassVar[str] = "show --ledger ledger.db"
 
     action: Literal["show", "account", "verify", "limit", "backup", "restore"] = common_option(
@@ -249,11 +238,9 @@ class LedgerRequest(LogOptions, KeyOptions):
 
 
 class PageRequest(LogOptions):
-    """The page of a release, made again."""
+    """Makes a release's page and pictures again from its files, and compares or writes them."""
 
     JOB: ClassVar[str] = "page"
-    COMMAND: ClassVar[str] = "page"
-    ABOUT: ClassVar[str] = "Makes a release's page and pictures again from its files, and compares or writes them."
     EXAMPLE: ClassVar[str] = "release"
 
     folder: str = common_option(..., "a release's folder, local or gs://", INPUT, metavar="FOLDER", style="positional")
@@ -266,14 +253,12 @@ class PageRequest(LogOptions):
 
 
 class ExportRequest(LogOptions):
-    """A file of a release."""
+    """Writes a published release as a file of another tool, with its guarantee in the file's metadata.
+
+    It reads the release alone and costs no privacy budget.
+    """
 
     JOB: ClassVar[str] = "export"
-    COMMAND: ClassVar[str] = "export"
-    ABOUT: ClassVar[str] = (
-        "Writes a published release as a file of another tool, with its guarantee in the file's metadata. It reads the "
-        "release alone and costs no privacy budget."
-    )
     EXAMPLE: ClassVar[str] = "release --output map.tif --licence CC-BY-4.0"
 
     folder: str = common_option(
@@ -296,14 +281,11 @@ class ExportRequest(LogOptions):
 
 
 class ChangesRequest(LogOptions):
-    """Two heatmaps of one region."""
+    """Finds where two published heatmaps differ by more than noise and chance explain, with a stated false
+    discovery rate. It reads releases alone and costs no privacy budget.
+    """
 
     JOB: ClassVar[str] = "changes"
-    COMMAND: ClassVar[str] = "changes"
-    ABOUT: ClassVar[str] = (
-        "Finds where two published heatmaps differ by more than noise and chance explain, with a stated false "
-        "discovery rate. It reads releases alone and costs no privacy budget."
-    )
     EXAMPLE: ClassVar[str] = "monday tuesday --output changes"
 
     before: str = common_option(
@@ -323,14 +305,12 @@ class ChangesRequest(LogOptions):
 
 
 class ReleaseZonesRequest(LogOptions, ZoneOptions):
-    """Users of zones from a published heatmap."""
+    """Estimates from a published heatmap how many users are in each of a list of zones, with errors of the noise
+    and of cells that a border cuts. It reads the release alone and costs no privacy budget.
+    """
 
     JOB: ClassVar[str] = "zones"
     COMMAND: ClassVar[str] = "zones --release"
-    ABOUT: ClassVar[str] = (
-        "Estimates from a published heatmap how many users are in each of a list of zones, with errors of the noise "
-        "and of cells that a border cuts. It reads the release alone and costs no privacy budget."
-    )
     EXAMPLE: ClassVar[str] = "map --zones tracts.geojson --id_column tract --output tracts.csv"
 
     release: str = common_option(

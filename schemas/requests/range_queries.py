@@ -30,15 +30,13 @@ SIZE_RANGE_HELP = "smallest and largest side of the squares to be queried, in me
 
 
 class AnswerRequest(RunnerOptions):
-    """How many users are in each square of a file."""
+    """Answers how many users are in each of many squares, from a published model.
+
+    Answers to one file of queries are one Parquet file; answers to several are a folder of files with the names of
+    the queries' files. No privacy budget is spent: a release may be queried for ever.
+    """
 
     JOB: ClassVar[str] = "ranges answer"
-    COMMAND: ClassVar[str] = "ranges answer"
-    ABOUT: ClassVar[str] = (
-        "Answers how many users are in each of many squares, from a published model. Answers to one file of queries "
-        "are one Parquet file; answers to several are a folder of files with the names of the queries' files. "
-        "No privacy budget is spent: a release may be queried for ever."
-    )
     EXAMPLE: ClassVar[str] = "--model model --queries squares.parquet --output answers.parquet"
 
     model: str = common_option(
@@ -64,15 +62,12 @@ class AnswerRequest(RunnerOptions):
 
 
 class TuneRequest(PlaceColumns, UserColumn):
-    """Which cells are best, learned on public data."""
+    """Learns on public data which cell width is best, and whether networks are worth it, for `sfumato ranges build
+    --tuner FILE`. The data must be public: exact values of it are used, nothing protects the people in it, and no
+    privacy budget is spent.
+    """
 
     JOB: ClassVar[str] = "ranges tune"
-    COMMAND: ClassVar[str] = "ranges tune"
-    ABOUT: ClassVar[str] = (
-        "Learns on public data which cell width is best, and whether networks are worth it, for `sfumato ranges build "
-        "--tuner FILE`. The data must be public: exact values of it are used, nothing protects the people in it, and "
-        "no privacy budget is spent."
-    )
     EXAMPLE: ClassVar[str] = "--public 'checkins/*.parquet' --sizes 25,100 --output tuner.npz"
 
     public: tuple[str, ...] = common_option(

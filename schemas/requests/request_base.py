@@ -92,8 +92,8 @@ class Request(BaseModel):
 
     Make one with `of`, whose errors are RequestErrors. Attributes that every class sets:
         JOB: the job's name, as its manifest and its charge state it.
-        COMMAND: the words after `sfumato` that run it.
-        ABOUT: what it does, in a sentence.
+        COMMAND: the words after `sfumato` that run it; JOB where a class sets none.
+        ABOUT: what it does, in a sentence; the docstring of a class that sets none.
         EXAMPLE: the options of a whole command.
     """
 
@@ -111,6 +111,13 @@ class Request(BaseModel):
     COMMAND: ClassVar[str]
     ABOUT: ClassVar[str]
     EXAMPLE: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls)
+        if "JOB" in own:
+            cls.COMMAND = own.get("COMMAND", cls.JOB)
+            cls.ABOUT = own.get("ABOUT", " ".join((cls.__doc__ or "").split()))
 
     @model_validator(mode="before")
     @classmethod

@@ -57,14 +57,12 @@ class ZoneOptions(Request):
 
 
 class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOptions):
-    """Users of every zone of a public file."""
+    """Publishes how many users are in each of a list of public zones, such as tracts.
+
+    Zones may be nested; then a tract is exactly the sum of its blocks.
+    """
 
     JOB: ClassVar[str] = "zones"
-    COMMAND: ClassVar[str] = "zones"
-    ABOUT: ClassVar[str] = (
-        "Publishes how many users are in each of a list of public zones, such as tracts. Zones may be nested; then a "
-        "tract is exactly the sum of its blocks."
-    )
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --zones tracts.geojson --id_column tract --epsilon 1 --output zones"
     )
