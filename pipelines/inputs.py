@@ -114,13 +114,8 @@ def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
     return layout
 
 
-def filters_of(request: ReleaseRequest) -> list[PartitionFilter]:
-    """The filters of a request's partitions."""
-    return [PartitionFilter.parse(text) for text in request.where or ()]
-
-
 def match_files(
-    patterns: str | Sequence[str], layout: LogLayout | None = None, where: Sequence[PartitionFilter] = ()
+    patterns: str | Sequence[str], layout: LogLayout | None = None, where: Sequence[str] | None = None
 ) -> list[InputFile]:
     """Every file that one of the patterns, folders or tables names, once, sorted by path.
 
@@ -138,9 +133,10 @@ def match_files(
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         for file in _matches(pattern, layout or LogLayout()):
             found.setdefault(file.path, file)
-    files = [file for file in found.values() if _is_kept(file.log, where)]
+    filters = [PartitionFilter.parse(text) for text in where or ()]
+    files = [file for file in found.values() if _is_kept(file.log, filters)]
     if not files:
-        raise RequestError(f"where: no file is in a folder {' and '.join(map(str, where))}")
+        raise RequestError(f"where: no file is in a folder {' and '.join(map(str, filters))}")
     return sorted(files, key=lambda file: file.path)
 
 

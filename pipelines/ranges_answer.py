@@ -27,7 +27,7 @@ from sfumato.pipelines.folders import make_folders, remove_tree
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.requests.range_queries import AnswerRequest
+from sfumato.schemas.requests.commands import AnswerRequest
 from sfumato.transforms.files import is_remote, read_file
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.ranges.model_file import open_model

@@ -25,7 +25,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.requests.range_queries import TuneRequest
+from sfumato.schemas.requests.commands import TuneRequest
 from sfumato.transforms.checks import check_number
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations

@@ -14,15 +14,7 @@ from zoneinfo import ZoneInfo
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import identify
-from sfumato.pipelines.inputs import (
-    InputFile,
-    filters_of,
-    has_logs,
-    layout_of,
-    log_late_files,
-    match_files,
-    select_input,
-)
+from sfumato.pipelines.inputs import InputFile, has_logs, layout_of, log_late_files, match_files, select_input
 from sfumato.pipelines.published_nights import PublishedNights, clock_problem
 from sfumato.pipelines.release_run import flex_launch, launch_nothing
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
@@ -177,7 +169,7 @@ class Refresh:
         config = self.config
         secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
         request = example_request(config)
-        files = match_files(self._logs(day), layout_of(request), filters_of(request))
+        files = match_files(self._logs(day), layout_of(request), request.where)
         return select_input(secret, files, reservation)[1]
 
     def correct(self, day: date) -> None:

@@ -26,7 +26,6 @@ from sfumato.pipelines.inputs import (
     ICEBERG,
     InputFile,
     content_fingerprint,
-    filters_of,
     inspect,
     layout_of,
     log_late_files,
@@ -77,7 +76,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     _check_locations(job, settings, launched)
     resumed = _check_output(job)
     _ = job.geography  # a file that cannot be used is a bad request
-    files = match_files(request.input, layout_of(request, job.columns()), filters_of(request))
+    files = match_files(request.input, layout_of(request, job.columns()), request.where)
     if request.dry_run:
         sys.stdout.write(dry_run_text(job, files, settings))
         return

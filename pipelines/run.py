@@ -92,12 +92,12 @@ JOBS = {
     ),
     "ranges answer": Job(
         "answer the squares of a file by a published model",
-        "schemas.requests.range_queries:AnswerRequest",
+        "schemas.requests.commands:AnswerRequest",
         "pipelines.ranges_answer:run",
     ),
     "ranges tune": Job(
         "learn on public data which cell width is best",
-        "schemas.requests.range_queries:TuneRequest",
+        "schemas.requests.commands:TuneRequest",
         "pipelines.ranges_tune:run",
     ),
     "changes": Job(

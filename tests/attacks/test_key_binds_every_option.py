@@ -296,7 +296,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
 }
 # Of these the manifest states a digest of the content; without a file there is nothing to change.
 OF_FILES = {"warm_start", "tuner", "workload", "release"}
-# No number depends on what is drawn around the cells: tests/pipelines/test_job_geography.py compares the published tables.
+# No number depends on what is drawn around the cells: test_job_geography.py of the pipelines compares published tables.
 DRAWN = {"basemap", "tiles"}
 CASES = [(job, *change) for job, changes in CHANGES.items() for change in changes]
 

@@ -14,13 +14,11 @@ import pytest
 from sfumato.pipelines.inputs import has_logs, layout_of, match_files, partition_of
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.log_layout import PartitionFilter
 from tests.log_forms import hive, records, write_csv
 
 
 def names(*patterns: str | Path, where: str | None = None) -> list[str]:
-    filters = [] if where is None else [PartitionFilter.parse(where)]
-    files = match_files([str(one) for one in patterns], where=filters)
+    files = match_files([str(one) for one in patterns], where=None if where is None else [where])
     return [file.path.removeprefix(str(files[0].path.partition("/logs/")[0]) + "/logs/") for file in files]
 
 
