@@ -14,6 +14,7 @@ import pytest
 from sfumato.pipelines.inputs import has_logs, layout_of, match_files, partition_of
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.log_layout import PartitionFilter
 from tests.log_forms import hive, records, write_csv
 
 
