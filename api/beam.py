@@ -192,7 +192,9 @@ def _job_of(kind: type[_Job], request: type[Request], transform: Any, **options:
     """The job that a transform has in common with the command line, by sample and threshold. Raises RequestError."""
     shared = {"epsilon": transform.epsilon, "delta": transform.delta, "user_id_column": transform.user_id}
     # Paths come from a pipeline, and rows go to one.
-    return kind.of(request.of({"input": "-", "output": "-", **shared, **options}))
+    values = {"input": "-", "output": "-", **shared, **options}
+    # Numbers may be of NumPy's types.
+    return kind.of(request.of({name: one.item() if hasattr(one, "item") else one for name, one in values.items()}))
 
 
 def _count(paths: beam.PCollection, given: RunKey | None, job: SampledJob) -> beam.PCollection:
@@ -272,7 +274,7 @@ class PrivateQuantiles(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        options = {"column": self.column, "range": self.range, "quantiles": self.quantiles}
+        options = {"column": self.column, "range": self.range, "quantiles": tuple(self.quantiles)}
         self._job = _job_of(QuantilesJob, QuantilesRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:

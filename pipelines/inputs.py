@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from glob import glob
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -223,12 +222,18 @@ def _check_found(logs: Sequence[str], named: Iterable[str]) -> None:
         if not os.path.isfile(path):
             raise RequestError(f"{path} is a pipe, a socket or a device, and no file; take it out of the folder")
     nearest = {os.path.dirname(path) for path in logs}
-    folders = nearest | {str(folder) for path in nearest for folder in Path(path).parents}
+    folders = nearest | {folder for path in nearest for folder in _parents(path)}
     for path in sorted(set(named).difference(logs)):
         if not os.path.exists(path):
             raise RequestError(f"{path} is nothing that can be read, such as a link to a file that is gone; remove it")
         if os.path.isdir(path) and format_by_name(path) and path not in folders:
             raise RequestError(f"{path} is a folder that holds no log to read; name its files, or remove it")
+
+
+def _parents(path: str) -> Iterator[str]:
+    while (folder := os.path.dirname(path)) not in ("", path):
+        yield folder
+        path = folder
 
 
 def _files_below(folder: str, form: str | None) -> list[StoredFile]:
