@@ -344,7 +344,8 @@ def ranges(
         >>> answers.users.shape, share_inside.tolist()
         ((1,), [1.0])
     """
-    start = release.path if isinstance(release, Release) else release
+    if isinstance(release, Release):
+        release = release.path
     return _publish("ranges build", locals())
 
 
