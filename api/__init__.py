@@ -57,34 +57,25 @@ __all__ = [
     "zones",
 ]
 
+# All other names are functions of `jobs`.
 _MODULES = {
-    "jobs": (
-        "changes",
-        "flows",
-        "heatmap",
-        "histogram",
-        "hotspots",
-        "moments",
-        "plan",
-        "quantiles",
-        "ranges",
-        "synth",
-        "zones",
-    ),
-    "releases": ("Release", "open_release"),
-    "schemas.errors": ("BudgetError", "DataError", "RequestError", "SfumatoError"),
-    "schemas.region": ("Region",),
-    "transforms.ranges.model_file": ("open_model",),
+    "Release": "releases",
+    "open_release": "releases",
+    "BudgetError": "schemas.errors",
+    "DataError": "schemas.errors",
+    "RequestError": "schemas.errors",
+    "SfumatoError": "schemas.errors",
+    "Region": "schemas.region",
+    "open_model": "transforms.ranges.model_file",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'sfumato' has no attribute {name!r}; it has {', '.join(__all__)}")
     if name == "beam":
         return importlib.import_module("sfumato.beam")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'sfumato' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(f"sfumato.{_MODULE_OF[name]}"), name)
+    value = getattr(importlib.import_module(f"sfumato.{_MODULES.get(name, 'jobs')}"), name)
     globals()[name] = value
     return value
 

@@ -14,7 +14,12 @@ workers of a remote runner do not know of earlier runs.
 
 Paths are bounded and in the global window with Beam's default trigger, because all records of a user must meet.
 
-The dataclasses are not frozen, because Beam assigns a label to a transform.
+The dataclasses are not frozen, because Beam assigns a label to a transform. Their examples begin with
+
+    import glob
+    from pathlib import Path
+    import apache_beam as beam
+    from sfumato.beam import PrivateHeatmap
 """
 
 from __future__ import annotations
@@ -23,19 +28,21 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import apache_beam as beam
 
+from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob, SampledJob
+from sfumato.pipelines.job import Inputs
 from sfumato.pipelines.runner_settings import check_runner, check_running_mode
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import CATEGORIES, NUMBERS, Auxiliary, Columns, ItemColumns, LocationColumns
+from sfumato.schemas.locations import Auxiliary, Columns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
+from sfumato.schemas.requests.request_base import Request
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.checks import check_number
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -44,20 +51,20 @@ from sfumato.transforms.heatmap.release_files import published_estimate
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.histogram.counts_release import cells_table as counted_cells_table
 from sfumato.transforms.histogram.counts_release import items_table
-from sfumato.transforms.histogram.counts_request import CELL_DEPTH
-from sfumato.transforms.histogram.curve import build_hierarchy, check_shares, quantile
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyHitters
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Trie, spread_levels
+from sfumato.transforms.histogram.counts_request import CELL_DEPTH, HistogramRequest, HotspotsRequest
+from sfumato.transforms.histogram.curve import build_hierarchy, quantile
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberBins
+from sfumato.transforms.histogram.sampling_round import Trie
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
+from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.local.protocol import MomentsPlan
 from sfumato.transforms.moments.transform import PushBits
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
+from sfumato.transforms.quantiles.request import QuantilesRequest
 from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
 from sfumato.transforms.release.metadata import code_digest, package_versions
@@ -65,13 +72,7 @@ from sfumato.transforms.release.metadata import code_digest, package_versions
 Area = Region | Sequence[float] | str
 Row = dict[str, Any]
 # Runners that work in this process, by the names of their classes.
-_LOCAL_RUNNERS = {
-    "DirectRunner",
-    "SwitchingDirectRunner",
-    "BundleBasedDirectRunner",
-    "FnApiRunner",
-}
-_QUANTILE_BITS, _QUANTILE_LEVELS = 12, 3
+_LOCAL_RUNNERS = {"DirectRunner", "SwitchingDirectRunner", "BundleBasedDirectRunner", "FnApiRunner"}
 # The files that each key reads in this process, both as digests. A key has noise for one input.
 _INPUTS: dict[bytes, bytes] = {}
 
@@ -107,10 +108,6 @@ class PrivateHeatmap(beam.PTransform):
         key: see the module.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateHeatmap
         >>> heatmap = PrivateHeatmap(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, depth=6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
@@ -158,20 +155,9 @@ class PrivateHistogram(beam.PTransform):
 
     The rows are those of `items.parquet`, or with a region `cells.parquet`, of `sfumato histogram`.
 
-    Args:
-        column: count its values: text, integers, booleans or dates. Give either it or region and cells.
-        region: count the cells of this region, see PrivateHeatmap.
-        cells: depth of the region's grid.
-        epsilon: privacy budget.
-        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
-        user_id: name of the column of user ids.
-        key: see the module.
+    Its arguments are those of `sfumato.histogram`, with user_id, the name of the column of user ids, and the key.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateHistogram
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     items = files | PrivateHistogram(column="infected", epsilon=1.0, delta=1e-6)
@@ -190,46 +176,35 @@ class PrivateHistogram(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        if (self.column is None) == (self.region is None) or (self.region is None) != (self.cells is None):
-            raise RequestError("column, region, cells: give either column, or region and cells")
-        self._grid = None if self.region is None else Grid(region_of(self.region), self.cells or 0)
-        items = None if self._grid is None else 4**self._grid.depth
-        self._plan = _sample_plan(self.epsilon, self.delta, items)
+        options = {"column": self.column, "region": self.region, "cells": self.cells}
+        self._job = _job_of(HistogramJob, HistogramRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        counted: Items
-        if self._grid is None:
-            counted = ColumnItems(ItemColumns(str(self.column), self.user_id, CATEGORIES))
-        else:
-            counted = CellItems(LocationColumns(self.user_id), self._grid)
-        return _count(paths, self.key, self._plan, counted) | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+        return _count(paths, self.key, self._job) | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)
 
 
-def _sample_plan(epsilon: float, delta: float, items: int | None, rounds: int = 1) -> SamplePlan:
-    """The plan of a count by sample and threshold. Raises RequestError if no item could pass."""
-    plan = SamplePlan(epsilon=epsilon, delta=delta, items=items, rounds=rounds)
-    _ = plan.sampling
-    return plan
+_Job = TypeVar("_Job", bound=SampledJob)
 
 
-def _count(
-    paths: beam.PCollection,
-    given: RunKey | None,
-    plan: SamplePlan,
-    counted: Items,
-    prefixes: NumberPrefixes | None = None,
-    levels: tuple[int, ...] = (),
-    top: int | None = None,
-) -> beam.PCollection:
-    """Counts items by sample and threshold: a Trie. prefixes, levels and top: of a search, see TrieHeavyHitters."""
-    key, files = _files_of_key(given, paths, counted.columns)
-    rounds = Rounds(counted, key) if prefixes is None else Rounds(counted, key, prefixes, levels)
-    return files | "Count" >> TrieHeavyHitters(rounds, plan.sampling, top, admit=Admit(plan.admission_rule))
+def _job_of(kind: type[_Job], request: type[Request], transform: Any, **options: Any) -> _Job:
+    """The job that a transform has in common with the command line, by sample and threshold. Raises RequestError."""
+    shared = {"epsilon": transform.epsilon, "delta": transform.delta, "user_id_column": transform.user_id}
+    # Paths come from a pipeline, and rows go to one.
+    values = {"input": "-", "output": "-", **shared, **options}
+    # Numbers may be of NumPy's types.
+    return kind.of(request.of({name: one.item() if hasattr(one, "item") else one for name, one in values.items()}))
 
 
-def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
+def _count(paths: beam.PCollection, given: RunKey | None, job: SampledJob) -> beam.PCollection:
+    """Counts a job's items: a Trie."""
+    key, files = _files_of_key(given, paths, job.columns())
+    return files | "Count" >> job.count(Inputs({}, Spill(), Admit(job.admission())), key)
+
+
+def _counted_rows(trie: Trie, counted: Items) -> Iterator[Row]:
     for level in trie.levels:
-        yield from (items_table(level) if grid is None else counted_cells_table(level, grid)).to_pylist()
+        table = counted_cells_table(level, counted.grid) if isinstance(counted, CellItems) else items_table(level)
+        yield from table.to_pylist()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -239,21 +214,10 @@ class PrivateHotspots(beam.PTransform):
     The rows are those of `cells.parquet` of `sfumato hotspots`. A cell is searched where the cell above it is popular
     (TrieHH++), so the region may have many more cells than users.
 
-    Args:
-        region: see PrivateHeatmap.
-        epsilon: privacy budget.
-        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
-        depth: level of the finest cells: the region has 2^depth x 2^depth of them.
-        levels: levels of the search, spread evenly up to the depth; each costs a round.
-        top: how many cells of the last level to yield, the most frequent; None for all.
-        user_id: name of the column of user ids.
-        key: see the module.
+    Its arguments are those of `sfumato.hotspots`, with user_id, the name of the column of user ids, and the key. The
+    levels of the search are spread evenly up to the depth, and each costs a round.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateHotspots
         >>> places = PrivateHotspots(region=(3.00, 1.00, 3.13, 1.13), depth=4, levels=2, epsilon=1.0, delta=1e-6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
@@ -274,16 +238,11 @@ class PrivateHotspots(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        self._grid = Grid(region_of(self.region), self.depth)
-        if self.top is not None:
-            check_number("top", self.top, int, ge=1)
-        self._levels = spread_levels(self.depth, self.levels)
-        self._plan = _sample_plan(self.epsilon, self.delta, 4**self.depth, self.levels)
+        options = {"region": self.region, "depth": self.depth, "levels": self.levels, "top": self.top}
+        self._job = _job_of(HotspotsJob, HotspotsRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        counted = CellItems(LocationColumns(self.user_id), self._grid)
-        tree = NumberPrefixes(4, self.depth), self._levels, self.top
-        return _count(paths, self.key, self._plan, counted, *tree) | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+        return _count(paths, self.key, self._job) | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -292,20 +251,9 @@ class PrivateQuantiles(beam.PTransform):
 
     The rows are those of `quantiles.parquet` of `sfumato quantiles`: share, value, low, high.
 
-    Args:
-        column: of integers or floating-point numbers.
-        range: (low, high); values outside count as its borders. Choose it without looking at the data.
-        quantiles: shares of the users, between 0 and 1.
-        epsilon: privacy budget.
-        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
-        user_id: name of the column of user ids.
-        key: see the module.
+    Its arguments are those of `sfumato.quantiles`, with user_id, the name of the column of user ids, and the key.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateQuantiles
         >>> median = PrivateQuantiles(column="km_from_home", range=(0, 30), quantiles=(0.5,), epsilon=1.0, delta=1e-6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
@@ -324,18 +272,16 @@ class PrivateQuantiles(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        self.quantiles = check_shares(tuple(self.quantiles))
-        self._counted = NumberItems(ItemColumns(self.column, self.user_id, NUMBERS), *self.range, _QUANTILE_BITS)
-        self._plan = _sample_plan(self.epsilon, self.delta, 1 << _QUANTILE_BITS, _QUANTILE_LEVELS)
+        options = {"column": self.column, "range": self.range, "quantiles": tuple(self.quantiles)}
+        self._job = _job_of(QuantilesJob, QuantilesRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        tree = NumberPrefixes(2, _QUANTILE_BITS), spread_levels(_QUANTILE_BITS, _QUANTILE_LEVELS)
-        rows = beam.FlatMap(_quantile_rows, *self.range, self.quantiles)
-        return _count(paths, self.key, self._plan, self._counted, *tree) | "Rows" >> rows
+        rows = beam.FlatMap(_quantile_rows, self._job.requested.counted.scale, self._job.request.quantiles)
+        return _count(paths, self.key, self._job) | "Rows" >> rows
 
 
-def _quantile_rows(trie: Trie, low: float, high: float, shares: Sequence[float]) -> Iterator[Row]:
-    hierarchy = build_hierarchy(trie, NumberBins(low, high, _QUANTILE_BITS))
+def _quantile_rows(trie: Trie, bins: NumberBins, shares: Sequence[float]) -> Iterator[Row]:
+    hierarchy = build_hierarchy(trie, bins)
     if hierarchy.users:
         curve = hierarchy.curve()
         yield from (asdict(quantile(curve, share)) for share in shares)
@@ -347,20 +293,10 @@ class PrivateMoments(beam.PTransform):
 
     The rows are those of `moments.parquet` of `sfumato moments`, of all users. One record of each user counts.
 
-    Args:
-        column: of integers or floating-point numbers, not negative.
-        epsilon: local privacy budget of all that a user sends, and budget of the result.
-        bits: bits of a value's magnitude, 1 to 52.
-        fraction_bits: number of them after the binary point.
-        statistics: of mean, variance, moment:K, geometric_mean, log_product.
-        user_id: name of the column of user ids.
-        key: see the module.
+    Its arguments are those of `sfumato.moments`, with user_id, the name of the column of user ids, and the key. Epsilon
+    is the local budget of all that a user sends, and the budget of the result.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateMoments
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     means = files | PrivateMoments(column="km_from_home", epsilon=4.0, bits=12, fraction_bits=6)
@@ -403,19 +339,9 @@ class PrivateRanges(beam.PTransform):
 
     `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
 
-    Args:
-        region: see PrivateHeatmap.
-        epsilon: privacy budget of the model.
-        sizes: (low, high) of the sides of the squares that the model is made for, in metres.
-        method: see `sfumato.ranges`.
-        columns: names of the columns.
-        key: see the module.
+    Its arguments are those of `sfumato.ranges`, with the names of the columns and the key.
 
     Example:
-        >>> import glob
-        >>> from pathlib import Path
-        >>> import apache_beam as beam
-        >>> from sfumato.beam import PrivateRanges
         >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="grid", sizes=(500, 5000))
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))

@@ -1,4 +1,7 @@
-"""The jobs as Python functions: each runs the job of the command `sfumato JOB` and returns its release."""
+"""The jobs as Python functions: each runs the job of the command `sfumato JOB` and returns its release.
+
+All of them raise the errors of `heatmap`.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +82,7 @@ def heatmap(
         >>> 4_000 < float(release.cells["count"].sum()) < 6_000  # there are 5,000
         True
     """
-    given = {"region": region, "epsilon": epsilon, "depth": depth, "method": method, "auxiliary": auxiliary}
-    return _publish("heatmap", input, output, given, options)
+    return _publish("heatmap", locals())
 
 
 def zones(
@@ -110,9 +112,6 @@ def zones(
     Returns:
         The release: `zones_table` has a row for each zone, and `zones_total` the error of sums of zones.
 
-    Raises:
-        RequestError, DataError, BudgetError: see `heatmap`.
-
     Example:
         >>> release = sfumato.zones("logs/*.parquet", h3=7, region=(3.00, 1.00, 3.13, 1.13))
         >>> release.zones_table.columns[:7].to_list()
@@ -120,8 +119,7 @@ def zones(
         >>> float(release.zones_table["stddev"].max()) < 1.37
         True
     """
-    given = {"zones": zones, "id_column": id_column, "levels": levels, "epsilon": epsilon, "auxiliary": auxiliary}
-    return _publish("zones", input, output, given, options)
+    return _publish("zones", locals())
 
 
 def histogram(
@@ -150,16 +148,12 @@ def histogram(
     Returns:
         The release: `items` for a column, `cells` for a region. Values of few users are not in it.
 
-    Raises:
-        RequestError, DataError, BudgetError: see `heatmap`.
-
     Example:
         >>> release = sfumato.histogram("logs/*.parquet", column="infected", epsilon=1.0, delta=1e-6)
         >>> sorted(release.items["item"])
         ['false', 'true']
     """
-    given = {"epsilon": epsilon, "delta": delta, "column": column, "region": region, "cells": cells}
-    return _publish("histogram", input, output, given, options)
+    return _publish("histogram", locals())
 
 
 def hotspots(
@@ -190,17 +184,13 @@ def hotspots(
     Returns:
         The release: `items` for a column, `cells` for a region.
 
-    Raises:
-        RequestError, DataError, BudgetError: see `heatmap`.
-
     Example:
         >>> region = sfumato.Region(3.00, 1.00, 3.13, 1.13)
         >>> release = sfumato.hotspots("logs/*.parquet", region=region, depth=4, levels=2, epsilon=1.0, delta=1e-6)
         >>> sorted(release.cells["depth"].unique().tolist())
         [2, 4]
     """
-    given = {"epsilon": epsilon, "delta": delta, "column": column, "region": region, "depth": depth, "top": top}
-    return _publish("hotspots", input, output, given, options)
+    return _publish("hotspots", locals())
 
 
 def quantiles(
@@ -229,9 +219,6 @@ def quantiles(
     Returns:
         The release, with `quantiles`, `curve` and `ranges`.
 
-    Raises:
-        RequestError, DataError, BudgetError: see `heatmap`.
-
     Example:
         >>> release = sfumato.quantiles(
         ...     "logs/*.parquet", column="km_from_home", range=(0, 30), quantiles=[0.5], epsilon=1.0, delta=1e-6
@@ -239,8 +226,7 @@ def quantiles(
         >>> release.quantiles.columns.to_list()
         ['share', 'value', 'low', 'high']
     """
-    given = {"column": column, "range": range, "quantiles": quantiles, "epsilon": epsilon, "delta": delta}
-    return _publish("quantiles", input, output, given, options)
+    return _publish("quantiles", locals())
 
 
 def flows(
@@ -274,17 +260,12 @@ def flows(
     Returns:
         The release; `table("flows")` has a row for each flow, and rows that hold all other trips.
 
-    Raises:
-        RequestError, DataError, BudgetError: see `heatmap`.
-
     Example:
         >>> release = sfumato.flows("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), time_column="timestamp")
         >>> release.table("flows").columns[:5].to_list()
         ['origin_cell', 'destination_cell', 'depth', 'is_rest', 'trips']
     """
-    places = {"region": region, "zones": zones, "id_column": id_column}
-    given = {**places, "origin": origin, "destination": destination, "time_column": time_column}
-    return _publish("flows", input, output, {**given, "epsilon": epsilon}, options)
+    return _publish("flows", locals())
 
 
 def moments(
@@ -317,9 +298,6 @@ def moments(
     Returns:
         The release, with `moments` and, with region and cells, `cells`.
 
-    Raises:
-        RequestError, DataError, BudgetError: see `heatmap`.
-
     Example:
         >>> release = sfumato.moments(
         ...     "logs/*.parquet", column="km_from_home", bits=12, fraction_bits=6, statistics="mean", epsilon=4.0
@@ -327,14 +305,7 @@ def moments(
         >>> release.moments["statistic"].to_list()
         ['mean']
     """
-    given = {
-        "column": column,
-        "epsilon": epsilon,
-        "bits": bits,
-        "fraction_bits": fraction_bits,
-        "statistics": statistics,
-    }
-    return _publish("moments", input, output, given, options)
+    return _publish("moments", locals())
 
 
 def ranges(
@@ -365,9 +336,6 @@ def ranges(
     Returns:
         The release, whose `model` answers squares.
 
-    Raises:
-        RequestError, DataError, BudgetError: see `heatmap`.
-
     Example:
         >>> release = sfumato.ranges(
         ...     "logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), method="grid", sizes=(500, 5000)
@@ -376,9 +344,9 @@ def ranges(
         >>> answers.users.shape, share_inside.tolist()
         ((1,), [1.0])
     """
-    start = release.path if isinstance(release, Release) else release
-    given = {"region": region, "epsilon": epsilon, "method": method, "sizes": sizes, "release": start}
-    return _publish("ranges build", input, output, given, options)
+    if isinstance(release, Release):
+        release = release.path
+    return _publish("ranges build", locals())
 
 
 def changes(
@@ -502,13 +470,16 @@ def plan(
     return make_plan(settings[0]) if nights is None else make_rotation_plan(settings[0], nights)
 
 
-def _publish(
-    job: str, input: Logs, output: Folder | None, given: Mapping[str, Any], options: Mapping[str, Any]
-) -> Release:
-    """Runs a job that publishes a release, and opens it. Raises SfumatoError."""
-    if options.get("dry_run"):
+def _publish(job: str, arguments: dict[str, Any]) -> Release:
+    """Runs a job that publishes a release, and opens it. Raises SfumatoError.
+
+    arguments: of the job's function, by name.
+    """
+    values = {**arguments, **arguments["options"]}
+    del values["options"]
+    input, output = values.pop("input"), values.pop("output")
+    if values.get("dry_run"):
         raise RequestError(f"dry_run: is of the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan")
-    values = {**given, **options}
     with _files_of(job, input, values) as files:
         return _publish_files(job, {**values, "input": files}, output)
 

@@ -47,28 +47,28 @@ class Widget:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         """HTML for notebooks, and the picture for what shows no HTML, such as PDF by LaTeX."""
+        # In single quotes, because a page has few of them and thousands of double quotes.
+        page = self.page.replace("&", "&amp;").replace("'", "&#39;")
         frame = (
-            f'<iframe title="{_escaped(_alt(self.release))}" sandbox="allow-scripts allow-downloads" '
+            f'<iframe title="{escaped(_alt(self.release))}" sandbox="allow-scripts allow-downloads" '
             'referrerpolicy="no-referrer" style="position:absolute;inset:0;width:100%;height:100%;border:0" '
-            f"srcdoc='{_attribute(self.page)}'></iframe>"
+            f"srcdoc='{page}'></iframe>"
         )
         place = f'<div style="position:relative;height:{self.height}px;overflow:hidden">'
-        return _bundle(
-            self.release,
-            lambda picture: (
-                f'<div class="sfumato-widget"><style>{_STYLE}</style>{place}{picture}{frame}</div>'
-                f"<p>{_escaped(self.release.guarantee)}</p></div>"
-            ),
-            f"max-width:100%;max-height:{self.height}px",
-            repr(self),
-        )
+        picture, bundle = _picture(self.release, f"max-width:100%;max-height:{self.height}px")
+        shown = f'<div class="sfumato-widget"><style>{_STYLE}</style>{place}{picture}{frame}</div>'
+        return bundle | {
+            "text/plain": repr(self),
+            "text/html": f"{shown}<p>{escaped(self.release.guarantee)}</p></div>",
+        }
 
 
 def make_widget(release: Release, height: int) -> Widget:
     """The page of a release as a widget. Raises RequestError: see `Release.widget`."""
     if not isinstance(height, int) or not _HEIGHTS[0] <= height <= _HEIGHTS[1]:
         raise RequestError(f"height: must be a number of pixels from {_HEIGHTS[0]} to {_HEIGHTS[1]:,}, got {height!r}")
-    from sfumato.pipelines.page import release_view  # the views of all jobs, which reading a release does without
+    # The views of all jobs, which reading a release does without.
+    from sfumato.pipelines.readers import release_view
     from sfumato.transforms.report.report import render_page
 
     view = release_view(release)
@@ -80,36 +80,24 @@ def make_widget(release: Release, height: int) -> Widget:
 def picture_bundle(release: Release, link: str) -> Bundle:
     """The default of a notebook: the release's picture and guarantee. Nothing in it is run.
 
-    Args:
-        release: what is shown.
-        link: HTML of a link to the page, or an empty text.
+    link: HTML of a link to the page, or an empty text.
     """
     heading = f"sfumato {release.manifest.get('job')}: {release.manifest.get('release_id')}"
-    return _bundle(
-        release,
-        lambda picture: (
-            f'<div style="max-width:640px"><h4>{_escaped(heading)}</h4>{picture}'
-            f"<p>{_escaped(release.guarantee)}</p>{link}</div>"
-        ),
-        "max-width:480px",
-        repr(release),
-    )
+    picture, bundle = _picture(release, "max-width:480px")
+    shown = f'<div style="max-width:640px"><h4>{escaped(heading)}</h4>{picture}<p>{escaped(release.guarantee)}</p>'
+    return bundle | {"text/plain": repr(release), "text/html": f"{shown}{link}</div>"}
 
 
-def _bundle(release: Release, html_around: Any, style: str, text: str) -> Bundle:
-    """What a notebook keeps of an output, by type; `html_around` makes the HTML of that of the picture."""
-    bundle = {"text/plain": text}
-    shown = ""
+def _picture(release: Release, style: str) -> tuple[str, Bundle]:
+    """HTML of the release's picture, or of the error that takes its place, and what a notebook keeps of it by type."""
     try:
         encoded = _encoded_picture(release)
     except (RequestError, OSError) as error:
-        shown = f"<p>{_escaped(error)}</p>"
-    else:
-        if encoded is not None:
-            bundle["image/png"] = encoded
-            shown = f'<img alt="{_escaped(_alt(release))}" style="{style}" src="data:image/png;base64,{encoded}">'
-    bundle["text/html"] = html_around(shown)
-    return bundle
+        return f"<p>{escaped(error)}</p>", {}
+    if encoded is None:
+        return "", {}
+    shown = f'<img alt="{escaped(_alt(release))}" style="{style}" src="data:image/png;base64,{encoded}">'
+    return shown, {"image/png": encoded}
 
 
 def _encoded_picture(release: Release) -> str | None:
@@ -136,10 +124,6 @@ def _alt(release: Release) -> str:
     return f"Result of sfumato {release.manifest.get('job')}{numbers}"
 
 
-def _attribute(text: str) -> str:
-    """A text in single quotes: a page has few of them and thousands of double quotes."""
-    return text.replace("&", "&amp;").replace("'", "&#39;")
-
-
-def _escaped(text: object) -> str:
+def escaped(text: object) -> str:
+    """A text in HTML."""
     return html.escape(str(text), quote=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.notebook import Widget, make_widget, picture_bundle
+from sfumato.notebook import Widget, escaped, make_widget, picture_bundle
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE, ZONES_FILE
 from sfumato.transforms.export.export_source import ExportSource
@@ -103,9 +102,8 @@ class Release(published_release.Release):
         Raises:
             RequestError: the folder is taken, a file of this release is damaged, or the manifest lists no files.
         """
-        from sfumato.transforms.release.release_folder import (
-            publish,  # Beam takes seconds to import, and reading needs none
-        )
+        # Beam takes seconds to import, and reading needs none.
+        from sfumato.transforms.release.release_folder import publish
 
         if self.listed is None:
             raise RequestError(
@@ -145,13 +143,7 @@ class Release(published_release.Release):
                 cannot be written.
         """
         return export_release(
-            self,
-            os.fspath(path),
-            format,
-            licence=licence,
-            table=table,
-            resolution=resolution,
-            overwrite=overwrite,
+            self, os.fspath(path), format, licence=licence, table=table, resolution=resolution, overwrite=overwrite
         )
 
     def to_xarray(self, table: str | None = None) -> xarray.Dataset:
@@ -228,7 +220,7 @@ class Release(published_release.Release):
             _, ax = plt.subplots(layout="constrained")
         listed = self.listed or {}
         if DENSITY_FILE in listed:
-            self._plot_density(ax)
+            self._plot_map(ax, self.density * float(self.manifest["results"]["users"]), "users per cell")
         elif "curve" in self.tables:
             self._plot_curve(ax)
         elif "items" in self.tables:
@@ -243,10 +235,6 @@ class Release(published_release.Release):
             has = f"it has {', '.join(sorted(listed))}" if listed else "its manifest lists no files"
             raise RequestError(f"{self.path}: this release has nothing to plot; {has}")
         return ax
-
-    def _plot_density(self, ax: Axes) -> None:
-        users = float(self.manifest["results"]["users"])
-        self._plot_map(ax, self.density * users, "users per cell")
 
     def _plot_map(self, ax: Axes, values: np.ndarray[Any, np.dtype[np.float64]], unit: str) -> None:
         """Draws float64[side, side], row 0 in the north, over the region."""
@@ -359,13 +347,9 @@ class Release(published_release.Release):
             return ""
         page = f"{self.path.rstrip('/')}/{PAGE_FILE}"
         if "://" in self.path:
-            return f"<p><code>{_escaped(page)}</code></p>"
+            return f"<p><code>{escaped(page)}</code></p>"
         address = Path(page).as_uri() if Path(page).is_absolute() else quote(page)
-        return f'<p><a href="{_escaped(address)}">{_escaped(page)}</a></p>'
-
-
-def _escaped(text: object) -> str:
-    return html.escape(str(text), quote=True)
+        return f'<p><a href="{escaped(address)}">{escaped(page)}</a></p>'
 
 
 def open_release(path: str | os.PathLike[str]) -> Release:

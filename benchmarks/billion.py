@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
-from sfumato.pipelines.local_runner import processors
+from sfumato.pipelines.runner_settings import processors
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.heatmap.parameters import HeatmapParameters

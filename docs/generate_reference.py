@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.command_line import default_text
+from sfumato.pipelines.cli import default_text
 from sfumato.pipelines.run import JOBS, request_class
 from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError

@@ -7,9 +7,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Context, Decimal
-from typing import Any
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, Self
 
+from sfumato.pipelines.failures import message_of
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import (
     Charge,
@@ -24,96 +25,75 @@ from sfumato.schemas.ledger import (
 )
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits, open_ledger
+from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_disclosure, check_limits, open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, spent_in_window
-from sfumato.transforms.release.catalog import check_not_lost
+from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta
 from sfumato.transforms.release.metadata import ReleaseMetadata
 
 
 @dataclass(frozen=True)
 class Accounting:
-    """The ledger that a run charges, and the data that the charge is for.
+    """The ledger that a run charges, and the data that the charge is for."""
 
-    Attributes:
-        ledger: the ledger's location.
-        dataset: name of the logs that are charged.
-        period: days that the logs cover.
-        budget: the dataset's expected limits; empty to accept the ledger's.
-        allow_reuse: charge input files that were charged to another dataset or other days before.
-        rows_by: see Charge.
-    """
+    ledger: str  # the ledger's location
+    dataset: str  # name of the logs that are charged
+    period: Period  # days that the logs cover
+    budget: tuple[Limit, ...] = ()  # the dataset's expected limits; empty to accept the ledger's
+    allow_reuse: bool = False  # charge input files that were charged to another dataset or other days before
+    rows_by: str | None = None  # see Charge
 
-    ledger: str
-    dataset: str
-    period: Period
-    budget: tuple[Limit, ...] = ()
-    allow_reuse: bool = False
-    rows_by: str | None = None
+    @classmethod
+    def of(cls, request: ReleaseRequest) -> Self | None:
+        """Returns the ledger that a request names, None without one."""
+        if request.ledger is None:
+            return None
+        assert request.dataset is not None
+        assert request.period is not None  # a request with a ledger has both
+        ledger = absolute_location(request.ledger)
+        rows_by = None if request.day_rows is None else f"{request.day_rows.column} {request.day_rows.time_zone}"
+        return cls(ledger, request.dataset, request.period, request.budget or (), request.allow_reuse, rows_by)
 
     def open(self) -> Ledger:
         """Opens the ledger."""
         return open_ledger(self.ledger)
 
-    def reservation(self, release_id: str | None) -> Reservation | None:
-        """Returns the reservation that an earlier run made under this release id, if any. Raises LedgerError."""
-        return None if release_id is None else self.open().history().reservations.get(release_id)
+    def planned(
+        self, cost: Cost, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()
+    ) -> Charge | Disclosure:
+        """Returns what a release is charged, or without an epsilon what is recorded: the bits that each user sends.
 
-    def check_not_lost(self, output: str, timeline: str | None = None) -> None:
-        """Raises LedgerError if existing releases of the dataset were charged and the ledger lacks their charges."""
-        check_not_lost(self.open().history(), self.dataset, output, timeline)
+        It is bound to the request, the input and the key.
 
-    def make_charge(self, cost: Cost, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()) -> Charge:
-        """Returns the charge for a release, bound to the request, the input and the key.
-
-        Args:
-            cost: of the whole release.
-            key: of the run.
-            metadata: the release's identity and parameters.
-            files: `file_digest` of each input file.
+        cost: of the whole release. key: of the run. metadata: the release's identity and parameters. files:
+        `file_digest` of each input file.
         """
+        start: Mapping[str, Any] | None = metadata.parameters.get("warm_start")
+        request = json.dumps({"job": metadata.job, **metadata.parameters}, sort_keys=True, allow_nan=False)
+        shared: dict[str, Any] = {
+            "release_id": metadata.release_id,
+            "job": metadata.job,
+            "dataset": self.dataset,
+            "period": self.period,
+            "files": tuple(sorted(files)),
+            "request": hashlib.sha256(request.encode()).hexdigest(),
+            # Keyed, because an unkeyed digest of the input would confirm a guess at it.
+            "binding": key.subkey("ledger").hex(),
+            "bits": cost.bits,
+        }
+        if math.isinf(cost.epsilon):
+            return Disclosure(**shared)
         return Charge(
-            release_id=metadata.release_id,
-            job=metadata.job,
-            dataset=self.dataset,
-            period=self.period,
+            **shared,
             epsilon=parse_amount("epsilon", cost.epsilon),
             delta=parse_amount("delta", cost.delta),
             adjacency=cost.adjacency,
             trust=cost.trust,
             rho=rho_amount(cost),
-            files=tuple(sorted(files)),
-            request=_request_digest(metadata),
-            # Keyed, because an unkeyed digest of the input would confirm a guess at it.
-            binding=key.subkey("ledger").hex(),
-            starts_from=_starts_from(metadata.parameters.get("warm_start")),
+            starts_from=",".join([start["release_id"], *start.get("added", [])]) if start else None,
             rotation=cost.rotation,
             rows_by=self.rows_by,
-            bits=cost.bits,
         )
-
-    def make_disclosure(
-        self, bits: int, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()
-    ) -> Disclosure:
-        """Returns the disclosure of a release without differential privacy. bits: that each user sends."""
-        return Disclosure(
-            release_id=metadata.release_id,
-            job=metadata.job,
-            dataset=self.dataset,
-            period=self.period,
-            bits=bits,
-            request=_request_digest(metadata),
-            binding=key.subkey("ledger").hex(),
-            files=tuple(sorted(files)),
-        )
-
-    def reserve(self, charge: Charge) -> Reservation:
-        """Charges the ledger, once for each release id. Raises RequestError, BudgetError or LedgerError."""
-        return self.open().reserve(charge, self.budget, allow_reuse=self.allow_reuse)
-
-    def check(self, charge: Charge) -> Reservation | None:
-        """Raises the errors of `reserve`, and writes nothing. Returns the existing reservation, if any."""
-        return self.open().check(charge, self.budget, allow_reuse=self.allow_reuse)
 
     def forecast(self, cost: Cost, release_id: str | None) -> list[str]:
         """Returns lines for --dry_run: the charge of a run, and whether it is within the limits. Writes nothing.
@@ -157,27 +137,69 @@ class Accounting:
         return [*lines, "it fits"]
 
 
-def _request_digest(metadata: ReleaseMetadata) -> str:
-    request = json.dumps({"job": metadata.job, **metadata.parameters}, sort_keys=True, allow_nan=False)
-    return hashlib.sha256(request.encode()).hexdigest()
+@dataclass(frozen=True)
+class LedgerGate:
+    """A ChargeGate: charges a ledger from inside a job's graph, after all input is read and before noise is drawn.
+
+    What users send without differential privacy is recorded, and there is no charge.
+    """
+
+    accounting: Accounting
+    planned: Charge | Disclosure
+
+    def check(self) -> Reservation | None:
+        """Raises the errors of `charge`, and writes nothing. Returns the existing reservation, if any."""
+        ledger, allow_reuse = self.accounting.open(), self.accounting.allow_reuse
+        if isinstance(self.planned, Disclosure):
+            check_disclosure(ledger.history(), self.planned, allow_reuse=allow_reuse)
+            return None
+        return ledger.check(self.planned, self.accounting.budget, allow_reuse=allow_reuse)
+
+    def charge(self) -> str | None:
+        """See ChargeGate.charge."""
+        ledger, allow_reuse = self.accounting.open(), self.accounting.allow_reuse
+        if isinstance(self.planned, Disclosure):
+            ledger.disclose(self.planned, allow_reuse=allow_reuse)
+            return None
+        return ledger.reserve(self.planned, self.accounting.budget, allow_reuse=allow_reuse).refusal
+
+    def settle(self, epsilon: float, reason: str) -> None:
+        """See ChargeGate.settle. The record of a disclosure stays: an upper bound."""
+        planned = self.planned
+        if isinstance(planned, Charge):
+            spent, delta, rho = admission_cost(epsilon, planned.epsilon, planned.delta, planned.rho)
+            self.accounting.open().settle(
+                planned.release_id, spent, delta, message_of(reason), rho=rho, binding=planned.binding
+            )
 
 
-def _starts_from(warm_start: Mapping[str, Any] | None) -> str | None:
-    """Returns the ids of the releases from which a release starts, separated by commas; None without any."""
-    return ",".join([warm_start["release_id"], *warm_start.get("added", [])]) if warm_start else None
+def rounded_up(amount: float) -> str:
+    """An amount rounded up to six digits, as the ledger adds it up."""
+    return format_amount(Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(amount))
+
+
+def admission_cost(
+    cost: float, epsilon: Decimal, delta: Decimal, rho: Decimal | None
+) -> tuple[Decimal, Decimal, Decimal | None]:
+    """Returns epsilon, delta and rho that the admission of a release spends.
+
+    Args:
+        cost: of the noisy counts of users, an epsilon or a rho.
+        epsilon: of the complete release.
+        delta: of the complete release. With Gaussian noise the admission has the share of it that it has of rho, unless
+            it would need a larger epsilon than the release. Then it has the release's epsilon.
+        rho: of the complete release; None unless its noise is Gaussian.
+    """
+    spent = parse_amount("epsilon", rounded_up(cost))
+    if rho is None:
+        return spent, Decimal(0), None
+    share = parse_amount("delta", rounded_up(float(delta) * cost / float(rho)))
+    own = parse_amount("epsilon", rounded_up(epsilon_for_delta(float(spent), float(share))))
+    if own > epsilon:
+        own, share = epsilon, parse_amount("delta", rounded_up(gaussian_delta(float(spent), float(epsilon))))
+    return own, share, spent
 
 
 def rho_amount(cost: Cost) -> Decimal | None:
     """Returns the rho of a cost as the ledger adds it up; None unless its noise is Gaussian."""
     return None if cost.rho is None else parse_amount("rho", cost.rho)
-
-
-def accounting(request: ReleaseRequest) -> Accounting | None:
-    """Returns the ledger that a request names, None without one."""
-    if request.ledger is None:
-        return None
-    assert request.dataset is not None
-    assert request.period is not None  # a request with a ledger has both
-    ledger = absolute_location(request.ledger)
-    rows_by = None if request.day_rows is None else f"{request.day_rows.column} {request.day_rows.time_zone}"
-    return Accounting(ledger, request.dataset, request.period, request.budget or (), request.allow_reuse, rows_by)

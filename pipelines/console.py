@@ -3,56 +3,24 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import json
 import logging
 import math
+import os
 import sys
 import textwrap
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, STAGE_EVENTS, log_event
+from sfumato.transforms.logs import JOB, METRICS_COUNTED, METRICS_MISSING, OPERATIONS, PROGRESS, STAGE_EVENTS, log_event
 
 _OUR_LOGGERS = {logger.name for logger in (JOB, PROGRESS, OPERATIONS)}
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A log record.
-
-    Attributes:
-        seconds: time of the record, since 1970.
-        level: of Python's logging.
-        message: the text.
-        event: name of this package's event; None for records of other packages.
-        fields: the event's values.
-        raw: whether the fields describe unprotected data.
-        trace: a traceback; empty without one.
-    """
-
-    seconds: float
-    level: int
-    message: str
-    event: str | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    raw: bool = False
-    trace: str = ""
-
-    @classmethod
-    def from_record(cls, record: logging.LogRecord) -> _Line:
-        """Converts a record of Python's logging."""
-        message, level = record.getMessage(), record.levelno
-        if record.name in _OUR_LOGGERS:
-            event, fields = vars(record)["event"], vars(record)["fields"]
-            return cls(record.created, level, message, event, fields, record.name == OPERATIONS.name)
-        trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info and record.exc_info[0] else ""
-        return cls(record.created, level, message, fields={"logger": record.name}, trace=trace)
 
 
 class Console(logging.Handler):
@@ -77,50 +45,56 @@ class Console(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a record, unless it is hidden (see the class)."""
         try:
-            line = _Line.from_record(record)
-            if line.event is None and line.level < self._min_foreign_level:
-                return
-            self.stream.write(self._json(line) if self.log_format == "json" else self._text(line))
-            self.stream.flush()
+            is_ours = record.name in _OUR_LOGGERS
+            if is_ours or record.levelno >= self._min_foreign_level:
+                self.stream.write((self._json if self.log_format == "json" else self._text)(record, is_ours))
+                self.stream.flush()
         except Exception:  # noqa: BLE001  (a log that cannot be written must not end the job)
             self.handleError(record)
 
-    def _json(self, line: _Line) -> str:
-        moment = datetime.fromtimestamp(line.seconds, UTC).isoformat(timespec="microseconds")
+    def _json(self, record: logging.LogRecord, is_ours: bool) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        fields, trace = (vars(record)["fields"], "") if is_ours else ({"logger": record.name}, _trace(record))
         content = {
             "time": moment.replace("+00:00", "Z"),
-            "severity": logging.getLevelName(min(max(line.level // 10, 1), 5) * 10),
-            "message": line.message,
+            "severity": logging.getLevelName(min(max(record.levelno // 10, 1), 5) * 10),
+            "message": record.getMessage(),
             **self.common_fields,
-            "event": line.event or "runner",
-            **line.fields,
-            **({"stack_trace": line.trace} if line.trace else {}),
+            "event": vars(record)["event"] if is_ours else "runner",
+            **fields,
+            **({"stack_trace": trace} if trace else {}),
         }
         return json.dumps(_plain(content), ensure_ascii=False, allow_nan=False) + "\n"
 
-    def _text(self, line: _Line) -> str:
-        in_place = self.stream.isatty()
+    def _text(self, record: logging.LogRecord, is_ours: bool) -> str:
+        in_place, message = self.stream.isatty(), record.getMessage()
         start = "\r\033[K" if in_place else ""
-        if line.event is None:
-            return start + "\n".join([line.message, *line.trace.splitlines()]) + "\n"
-        if line.event == "read_file":
+        if not is_ours:
+            return start + "\n".join([message, *_trace(record).splitlines()]) + "\n"
+        event = vars(record)["event"]
+        if event == "read_file":
             self._read += 1
             return f"\r  reading: {self._read} of {self._files} files" if in_place else ""
-        if line.raw:
-            return f"{start}  operations data: {line.message}\n{_table(line)}"
-        if line.event in STAGE_EVENTS:
-            return f"{start}  {line.message}\n"
-        warning = "warning: " if line.level == logging.WARNING else ""
-        return f"{start}sfumato {self.common_fields['job']}: {warning}{line.message}\n"
+        if record.name == OPERATIONS.name:  # its fields describe unprotected data
+            return f"{start}  operations data: {message}\n{_metrics_table(record)}"
+        if event in STAGE_EVENTS:
+            return f"{start}  {message}\n"
+        warning = "warning: " if record.levelno == logging.WARNING else ""
+        return f"{start}sfumato {self.common_fields['job']}: {warning}{message}\n"
 
 
-def _table(line: _Line) -> str:
-    """The table of metrics under a METRICS_COUNTED line; empty for other events."""
-    if line.event != METRICS_COUNTED.name:
+def _trace(record: logging.LogRecord) -> str:
+    """The record's traceback; empty without one."""
+    return "".join(traceback.format_exception(*record.exc_info)) if record.exc_info and record.exc_info[0] else ""
+
+
+def _metrics_table(record: logging.LogRecord) -> str:
+    """The table of metrics under a METRICS_COUNTED record; empty for other events."""
+    if vars(record)["event"] != METRICS_COUNTED.name:
         return ""
     from sfumato.transforms.metrics import metrics_table
 
-    return textwrap.indent(metrics_table(line.fields["metrics"]), "  ")
+    return textwrap.indent(metrics_table(vars(record)["fields"]["metrics"]), "  ")
 
 
 @contextmanager
@@ -229,3 +203,54 @@ def _plain(value: Any) -> Any:
         value = value.item()
     is_json = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
     return value if is_json else str(value)
+
+
+if TYPE_CHECKING:
+    from apache_beam.runners.runner import PipelineResult
+
+
+@contextmanager
+def show_progress(files: int, verbose: bool = False, log_format: str = "text") -> Iterator[None]:
+    """Shows progress while the block runs, on the command's console or, without one, on a new console.
+
+    files: number of files to read. verbose: of a new console. log_format: of a new console.
+    """
+    with contextlib.ExitStack() as stack:
+        shown = current_console() or stack.enter_context(shown_on(Console("job", log_format, verbose)))
+        shown.begin(files)
+        if not shown.verbose or shown.log_format == "json":
+            stack.enter_context(_worker_output_hidden(shown))
+        yield
+
+
+@contextmanager
+def _worker_output_hidden(shown: Console) -> Iterator[None]:
+    """Hides what Flink's workers on this machine write to standard error. The job reports their errors itself."""
+    sys.stderr.flush()
+    stderr_copy, stream = os.dup(2), shown.stream
+    # The console writes to a copy, because descriptor 2 goes to the null device while the job runs.
+    shown.stream = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            with contextlib.nullcontext() if shown.verbose else contextlib.redirect_stderr(nowhere):
+                yield
+        finally:
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
+            shown.stream.close()
+            shown.stream = stream
+
+
+def log_metrics(result: PipelineResult) -> None:
+    """Writes a run's metrics into the log, as operations data: a table, or in JSON one event."""
+    if not OPERATIONS.isEnabledFor(logging.DEBUG):
+        return
+    from sfumato.transforms.metrics import read_metrics
+
+    try:
+        values = read_metrics(result)
+    except Exception as error:  # noqa: BLE001  (the release is published, so missing metrics are no failure)
+        METRICS_MISSING.emit(error=str(error))
+    else:
+        METRICS_COUNTED.emit(metrics=values)

@@ -9,12 +9,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sfumato.pipelines.clock import fast_clock, slow_clock
 from sfumato.pipelines.folders import private_folder
-from sfumato.pipelines.published_nights import PublishedNights
+from sfumato.pipelines.published_nights import PublishedNights, clock_problem
 from sfumato.pipelines.refresh import read_config
 from sfumato.pipelines.runner_settings import flags_of, settings_of
 from sfumato.schemas.errors import CheckFailedError, SfumatoError
@@ -27,25 +25,10 @@ OK, WARNING, FAILED = "ok", "warning", "failed"
 _DISK_GB = 10  # for users' records that do not fit into memory
 _ENGINES = re.compile(r"apache_beam|beam-runners|flink|prism|spark|sfumato", re.IGNORECASE)
 _LOOPBACK = re.compile(r"0100007F|.{6}7F|0{24}01000000|0{16}FFFF0000.{6}7F", re.IGNORECASE)  # as /proc/net has them
-_Found = tuple[str, str]  # state and text of a check
+_Found = tuple[str, str]  # state of a check; what was found, and what to do
 
 
-@dataclass(frozen=True)
-class Check:
-    """A check and what it found.
-
-    Attributes:
-        name: of what was checked.
-        state: OK, WARNING or FAILED.
-        text: what was found, and what to do.
-    """
-
-    name: str
-    state: str
-    text: str
-
-
-def run(request: DoctorRequest, beam_arguments: tuple[str, ...] = ()) -> int:
+def run(request: DoctorRequest, beam_arguments: tuple[str, ...] = ()) -> None:
     """Runs the checks and prints a line for each.
 
     Raises:
@@ -53,19 +36,19 @@ def run(request: DoctorRequest, beam_arguments: tuple[str, ...] = ()) -> int:
         RequestError: the configuration cannot be read.
     """
     config = None if request.config is None else read_config(request.config)
-    checks = list(_checks(request, config, beam_arguments))
+    found = _found(request, config, beam_arguments)
     if request.format == "json":
-        sys.stdout.write(json.dumps([asdict(check) for check in checks], indent=2) + "\n")
+        checks = [{"name": name, "state": state, "text": text} for name, (state, text) in found.items()]
+        sys.stdout.write(json.dumps(checks, indent=2) + "\n")
     else:
-        width = max(len(check.name) for check in checks)
-        sys.stdout.writelines(f"{check.state:<8} {check.name:<{width}}  {check.text}\n" for check in checks)
-    if failed := [check.name for check in checks if check.state == FAILED]:
-        raise CheckFailedError(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
-    return 0
+        width = max(map(len, found))
+        sys.stdout.writelines(f"{state:<8} {name:<{width}}  {text}\n" for name, (state, text) in found.items())
+    if failed := [name for name, (state, _) in found.items() if state == FAILED]:
+        raise CheckFailedError(f"{len(failed)} of {len(found)} checks failed: {', '.join(failed)}")
 
 
-def _checks(request: DoctorRequest, config: RefreshConfig | None, beam_arguments: tuple[str, ...]) -> Iterator[Check]:
-    """Yields each check. Its error is a failure."""
+def _found(request: DoctorRequest, config: RefreshConfig | None, beam_arguments: tuple[str, ...]) -> dict[str, _Found]:
+    """What each check found, by its name. Its error is a failure."""
     key_file, key_secret, ledger = (getattr(config or request, name) for name in ("key_file", "key_secret", "ledger"))
     checks: dict[str, Callable[[], _Found]] = {
         "runner": lambda: check_runner(request, config, beam_arguments),
@@ -77,11 +60,13 @@ def _checks(request: DoctorRequest, config: RefreshConfig | None, beam_arguments
         checks["ledger"] = lambda: check_ledger(ledger, config, str(request.config))
         checks["clock"] = lambda: check_clock(ledger)
     checks["ports"] = check_ports
+    found: dict[str, _Found] = {}
     for name, check in checks.items():
         try:
-            yield Check(name, *check())
+            found[name] = check()
         except (SfumatoError, OSError) as error:
-            yield Check(name, FAILED, " ".join(str(error).split()))
+            found[name] = FAILED, " ".join(str(error).split())
+    return found
 
 
 def check_runner(request: DoctorRequest, config: RefreshConfig | None, beam_arguments: tuple[str, ...]) -> _Found:
@@ -131,12 +116,11 @@ def check_ledger(location: str, config: RefreshConfig | None, config_file: str) 
 
 def check_clock(ledger: str) -> _Found:
     """Checks whether the clock agrees with the ledger's newest entry."""
-    history = open_ledger(ledger).history()
-    if (problem := slow_clock(history)) is not None:
-        return FAILED, problem
-    if (doubt := fast_clock(history)) is not None:
-        return WARNING, doubt
-    return OK, "in order with the ledger"
+    found = clock_problem(open_ledger(ledger).history())
+    if found is None:
+        return OK, "in order with the ledger"
+    problem, is_certain = found
+    return FAILED if is_certain else WARNING, problem
 
 
 def check_ports() -> _Found:

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob
+from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
@@ -56,7 +55,7 @@ class FlowsJob(ReleaseJob):
         return Cost(self.plan.epsilon, trust=self.request.trust)
 
     def admission(self) -> AdmissionRule:
-        return replace(self.plan.admission_rule, min_users=self.min_users)
+        return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
     def accuracy(self) -> str:
         epsilon = self.plan.final_epsilon(0, False) if self.requested.zones is None else self.plan.tree_epsilon
@@ -88,7 +87,7 @@ class FlowsJob(ReleaseJob):
             + (tree if zones is None else f"trips: {self.accuracy()}, of {len(zones):,} x {len(zones):,} zones\n")
         )
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan, items, rule, region = self.plan, self.requested.items, self.requested.rule, self.requested.region
         zones = self.requested.zones
         count = partial(count_trips, max_trips=plan.max_trips, rule=rule, key=key)
@@ -105,8 +104,7 @@ class FlowsJob(ReleaseJob):
             return flow_files(levels, described)
 
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "CountTrips" >> CountRounds(items, Everybody(key), count, 1, admit=inputs.admit, spill=inputs.spill)
             | "AddNoise" >> beam.Map(files_of)
         )

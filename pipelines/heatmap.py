@@ -1,7 +1,8 @@
-"""`sfumato heatmap`: a differentially private heatmap of Parquet location logs, as one Beam job."""
+"""`sfumato heatmap`: a private heatmap of location logs; and what jobs have in common that count places as it does."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -10,13 +11,20 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
+from sfumato.pipelines.scratch import (
+    BYTES_PER_ROW,
+    DISTRIBUTION_BYTES_PER_ROW,
+    MAP_BYTES,
+    VALUE_BYTES_PER_ROW,
+    RunBytes,
+)
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
+from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest, location_columns
 from sfumato.transforms.heatmap.nights_before import nights_before
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release_files import release_files
@@ -32,12 +40,37 @@ from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
 
 @dataclass(frozen=True)
-class HeatmapJob(ReleaseJob):
-    """A requested heatmap, and the earlier release from which it starts, if any."""
+class CountingJob(ReleaseJob):
+    """A job that counts users at places by the sub-queries of a heatmap. Jobs add their own fields."""
 
-    HELD_SHARE: ClassVar[float] = 0.5
-    RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = IN_COLUMNS
+
+    request: Any
+
+    @property
+    @abstractmethod
+    def counting(self) -> HeatmapParameters:
+        """The parameters of the sub-queries."""
+
+    def columns(self) -> LocationColumns:
+        return location_columns(self.request)
+
+    def cost(self) -> Cost:
+        counting = self.counting
+        return Cost(counting.epsilon, counting.stated_delta, trust=counting.trust, rho=counting.rho)
+
+    def admission(self) -> AdmissionRule:
+        return self.counting.admission(self.request.min_users)
+
+    def run_bytes(self, rows: int) -> RunBytes:
+        size = DISTRIBUTION_BYTES_PER_ROW if self.counting.distribution_gamma else BYTES_PER_ROW
+        stored = rows * (size + VALUE_BYTES_PER_ROW * self.columns().has_weights)
+        return RunBytes(stored, stored // 2, MAP_BYTES)
+
+
+@dataclass(frozen=True)
+class HeatmapJob(CountingJob):
+    """A requested heatmap, and the earlier release from which it starts, if any."""
 
     request: HeatmapRequest
     warm_start: WarmStart | None = None
@@ -47,8 +80,12 @@ class HeatmapJob(ReleaseJob):
         """The map of the earlier release."""
         return None if self.warm_start is None else self.warm_start.estimate
 
+    @property
+    def counting(self) -> HeatmapParameters:
+        return self.request.parameters
+
     def plan_text(self) -> str:
-        parameters = self.request.parameters
+        parameters = self.counting
         text = heatmap_plan_text(parameters, self.prior)
         if parameters.rotation == 1:
             return text
@@ -58,7 +95,7 @@ class HeatmapJob(ReleaseJob):
         )
 
     def accuracy(self) -> str:
-        parameters = self.request.parameters
+        parameters = self.counting
         users = parameters.population or TYPICAL_USERS
         asked = replace(parameters, rotation=1, users=max(users // parameters.rotation, 1))
         noise = parameters.rotation * make_plan(asked, self.prior).noise_stddev
@@ -81,43 +118,29 @@ class HeatmapJob(ReleaseJob):
         return () if self.request.night is None else self.request.warm_start or ()
 
     def cost(self) -> Cost:
-        parameters = self.request.parameters
-        protected = parameters.is_central or parameters.participation == "planned"
-        return Cost(
-            parameters.epsilon,
+        protected = self.counting.is_central or self.counting.participation == "planned"
+        return replace(
+            super().cost(),
             adjacency=ADD_OR_REMOVE if protected else ZERO_OUT,
-            trust=parameters.trust,
-            delta=parameters.stated_delta,
-            rho=parameters.rho,
             rotation=None if self.asked is None else self.asked.rotation,
         )
-
-    def columns(self) -> LocationColumns:
-        return self.request.columns
-
-    def admission(self) -> AdmissionRule:
-        return self.request.parameters.admission(self.min_users)
 
     def resolved(self) -> dict[str, Any]:
         night, rotation = self.request.night, self.request.rotation
         return {
             "region": asdict(self.request.region),
-            **self.request.parameters.metadata(),
+            **self.counting.metadata(),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
-            "columns": self.request.columns.metadata(),
+            "columns": self.columns().metadata(),
             **({} if night is None else {"night": str(night)}),
             **({} if rotation is None else {"rotation": str(rotation)}),
         }
 
-    def stored_bytes(self, rows: int) -> int:
-        size = DISTRIBUTION_BYTES_PER_ROW if self.request.parameters.distribution_gamma else BYTES_PER_ROW
-        return rows * (size + VALUE_BYTES_PER_ROW * self.request.columns.has_weights)
-
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        request, parameters = self.request, self.request.parameters
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        request, parameters = self.request, self.counting
         grid = Grid(request.region, parameters.depth)
         heatmap = PrivateHeatmap(
-            request.region, parameters, key, request.columns, inputs.spill, self.prior, inputs.admit, self.asked
+            request.region, parameters, key, self.columns(), inputs.spill, self.prior, inputs.admit, self.asked
         )
         night, folders = request.night, request.warm_start or ()
 
@@ -126,8 +149,7 @@ class HeatmapJob(ReleaseJob):
             return release_files(state, parameters, with_charge(metadata), grid, nights)
 
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "Heatmap" >> heatmap  # HeatmapState
             | "Assemble" >> beam.Map(assemble)  # {name: content}
         )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,13 +15,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from glob import glob
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.log_layout import E7, CellColumn, LogLayout, PartitionFilter
-from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
+from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.files import content_digest, file_version, is_remote, join
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, table_state
@@ -27,7 +30,9 @@ from sfumato.transforms.inputs.delta_table import delta_files
 from sfumato.transforms.inputs.iceberg_table import iceberg_files
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log, kinds_of
-from sfumato.transforms.logs import log_event
+from sfumato.transforms.logs import LATE_ROWS, log_event
+from sfumato.transforms.privacy.keys import Secret
+from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
 from sfumato.transforms.storage import CONNECTIONS, StoredFile, listed, walk
 
 ICEBERG = "iceberg:"
@@ -46,23 +51,14 @@ _Out = TypeVar("_Out")
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file as it was found.
+    """A file as it was found."""
 
-    Attributes:
-        path: local or in a bucket.
-        size: in bytes.
-        changed: time of the last change, in seconds since 1970; 0 if unknown.
-        version: see `file_version`.
-        log: the file as a pipeline reads it: the pipeline refuses another version.
-        listed_digest: what a listing of the storage showed as the digest; None where it shows none.
-    """
-
-    path: str
-    size: int
-    changed: float
-    version: str
-    log: LogFile
-    listed_digest: str | None = None
+    path: str  # local or in a bucket
+    size: int  # in bytes
+    changed: float  # time of the last change, in seconds since 1970; 0 if unknown
+    version: str  # see `file_version`
+    log: LogFile  # the file as a pipeline reads it: the pipeline refuses another version
+    listed_digest: str | None = None  # what a listing of the storage showed as the digest; None where it shows none
 
     @property
     def digest(self) -> str:
@@ -117,13 +113,8 @@ def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
     return layout
 
 
-def filters_of(request: PublishRequest) -> list[PartitionFilter]:
-    """The filters of a request's partitions."""
-    return [PartitionFilter.parse(text) for text in request.where or ()]
-
-
 def match_files(
-    patterns: str | Sequence[str], layout: LogLayout | None = None, where: Sequence[PartitionFilter] = ()
+    patterns: str | Sequence[str], layout: LogLayout | None = None, where: Sequence[str] | None = None
 ) -> list[InputFile]:
     """Every file that one of the patterns, folders or tables names, once, sorted by path.
 
@@ -133,8 +124,7 @@ def match_files(
         layout: what the run says of its logs.
         where: filters of the partitions to read.
 
-    Raises:
-        RequestError: a pattern names no file, or the filters leave none.
+    Raises RequestError: a pattern names no file, or the filters leave none.
     """
     for of_an_earlier_run in (_inspected, _rows, _digest):  # a file may have changed within one tick of its clock
         of_an_earlier_run.cache_clear()
@@ -142,9 +132,10 @@ def match_files(
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         for file in _matches(pattern, layout or LogLayout()):
             found.setdefault(file.path, file)
-    files = [file for file in found.values() if _is_kept(file.log, where)]
+    filters = [PartitionFilter.parse(text) for text in where or ()]
+    files = [file for file in found.values() if _is_kept(file.log, filters)]
     if not files:
-        raise RequestError(f"where: no file is in a folder {' and '.join(map(str, where))}")
+        raise RequestError(f"where: no file is in a folder {' and '.join(map(str, filters))}")
     return sorted(files, key=lambda file: file.path)
 
 
@@ -222,13 +213,10 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
 def _check_found(logs: Sequence[str], named: Iterable[str]) -> None:
     """Checks files on a disk before one is opened. Whatever is named like a log is one for the person who put it there.
 
-    Args:
-        logs: paths of files to read.
-        named: paths of files and folders that are named like logs.
+    logs: paths of files to read. named: paths of files and folders that are named like logs.
 
-    Raises:
-        RequestError: a log is a pipe, a socket or a device, which could be read for ever; or a link or a folder that
-            is named like a log would be left out.
+    Raises RequestError: a log is a pipe, a socket or a device, which could be read for ever; or a link or a folder that
+    is named like a log would be left out.
     """
     for path in logs:
         if not os.path.isfile(path):
@@ -375,3 +363,65 @@ def with_rows(files: Sequence[InputFile], columns: Columns | None = None) -> lis
 def content_digests(files: Sequence[InputFile]) -> list[str]:
     """The digest of each file."""
     return _each(lambda file: file.digest, files, [file.log for file in files])
+
+
+def named_by_content(files: Sequence[InputFile]) -> list[LogFile]:
+    """The files as a pipeline reads them, named by their content. So names do not change when files are moved."""
+    copies: Counter[str] = Counter()
+    logs = []
+    for file, digest in zip(files, content_digests(files), strict=True):
+        logs.append(replace(file.log, name=f"{digest} {copies[digest]}"))
+        copies[digest] += 1
+    return logs
+
+
+def log_late_files(late: Sequence[InputFile], release_id: str) -> None:
+    """Logs a warning about files that came after a release was charged, if there are any."""
+    if late:
+        files, are = ("1 file", "is") if len(late) == 1 else (f"{len(late)} files", "are")
+        text = f"{files} came after {release_id} was charged and {are} not in it"
+        log_event("late_files", f"{text} (--verbose shows their rows)", logging.WARNING, files=len(late))
+        LATE_ROWS.emit(rows=sum(file.rows for file in late))
+
+
+def select_input(
+    secret: Secret | None, files: Sequence[InputFile], resumed: Reservation | None, columns: Columns | None = None
+) -> tuple[list[InputFile], list[InputFile], list[str]]:
+    """The files that a run reads, those that came after its charge, and the keyed digests of the former.
+
+    A charge holds digests of its files' content, so a run can be resumed after files were moved.
+
+    Args:
+        secret: the stored secret of a run with a ledger. Without both it is None, and there are no digests.
+        files: all that match the input now.
+        resumed: the reservation of an earlier attempt; None without one.
+        columns: that the job reads, see `with_rows`.
+    """
+    if secret is None:
+        return list(files), [], []
+    secret_bytes = secret.read()  # raises RequestError for a bad key
+    # Empty files of all days are equal. If they were refused as used before, that would reveal that they are empty.
+    filled = with_rows(files, columns)
+    not_empty = {file.path for file in filled}
+    empty = [file for file in files if file.path not in not_empty]
+    digests = [file_digest(secret_bytes, digest) for digest in content_digests(filled)]
+    if resumed is None or resumed.refusal is not None:  # refused input may have been corrected
+        return list(files), [], digests
+    selection = select_files(resumed.charge.files, digests)
+    chosen = [*(filled[index] for index in selection.charged), *empty]
+    if selection.missing or not chosen:
+        return list(files), [], digests  # other input, which the ledger refuses
+    return chosen, [filled[index] for index in selection.late], [digests[index] for index in selection.charged]
+
+
+def content_fingerprint(files: Sequence[InputFile], columns: Columns) -> list[Any]:
+    """What the files hold, without their names and times: their digests, with what their folders say of columns.
+
+    A column of a partition is no part of a file's content. So without its values a renamed folder, or another table of
+    the same files, would be other data under the same noise.
+    """
+    names, found = set(columns.names()), list[Any]()
+    for file, digest in zip(files, content_digests(files), strict=True):
+        stated = [[name, value] for name, value in file.log.partition if name in names]
+        found.append([digest, stated] if stated else digest)
+    return sorted(found, key=json.dumps)

@@ -52,21 +52,13 @@ _WORKERS_TRACEBACK = "Traceback (most recent call last)"  # Beam sends a Python 
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that Beam reaches through a job server.
+    """An engine that Beam reaches through a job server."""
 
-    Attributes:
-        name: in messages.
-        options: where Beam declares the engine's options.
-        option: the option that names the job server's file.
-        variable: environment variable that names it where the option does not.
-        target: of make, which makes the file.
-    """
-
-    name: str
-    options: type[PipelineOptions]
-    option: str
-    variable: str
-    target: str
+    name: str  # in messages
+    options: type[PipelineOptions]  # where Beam declares the engine's options
+    option: str  # the option that names the job server's file
+    variable: str  # environment variable that names it where the option does not
+    target: str  # of make, which makes the file
 
     @property
     def needs_java(self) -> bool:

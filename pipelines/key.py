@@ -9,7 +9,7 @@ from sfumato.schemas.requests.commands import KeyRequest
 from sfumato.transforms.privacy.key_files import SECRET_BYTES, create_key_file
 
 
-def run(request: KeyRequest) -> int:
+def run(request: KeyRequest) -> None:
     """Runs the command. Raises RequestError."""
     create_key_file(request.file)
     sys.stdout.write(
@@ -18,4 +18,3 @@ def run(request: KeyRequest) -> int:
         "Keep a copy in a safe place: a run that stopped resumes only under the same key.\n"
         "Keep it secret: with the key and a release the noise can be removed.\n"
     )
-    return 0

@@ -5,60 +5,73 @@ from __future__ import annotations
 import json
 import sys
 
-from sfumato.pipelines.ledger_state import (
-    AMOUNTS,
-    LIMIT_HEADS,
-    amounts_text,
+from sfumato.pipelines.ledger_account import (
     approver_line,
     charge_json,
-    cohort_text,
+    charges_table,
     dataset_of,
     disclosed,
-    disclosure_amounts,
     disclosure_json,
     history_of,
     limit_accounts,
     limit_changes,
     limits_table,
     read_history,
-    state_of,
+    show_account,
 )
 from sfumato.schemas.errors import FormatError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.files import read_file, write_file
-from sfumato.transforms.privacy.ledger.history import History, replay
+from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.text_tables import markdown_table
 
 
-def run(request: LedgerRequest) -> int:
+def run(request: LedgerRequest) -> None:
     """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
     actions = {
         "show": _show,
-        "account": _account,
+        "account": show_account,
         "verify": _verify,
         "limit": _limit,
         "backup": _backup,
         "restore": _restore,
     }
     actions[request.action](request)
-    return 0
 
 
 def _show(request: LedgerRequest) -> None:
+    """Prints the reservations and refusals of a dataset, or of all, and what is left of the limits."""
     history, dataset = history_of(request)
-    sys.stdout.write(_json(history, dataset) if request.format == "json" else _text(request.ledger, history, dataset))
-
-
-def _account(request: LedgerRequest) -> None:
-    from sfumato.pipelines.ledger_account import show_account  # hashes ids as a log's: takes Arrow's time to import
-
-    show_account(request)
+    entries = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
+    charges = [(one, one.charge) for one in entries if dataset in (None, one.charge.dataset)]
+    limits, disclosures = limit_accounts(history, dataset), disclosed(history, dataset)
+    if request.format == "json":
+        content = {
+            "entries": history.entries,
+            "charges": [charge_json(*one) for one in charges],
+            "limits": [account for _, account in limits],
+            "disclosures": [disclosure_json(one) for one in disclosures],
+        }
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        return
+    is_rotated = any(charge.rotation is not None for _, charge in charges)
+    shown = {
+        "dataset": len(history.datasets) > 1,
+        "cohort": is_rotated,
+        "rho": any(charge.rho is not None for _, charge in charges),
+        "bits": bool(disclosures) or any(charge.bits for _, charge in charges),
+    }
+    table = charges_table(charges, disclosures, [name for name, is_shown in shown.items() if not is_shown], slice(10))
+    number = f"{len(charges)} charge{'s'[: len(charges) != 1]}"
+    worst = "\nSpent and left are those of the user who has spent the most.\n" if is_rotated else ""
+    sys.stdout.write(
+        f"{request.ledger}: {_entries(history.entries)}, {number}\n\n{table}\n"
+        f"{limits_table(limits, with_dataset=True)}{worst}{limit_changes(history, dataset)}{approver_line(history)}"
+    )
 
 
 def _verify(request: LedgerRequest) -> None:
-    from sfumato.pipelines.ledger_releases import verify  # reads releases: takes Beam's seconds to import
+    from sfumato.pipelines.releases import verify  # reads releases: takes Beam's seconds to import
 
     verify(request)
 
@@ -93,7 +106,7 @@ def _restore(request: LedgerRequest) -> None:
     if request.file is not None:
         _restore_copy(request, request.file)
     if request.releases:
-        from sfumato.pipelines.ledger_releases import recover  # as for `verify`
+        from sfumato.pipelines.releases import recover  # as for `verify`
 
         recover(request)
         return
@@ -129,48 +142,6 @@ def _read_copy(path: str) -> bytes | None:
         return None
     except OSError as error:
         raise RequestError(f"file: {path} cannot be read ({error})") from None
-
-
-def _reservations(history: History, dataset: str | None) -> list[Reservation]:
-    """The reservations and refusals of a dataset, or of all, in the order of their entries."""
-    reservations = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
-    return [entry for entry in reservations if dataset in (None, entry.charge.dataset)]
-
-
-def _text(location: str, history: History, dataset: str | None) -> str:
-    """The ledger as two tables: charges, and limits with what is left of them."""
-    reservations = _reservations(history, dataset)
-    charges = [["data of", "dataset", "release", "job", "cohort", *AMOUNTS, "charged", "state"]]
-    for entry in reservations:
-        charge = entry.charge
-        names = [str(charge.period), charge.dataset, charge.release_id, charge.job, cohort_text(charge)]
-        charges.append([*names, *amounts_text(charge), entry.time[:10], state_of(entry)])
-    for one in disclosed(history, dataset):
-        names = [str(one.period), one.dataset, one.release_id, one.job, "all"]
-        charges.append([*names, *disclosure_amounts(one), one.time[:10], "no privacy"])
-    rotated = any(entry.charge.rotation is not None for entry in reservations)
-    same = {name: not any(row[charges[0].index(name)] for row in charges[1:]) for name in ("rho", "bits")}
-    same |= {"dataset": len(history.datasets) == 1, "cohort": not rotated}
-    kept = [at for at, head in enumerate(charges[0]) if not same.get(head, False)]
-    charges = [[row[at] for at in kept] for row in charges]
-    limits = [["dataset", *LIMIT_HEADS], *([one.dataset, *one.text()] for one in limit_accounts(history, dataset))]
-    number = f"{len(reservations)} charge{'s'[: len(reservations) != 1]}"
-    left = [index for index, head in enumerate(charges[0]) if head not in AMOUNTS]
-    worst = "\nSpent and left are those of the user who has spent the most.\n" if rotated else ""
-    return (
-        f"{location}: {_entries(history.entries)}, {number}\n\n"
-        f"{markdown_table(charges, left)}\n{limits_table(limits, (0, 1, 2))}{worst}"
-        f"{limit_changes(history, dataset)}{approver_line(history)}"
-    )
-
-
-def _json(history: History, dataset: str | None) -> str:
-    charges = [charge_json(entry, entry.charge) for entry in _reservations(history, dataset)]
-    limits = [account.json() for account in limit_accounts(history, dataset)]
-    disclosures = [disclosure_json(one) for one in disclosed(history, dataset)]
-    content = {"entries": history.entries, "charges": charges, "limits": limits}
-    content["disclosures"] = disclosures
-    return json.dumps(content, indent=2) + "\n"
 
 
 def _entries(number: int) -> str:

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 import numpy as np
 
-from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob
+from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.transforms.moments.central.bernstein_sums import coefficients
@@ -105,20 +104,19 @@ class MomentsJob(ReleaseJob):
         }
 
     def admission(self) -> AdmissionRule:
-        return self.plan.admission(self.request.max_bad_fraction, self.min_users)
+        return self.plan.admission(self.request.max_bad_fraction, self.request.min_users)
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         values, columns = self.requested.values, self.requested.values.columns
         column, second, bounded = columns.column, columns.second, columns.user_id is not None
         plan, grouping = self.plan, self.requested.grouping
         spill, admit = inputs.spill, inputs.admit
-        paths = root | "Files" >> beam.Create(inputs.files)
         if isinstance(plan, CentralMomentsPlan):
             # PCollection[CentralSums]
-            measured = paths | "Sums" >> SumMoments(values, plan, key, grouping, spill=spill, admit=admit)
+            measured = logs | "Sums" >> SumMoments(values, plan, key, grouping, spill=spill, admit=admit)
         else:
             # PCollection[MomentsState]
-            measured = paths | "Push" >> PushBits(values, plan, key, grouping, spill=spill, admit=admit)
+            measured = logs | "Push" >> PushBits(values, plan, key, grouping, spill=spill, admit=admit)
 
         def files_of(state: Any) -> dict[str, bytes]:
             details = MomentsMetadata(with_charge(metadata), grouping, column, bounded, second)

@@ -13,19 +13,18 @@ from sfumato.transforms.text_tables import markdown_table, significant
 _ALWAYS = ("users", "epsilon")  # columns of every summary
 
 
-def run(request: PlanRequest) -> int:
+def run(request: PlanRequest) -> None:
     """Prints the plan of a request. Raises RequestError."""
     settings = request.settings()
     if request.nights is not None:
         sys.stdout.write(rotation_table(make_rotation_plan(settings[0], request.nights)))
-        return 0
+        return
     plans = list(map(make_plan, settings))
     if len(plans) == 1:
         sys.stdout.write(f"{plan_details(plans[0])}\nEach trust model (--trust):\n\n{trust_table(plans[0].parameters)}")
     else:
         varied = [name for name, given in request.values().items() if name in _ALWAYS or len(given) > 1]
         sys.stdout.write(summary(plans, varied))
-    return 0
 
 
 def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:

@@ -1,11 +1,11 @@
-"""Whether the nights of a refresh's output are those that its ledger knows, so that no night is left out in silence."""
+"""The clock next to the times that a ledger states. Releases and the ledger's entries state the clock's time."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Self
 
@@ -28,24 +28,38 @@ from sfumato.transforms.release.catalog import (
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.release_folder import format_at, manifest_at
 
+_MAX_SKEW = timedelta(seconds=60)
+_LONGEST_PAUSE = timedelta(days=31)  # between two charges of a series that runs
+
+
+def clock_problem(history: History) -> tuple[str, bool] | None:
+    """What is wrong with the clock beside the ledger's newest entry, and whether it certainly is; None if nothing."""
+    stated = [one.time for one in (*history.refusals, *history.reservations.values())]
+    times = [datetime.fromisoformat(text) for text in (*stated, *(change.time for change in history.changes))]
+    newest = max((one if one.tzinfo else one.replace(tzinfo=UTC) for one in times), default=None)
+    now = datetime.now(UTC)
+    if newest is not None and newest - now > _MAX_SKEW:
+        return f"it says {now:%F %T}, and the ledger's newest entry is of {newest:%F %T} (UTC); set the clock", True
+    if newest is None or now - newest <= _LONGEST_PAUSE:
+        return None
+    doubt = (
+        f"it says {now:%F %T} (UTC), {(now - newest).days} days after the ledger's newest entry; unless nothing was "
+        "published in between, set the clock"
+    )
+    return doubt, False
+
+
 _READ_BY_LATER_NIGHTS = (CELLS_FILE, NIGHTS_FILE, ANSWERS_FILE)
 
 
 @dataclass(frozen=True)
 class PublishedNights:
-    """The releases of an output, and what the ledger knows of them.
+    """The releases of an output, and what the ledger knows of them."""
 
-    Attributes:
-        config: the refresh's configuration.
-        config_file: where it was read, for the commands in messages.
-        folders: what the output holds.
-        history: of the ledger.
-    """
-
-    config: RefreshConfig
-    config_file: str
-    folders: DatedFolders
-    history: History
+    config: RefreshConfig  # the refresh's configuration
+    config_file: str  # where it was read, for the commands in messages
+    folders: DatedFolders  # what the output holds
+    history: History  # of the ledger
 
     @classmethod
     def read(cls, config: RefreshConfig, config_file: str) -> Self:
@@ -97,7 +111,14 @@ class PublishedNights:
         for name in self.folders.unreadable:
             self._check_permission(name)
         for name, release in self.releases.items():
-            verify_against_ledger(self.config.ledger, release, self.history)
+            # So a ledger that was lost, or restored from an old copy, starts no new budget.
+            if not self.history.entries:
+                raise LedgerError(
+                    f"ledger: there is none at {self.config.ledger}, but {release.path} was charged to one; restore it "
+                    "from a copy, or correct `ledger` in the configuration"
+                )
+            if problem := disagreement(release, self.history):
+                raise LedgerError(f"ledger: {release.path} holds a release that disagrees with the ledger: {problem}")
             charge = self.history.reservations[release.manifest["release_id"]].charge
             if (charge.dataset, str(charge.period)) != (self.config.dataset.casefold(), name):
                 raise RequestError(
@@ -145,10 +166,12 @@ class PublishedNights:
         known = "1 published release" if number == 1 else f"{number} published releases"
         days = f"--date {names[0]}" if len(names) == 1 else f"--backfill {names[0]}:{names[-1]}"
         place = FileSystems.join(self.config.output, RELEASES)
+        places = f"--timeline {shlex.quote(self.config.output)} --ledger {shlex.quote(self.config.ledger)}"
+        removal = f"sfumato releases remove {newest} {places} --reason REASON"
         raise LedgerError(
             f"ledger: {self.config.ledger} knows {known} of {self.config.dataset}, and {place} holds none; mount the "
             f"disk, restore the folder, or make them again: {self._command(days)} (for a new output, copy the folder "
-            f"of release {newest} into it; if all are lost for good, take that one down: {self._removal(newest)})"
+            f"of release {newest} into it; if all are lost for good, take that one down: {removal})"
         )
 
     def is_stale(self, starts: Sequence[Release], day: date) -> bool:
@@ -158,12 +181,9 @@ class PublishedNights:
     def check_starts(self, starts: Sequence[Release], day: date) -> None:
         """Checks that a new map leaves out no published night, and can read those from which it starts.
 
-        Args:
-            starts: the releases from which it starts, oldest first.
-            day: of the map.
+        starts: the releases from which it starts, oldest first. day: of the map.
 
-        Raises:
-            LedgerError: a night is gone, or a file that the map reads is gone or changed.
+        Raises LedgerError: a night is gone, or a file that the map reads is gone or changed.
         """
         for name in self._left_out(starts, day):
             raise LedgerError(f"ledger: {self.folder(name)} is gone, which was published; {self.remedy(name)}")
@@ -201,31 +221,8 @@ class PublishedNights:
     def _command(self, days: str) -> str:
         return f"sfumato refresh --config {shlex.quote(self.config_file)} {days}"
 
-    def _removal(self, release_id: str) -> str:
-        places = f"--timeline {shlex.quote(self.config.output)} --ledger {shlex.quote(self.config.ledger)}"
-        return f"sfumato releases remove {release_id} {places} --reason REASON"
-
 
 def _nights_of(release: Release, day: str) -> list[Period]:
     """The nights on whose answers a release is based, in order."""
     nights = release.manifest.get("nights")
     return [Period.parse(text) for text in nights["rests_on"]] if isinstance(nights, dict) else [Period.parse(day)]
-
-
-def verify_against_ledger(location: str, release: Release, history: History) -> None:
-    """Raises LedgerError if a published release disagrees with the ledger.
-
-    So a ledger that was lost, or restored from an old copy, starts no new budget.
-
-    Args:
-        location: of the ledger.
-        release: a published release.
-        history: of the ledger, read after the release.
-    """
-    if not history.entries:
-        raise LedgerError(
-            f"ledger: there is none at {location}, but {release.path} was charged to one; restore it from a copy, or "
-            "correct `ledger` in the configuration"
-        )
-    if problem := disagreement(release, history):
-        raise LedgerError(f"ledger: {release.path} holds a release that disagrees with the ledger: {problem}")

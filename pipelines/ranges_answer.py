@@ -22,12 +22,12 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.runner import PipelineState
 
+from sfumato.pipelines.console import show_progress
 from sfumato.pipelines.folders import make_folders, remove_tree
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.progress import show_progress
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.requests.range_queries import AnswerRequest
+from sfumato.schemas.requests.commands import AnswerRequest
 from sfumato.transforms.files import is_remote, read_file
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.ranges.model_file import open_model
@@ -38,9 +38,9 @@ from sfumato.transforms.storage import matching
 _COUNTS_FILE = "counts.json"
 
 
-def run(request: AnswerRequest, settings: RunnerSettings) -> int:
-    """Runs the command. Returns the exit status 0, or raises RequestError or DataError."""
-    _check_reach(settings, request)
+def run(request: AnswerRequest, settings: RunnerSettings) -> None:
+    """Runs the command. Raises RequestError or DataError."""
+    settings.check_reach("model, queries, output", request.model, *request.queries, request.output)
     model = open_model(request.model)
     if not model.safe:
         log_event("warning", UNSAFE, logging.WARNING)
@@ -58,7 +58,6 @@ def run(request: AnswerRequest, settings: RunnerSettings) -> int:
         where = str(model.field.grid.region)
         log_event("warning", f"no square reaches into the region {where}; are x and y swapped?", logging.WARNING)
     sys.stdout.write(_report(counts, request.output, time.monotonic() - started))
-    return 0
 
 
 def answer_files(
@@ -74,10 +73,7 @@ def answer_files(
     staged = [FileSystems.join(staging, f"{number}.parquet") for number in range(len(answers))]
     counts_file = FileSystems.join(staging, _COUNTS_FILE)
     try:
-        with (
-            show_progress(len(queries), settings.verbose, settings.log_format),
-            settings.pipeline() as root,
-        ):
+        with show_progress(len(queries), settings.verbose, settings.log_format), settings.pipeline() as root:
             _ = (
                 root
                 | "Files" >> beam.Create(list(zip(queries, staged, strict=True)))
@@ -97,14 +93,6 @@ def answer_files(
         for folder in made:  # `rmdir` keeps a folder that has other files by now
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
-
-
-def _check_reach(settings: RunnerSettings, request: AnswerRequest) -> None:
-    """Raises RequestError for a path on this machine's disk if the workers are in the cloud."""
-    if settings.in_cloud and not all(map(is_remote, (request.model, *request.queries, request.output))):
-        raise RequestError(
-            "model, queries, output: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
-        )
 
 
 def _query_files(patterns: Sequence[str]) -> list[str]:

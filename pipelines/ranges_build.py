@@ -15,24 +15,22 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.heatmap import CountingJob
+from sfumato.pipelines.job import Inputs, geography_of
+from sfumato.pipelines.release_run import run_release
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, MAP_BYTES, PLAIN_BYTES, VALUE_BYTES_PER_ROW, RunBytes
+from sfumato.pipelines.scratch import PLAIN_BYTES, RunBytes
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Cost
-from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.checks import owners_of
-from sfumato.transforms.heatmap.heatmap_request import location_columns
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import log_event
-from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.methods import METHODS
@@ -52,11 +50,9 @@ MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several time
 
 
 @dataclass(frozen=True)
-class RangesJob(ReleaseJob):
+class RangesJob(CountingJob):
     """A requested model."""
 
-    HELD_SHARE: ClassVar[float] = 0.5
-    RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
         **dict.fromkeys(owners_of(METHODS), "options"),
@@ -70,16 +66,21 @@ class RangesJob(ReleaseJob):
     def of(cls, request: RangesRequest, *resolved: RangesPlan | None) -> RangesJob:
         """See ReleaseJob.of."""
         job = super().of(request, *resolved)
-        return replace(job, plan=with_squares(job.plan))
+        options = job.plan.options
+        if (path := options.get("workload")) is None:
+            return job
+        squares = read_workload(path, job.plan.field)
+        return replace(job, plan=replace(job.plan, options={**options, "workload": squares}))
 
-    def columns(self) -> LocationColumns:
-        return location_columns(self.request)
+    @property
+    def counting(self) -> HeatmapParameters:
+        return self.plan.counting
 
     def plan_text(self) -> str:
         return ranges_plan_text(self.plan)
 
     def accuracy(self) -> str:
-        counting = self.plan.counting
+        counting = self.counting
         left = counting.budget.total - counting.admission().epsilon
         if counting.is_central:
             return f"noise of ±{significant(1.96 * counting.count_noise.stddev(left))} users (95%) on a cell's count"
@@ -87,47 +88,28 @@ class RangesJob(ReleaseJob):
         noise = self.plan.shards_stddev(users, left)
         return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count, if {users:,} take part"
 
-    def cost(self) -> Cost:
-        counting = self.plan.counting
-        return Cost(counting.epsilon, counting.stated_delta, trust=counting.trust, rho=counting.rho)
-
-    def admission(self) -> AdmissionRule:
-        return self.plan.counting.admission(self.min_users)
-
     def resolved(self) -> dict[str, Any]:
         return {**self.plan.metadata(), "columns": self.columns().metadata()}
-
-    def stored_bytes(self, rows: int) -> int:
-        return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns().has_weights)
 
     def run_bytes(self, rows: int) -> RunBytes:
         size = super().run_bytes(rows)
         return replace(size, release=max(size.release, PLAIN_BYTES + self.plan.model_bytes(rows)))
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan = self.plan
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "Build" >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.admit)  # Built
             | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))  # {name: content}
         )
 
 
-def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | None) -> int:
+def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | None) -> None:
     """Runs the job to the end. Raises RequestError or DataError."""
     if plan is None:
-        return build_from_heatmap(request)
-    run_release(RangesJob.of(request, plan), settings)
-    return 0
-
-
-def with_squares(plan: RangesPlan) -> RangesPlan:
-    """The plan with the squares of its workload in place of their file. Raises RequestError or DataError."""
-    path = plan.options.get("workload")
-    if path is None:
-        return plan
-    return replace(plan, options={**plan.options, "workload": read_workload(path, plan.field)})
+        build_from_heatmap(request)
+    else:
+        run_release(RangesJob.of(request, plan), settings)
 
 
 def read_workload(path: str, field: Field) -> Boxes:
@@ -189,7 +171,7 @@ def ranges_plan_text(plan: RangesPlan) -> str:
 # --- from a published heatmap ---
 
 
-def build_from_heatmap(request: RangesRequest) -> int:
+def build_from_heatmap(request: RangesRequest) -> None:
     """Makes a model from a published heatmap. Raises RequestError."""
     release = open_heatmap(str(request.release))
     sizes = Sizes(*request.sizes)
@@ -201,7 +183,7 @@ def build_from_heatmap(request: RangesRequest) -> int:
             f"sfumato ranges build, a dry run: nothing was charged or written\n\nreads      {request.release}\n"
             f"charges    nothing: the model is post-processing of the release\npublishes  {request.output}\n"
         )
-        return 0
+        return
     metadata = replace(_metadata(release, sizes, request.release_id), geography=geography)
     model = RangeModel(release.field, TreeModel(release.estimate), ADAPTIVE, release.manifest["privacy"]["epsilon"])
     files = files_of_release(release, model, sizes, metadata)
@@ -209,7 +191,6 @@ def build_from_heatmap(request: RangesRequest) -> int:
     for warning in json.loads(files[MANIFEST_FILE])["warnings"]:
         log_event("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
-    return 0
 
 
 def open_heatmap(path: str) -> HeatmapRelease:

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.random import Generator, default_rng
-from numpy.typing import NDArray
 
 from sfumato.pipelines.inputs import InputFile, inspect, layout_of, match_files
 from sfumato.schemas.errors import DataError, RequestError
@@ -26,7 +25,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.requests.range_queries import TuneRequest
+from sfumato.schemas.requests.commands import TuneRequest
 from sfumato.transforms.checks import check_number
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
@@ -48,14 +47,17 @@ class PublicData:
     field: Field
 
 
-def run(request: TuneRequest) -> int:
-    """Runs the command. Returns the exit status 0, or raises RequestError or DataError."""
+def run(request: TuneRequest) -> None:
+    """Runs the command. Raises RequestError or DataError."""
     for name in ("epsilons", "users"):
         for number in getattr(request, name) or ():
             check_number(name, number, gt=0)
     users = None if request.users is None else [round(number) for number in request.users]
     sizes = [Sizes(*ends) for ends in request.sizes]
-    regions = _regions(request.region, len(request.public))
+    given, data_sets = request.region, len(request.public)
+    if len(given) not in (0, 1, data_sets):
+        raise RequestError(f"region: give it once, or once for each of the {data_sets} data sets, got {len(given)}")
+    regions = list(given) if len(given) == data_sets else [given[0] if given else None] * data_sets
     folder = os.path.dirname(request.output) or "."
     if not os.path.isdir(folder):
         raise RequestError(f"output: there is no folder {folder!r}")
@@ -79,7 +81,6 @@ def run(request: TuneRequest) -> int:
     save_tuner(tuner, request.output)
     sys.stdout.write(_report(labels, tuner))
     sys.stdout.write(f"{request.output}\n")
-    return 0
 
 
 def labels_of(
@@ -107,11 +108,7 @@ def labels_of(
 
 
 def read_public(
-    pattern: str,
-    region: Region | None,
-    columns: LocationColumns,
-    generator: Generator,
-    layout: LogLayout | None = None,
+    pattern: str, region: Region | None, columns: LocationColumns, generator: Generator, layout: LogLayout | None = None
 ) -> PublicData:
     """Reads a public data set: one record of each user, drawn at random among those in the region.
 
@@ -140,7 +137,9 @@ def _batches(files: Sequence[InputFile], columns: LocationColumns) -> list[pa.Re
 def _middle(files: Sequence[InputFile], columns: LocationColumns) -> Region:
     """The region between the quantiles _MIDDLE of all coordinates."""
     batches = _batches(files, columns)
-    east, north = (_degrees(batches, name) for name in (columns.longitude, columns.latitude))
+    names = columns.longitude, columns.latitude
+    cast = [[pc.cast(batch.column(name), pa.float64()) for batch in batches] for name in names]
+    east, north = (np.concatenate([part.to_numpy(zero_copy_only=False) for part in parts]) for parts in cast)
     known = (np.abs(east) <= 180) & (np.abs(north) <= 90)
     if not known.any():
         raise DataError(f"public: no row of {files[0].path} has coordinates in degrees")
@@ -149,19 +148,6 @@ def _middle(files: Sequence[InputFile], columns: LocationColumns) -> Region:
         return Region(west, south, east_end, north_end)
     except RequestError:
         raise RequestError(f"region: all of {files[0].path} is at one place; give --region W,S,E,N") from None
-
-
-def _degrees(batches: Sequence[pa.RecordBatch], name: str) -> NDArray[np.float64]:
-    """A column as float64, NaN for missing values."""
-    columns = [pc.cast(batch.column(name), pa.float64()) for batch in batches]
-    return np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns])
-
-
-def _regions(given: Sequence[Region], data_sets: int) -> list[Region | None]:
-    """A region for each data set; None if it follows from the data."""
-    if len(given) not in (0, 1, data_sets):
-        raise RequestError(f"region: give it once, or once for each of the {data_sets} data sets, got {len(given)}")
-    return list(given) if len(given) == data_sets else [given[0] if given else None] * data_sets
 
 
 def _report(labels: Sequence[Label], tuner: Tuner) -> str:

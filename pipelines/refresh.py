@@ -13,11 +13,10 @@ from zoneinfo import ZoneInfo
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.clock import fast_clock, slow_clock
 from sfumato.pipelines.console import identify
-from sfumato.pipelines.inputs import InputFile, filters_of, has_logs, layout_of, match_files
-from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
-from sfumato.pipelines.published_nights import PublishedNights
+from sfumato.pipelines.inputs import InputFile, has_logs, layout_of, log_late_files, match_files, select_input
+from sfumato.pipelines.published_nights import PublishedNights, clock_problem
+from sfumato.pipelines.release_run import flex_launch, launch_nothing
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
 from sfumato.schemas.errors import (
@@ -34,7 +33,7 @@ from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import REMOVAL_FORMAT
 from sfumato.schemas.requests.commands import RefreshRequest
-from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
+from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
@@ -60,23 +59,14 @@ _OWN = frozenset({
 
 @dataclass(frozen=True)
 class Refresh:
-    """A refresh: its configuration and its runner.
+    """A refresh: its configuration and its runner."""
 
-    Attributes:
-        config: what the configuration file says.
-        config_file: where it was read.
-        runner: options of the runner.
-        attempt: 2 or more charges a day again, under another release id.
-        dry_run: whether to print forecasts only.
-        beam_arguments: Beam's options.
-    """
-
-    config: RefreshConfig
-    config_file: str
-    runner: RunnerOptions
-    attempt: int = 1
-    dry_run: bool = False
-    beam_arguments: tuple[str, ...] = ()
+    config: RefreshConfig  # what the configuration file says
+    config_file: str  # where it was read
+    runner: RunnerOptions  # options of the runner
+    attempt: int = 1  # 2 or more charges a day again, under another release id
+    dry_run: bool = False  # whether to print forecasts only
+    beam_arguments: tuple[str, ...] = ()  # Beam's options
 
     @property
     def settings(self) -> RunnerSettings:
@@ -119,8 +109,7 @@ class Refresh:
             reservation = history.reservations.get(self.release_id(day))
             if self._is_taken_down(day, reservation, nights.charged.get(str(day))):
                 log_event("taken_down", f"{day} was taken down; nothing is published", logging.WARNING, date=str(day))
-                if flex_launch(self.settings):
-                    launch_nothing(self.settings)
+                launch_nothing(self.settings)
                 return
             try:
                 try:
@@ -140,10 +129,8 @@ class Refresh:
     def _is_taken_down(self, day: date, reservation: Reservation | None, newest: Reservation | None) -> bool:
         """Returns whether the day's release was taken down. A new attempt publishes the day again, with a new charge.
 
-        Args:
-            day: the day.
-            reservation: the charge of this attempt's release, if there is one.
-            newest: the newest charge of the day, such as a correction's: an older one does not undo its removal.
+        day: the day. reservation: the charge of this attempt's release, if there is one. newest: the newest charge of
+        the day, such as a correction's: an older one does not undo its removal.
         """
         if reservation is not None and reservation.removal is not None:
             return True
@@ -170,25 +157,19 @@ class Refresh:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
             CommitRelease(release_id, self.config.output, self.config.ledger).commit(release.path)
-            self._log_late_files(day, reservation)
-        if flex_launch(self.settings):
-            launch_nothing(self.settings)
+            log_late_files(self._late_files(day, reservation), release_id)
+        launch_nothing(self.settings)
         shown = self.config.output if is_pruned(release, history) else release.path
         sys.stdout.write(f"{FileSystems.join(shown, 'index.html')}\n")
 
-    def _log_late_files(self, day: date, reservation: Reservation) -> None:
-        """Logs a warning about files that came after a published release was charged."""
-        late = self._late_files(day, reservation)
-        log_late_files(late, reservation.charge.release_id)
-
     def _late_files(self, day: date, reservation: Reservation) -> list[InputFile]:
         """The day's files that a charge does not cover."""
-        if not (reservation.charge.files and self._has_data(day)):
+        if not reservation.charge.files or self._missing(day):
             return []
         config = self.config
         secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
         request = example_request(config)
-        files = match_files(self._logs(day), layout_of(request), filters_of(request))
+        files = match_files(self._logs(day), layout_of(request), request.where)
         return select_input(secret, files, reservation)[1]
 
     def correct(self, day: date) -> None:
@@ -219,11 +200,10 @@ class Refresh:
         days = [day + timedelta(days=offset) for offset in self.config.folders]
         return [str(FileSystems.join(self.config.input, f"dt={one}")) for one in days]
 
-    def _has_data(self, day: date) -> bool:
-        return all(map(self._has_logs, self._logs(day)))
-
-    def _has_logs(self, folder: str) -> bool:
-        return has_logs(folder, example_request(self.config).input_format)
+    def _missing(self, day: date) -> list[str]:
+        """The folders of a day that hold no data."""
+        form = example_request(self.config).input_format
+        return [folder for folder in self._logs(day) if not has_logs(folder, form)]
 
     def _run(
         self,
@@ -241,12 +221,11 @@ class Refresh:
         config = self.config
         if "://" not in config.input and not os.path.isdir(config.input):
             raise RequestError(f"config: input: there is no folder {config.input}")
-        logs = self._logs(day)
-        if missing := [folder for folder in logs if not self._has_logs(folder)]:
+        if missing := self._missing(day):
             raise NotReadyError(f"input: there are no data of {day} ({', '.join(missing)}); nothing is charged")
         values: dict[str, Any] = {
             **config.options,
-            "input": logs,
+            "input": self._logs(day),
             "output": self.folder(day),
             "overwrite": self.attempt > 1,
             "release_id": self.release_id(day),
@@ -321,8 +300,7 @@ class Refresh:
         Returns:
             Their folders, oldest first; none without a warm start.
 
-        Raises:
-            LedgerError: one of them is gone, or a file that is read of it is gone or changed.
+        Raises LedgerError: one of them is gone, or a file that is read of it is gone or changed.
         """
         request = example_request(self.config)
         if not isinstance(request, HeatmapRequest) or not self.config.warm_start:
@@ -359,8 +337,7 @@ def newest_nights(before: Sequence[Release]) -> Sequence[Release]:
 
     There are none after it unless a night was published after a later one.
 
-    Args:
-        before: releases in the order of their nights.
+    before: releases in the order of their nights.
     """
     for last in range(len(before) - 1, max(len(before) - 1 - _MAX_ADDED, -1), -1):
         stated = before[last].manifest.get("nights")
@@ -385,7 +362,9 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     refresh = Refresh(config, request.config, runner, request.attempt, request.dry_run, beam_arguments)
     if request.backfill is not None and flex_launch(refresh.settings):
         raise RequestError("backfill: a template starts one job a launch; launch it for each date")
-    _warn_of_clock(config)
+    # Not refused: one entry that was written under a fast clock would stop all nights until its time has come.
+    if (found := clock_problem(open_ledger(config.ledger).history())) is not None:
+        log_event("clock", f"the clock looks wrong: {found[0]}", logging.WARNING)
     if request.backfill is None:
         yesterday = newest_day(config)
         refresh.publish(yesterday if request.date is None else request.date)
@@ -411,16 +390,6 @@ def _check_arguments(job: str, config_file: str, arguments: Sequence[str]) -> No
             raise RequestError(f"{name}: a refresh has no option --{name}; write `{name}:` in options of {config_file}")
 
 
-def _warn_of_clock(config: RefreshConfig) -> None:
-    """Logs a warning about a clock that contradicts the ledger.
-
-    It is not refused: one entry that was written under a fast clock would stop all nights until its time has come.
-    """
-    history = open_ledger(config.ledger).history()
-    if (problem := slow_clock(history) or fast_clock(history)) is not None:
-        log_event("clock", f"the clock looks wrong: {problem}", logging.WARNING)
-
-
 def newest_day(config: RefreshConfig) -> date:
     """The last day that is over in the time zone of the days, with all folders that are read for it."""
     after = max(0, config.folders[-1])
@@ -430,8 +399,7 @@ def newest_day(config: RefreshConfig) -> date:
 def _correct(refresh: Refresh, days: Sequence[date]) -> None:
     """Corrects the releases of some days. One that cannot be corrected is logged, and stays as it is.
 
-    Raises:
-        LedgerError: the ledger is damaged. The night itself is published.
+    Raises LedgerError: the ledger is damaged. The night itself is published.
     """
     for day in days:
         try:
@@ -469,8 +437,8 @@ def read_config(path: str) -> RefreshConfig:
     return config
 
 
-def example_request(config: RefreshConfig) -> PublishRequest:
+def example_request(config: RefreshConfig) -> ReleaseRequest:
     """A request of the configured job, for the input folder in place of a day's. Raises RequestError."""
     request = request_of(config.job, {**config.options, "input": config.input, "output": config.output})
-    assert isinstance(request, PublishRequest)
+    assert isinstance(request, ReleaseRequest)
     return request

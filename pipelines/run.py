@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.schemas.errors import RequestError, did_you_mean
-from sfumato.schemas.requests.publish_request import PublishRequest, RunnerOptions
+from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
 from sfumato.schemas.requests.request_base import Request
 
 if TYPE_CHECKING:  # Beam is imported once a request is known to be good
@@ -18,23 +18,16 @@ if TYPE_CHECKING:  # Beam is imported once a request is known to be good
 
 @dataclass(frozen=True)
 class Job:
-    """A job.
+    """A job."""
 
-    Attributes:
-        summary: one line of help.
-        request: the request class, as MODULE:NAME within the package, as the two below.
-        run: the function that runs it. It takes the request and, for a RunnerOptions request, also the RunnerSettings
-            (or Beam's options, see beam_arguments), and for a PublishRequest what it resolved to. It returns the exit
-            status. None: the release is made and published.
-        release: the ReleaseJob of a job that publishes a release; None for other jobs.
-        beam_arguments: whether `run` makes runners itself, and takes Beam's options.
-    """
-
-    summary: str
-    request: str
+    summary: str  # one line of help
+    request: str  # the request class, as MODULE:NAME within the package, as the two below
+    # The function that runs it; None makes and publishes the release. It takes the request and, for a RunnerOptions
+    # request, also the RunnerSettings (or Beam's options, see beam_arguments), and for a ReleaseRequest what it
+    # resolved to. It returns an exit status other than 0, if any.
     run: str | None = None
-    release: str | None = None
-    beam_arguments: bool = False
+    release: str | None = None  # the ReleaseJob of a job that publishes a release; None for other jobs
+    beam_arguments: bool = False  # whether `run` makes runners itself, and takes Beam's options
 
     @property
     def publishes(self) -> bool:
@@ -44,9 +37,7 @@ class Job:
 
 JOBS = {
     "synth": Job(
-        "make location logs of a synthetic city",
-        "transforms.synth.synth_request:SynthRequest",
-        "pipelines.synth:run",
+        "make location logs of a synthetic city", "transforms.synth.synth_request:SynthRequest", "pipelines.synth:run"
     ),
     "plan": Job(
         "show what a heatmap will cost and show; no data are read",
@@ -65,23 +56,23 @@ JOBS = {
     ),
     "zones --release": Job(
         "estimate the users of zones from a published heatmap; nothing is charged",
-        "schemas.requests.release_readers:ReleaseZonesRequest",
-        "pipelines.zones_of_release:run",
+        "schemas.requests.commands:ReleaseZonesRequest",
+        "pipelines.readers:run_zones",
     ),
     "histogram": Job(
         "publish how many users hold each category or visit each map cell, by a sample or with noise",
         "transforms.histogram.counts_request:HistogramRequest",
-        release="pipelines.histogram:HistogramJob",
+        release="pipelines.counts:HistogramJob",
     ),
     "hotspots": Job(
         "publish popular places, words or codes, level by level, by a sample or with noise",
         "transforms.histogram.counts_request:HotspotsRequest",
-        release="pipelines.hotspots:HotspotsJob",
+        release="pipelines.counts:HotspotsJob",
     ),
     "quantiles": Job(
         "publish the distribution of a number over users: quantiles and range counts",
         "transforms.quantiles.request:QuantilesRequest",
-        release="pipelines.quantiles:QuantilesJob",
+        release="pipelines.counts:QuantilesJob",
     ),
     "moments": Job(
         "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
@@ -101,18 +92,18 @@ JOBS = {
     ),
     "ranges answer": Job(
         "answer the squares of a file by a published model",
-        "schemas.requests.range_queries:AnswerRequest",
+        "schemas.requests.commands:AnswerRequest",
         "pipelines.ranges_answer:run",
     ),
     "ranges tune": Job(
         "learn on public data which cell width is best",
-        "schemas.requests.range_queries:TuneRequest",
+        "schemas.requests.commands:TuneRequest",
         "pipelines.ranges_tune:run",
     ),
     "changes": Job(
         "find where two published heatmaps differ, with a stated false discovery rate",
-        "schemas.requests.release_readers:ChangesRequest",
-        "pipelines.changes:run",
+        "schemas.requests.commands:ChangesRequest",
+        "pipelines.readers:run_changes",
     ),
     "refresh": Job(
         "publish the release of a day, once, as a configuration file says: for every night",
@@ -122,13 +113,13 @@ JOBS = {
     ),
     "page": Job(
         "make a release's page again from its files",
-        "schemas.requests.release_readers:PageRequest",
-        "pipelines.page:run",
+        "schemas.requests.commands:PageRequest",
+        "pipelines.readers:run_page",
     ),
     "export": Job(
         "write a published release as a file of a GIS, a notebook or a web map",
-        "schemas.requests.release_readers:ExportRequest",
-        "pipelines.export:run",
+        "schemas.requests.commands:ExportRequest",
+        "pipelines.readers:run_export",
     ),
     "releases": Job(
         "remove the files of old releases, or take a release down; the ledger keeps the proof",
@@ -166,24 +157,17 @@ def request_class(job: str) -> type[Request]:
 def request_of(job: str, values: Mapping[str, Any]) -> Request:
     """A job's request from values by option name: text, or Python values.
 
-    Raises:
-        RequestError: there is no such job or option, or a value is out of its range; the message names it.
+    Raises RequestError: there is no such job or option, or a value is out of its range; the message names it.
     """
     return request_class(job).of(values)
 
 
 def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
-    """Runs a request to the end.
+    """Runs a request to the end. Returns the folder or file that it wrote; empty for a job that writes nothing.
 
-    Args:
-        request: made by `request_of`.
-        runner: where it runs; None for the runner of the request's options.
+    runner: where it runs; None for the runner of the request's options.
 
-    Returns:
-        The folder or file that it wrote; empty for a job that writes nothing.
-
-    Raises:
-        SfumatoError: see schemas/errors.py.
+    Raises SfumatoErrors, see schemas/errors.py.
     """
     run_job(request, runner)
     return getattr(request, "output", "")
@@ -198,16 +182,16 @@ def columns_of(request: Request) -> Columns:
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
     """Runs a request and returns its exit status. beam_arguments: Beam's options, if `runner` is None."""
     job = JOBS[request.COMMAND]
-    resolved = (request.resolve(),) if isinstance(request, PublishRequest) else ()
+    resolved = (request.resolve(),) if isinstance(request, ReleaseRequest) else ()
     if not isinstance(request, RunnerOptions):
-        return int(_load(job.run)(request))
+        return int(_load(job.run)(request) or 0)
     if job.beam_arguments:
-        return int(_load(job.run)(request, tuple(beam_arguments)))
+        return int(_load(job.run)(request, tuple(beam_arguments)) or 0)
     if runner is None:
         runner = _load("pipelines.runner_settings:settings_of")(request, beam_arguments)
     if job.run is not None:
-        return int(_load(job.run)(request, runner, *resolved))
-    _load("pipelines.job:run_release")(_load(job.release).of(request, *resolved), runner)
+        return int(_load(job.run)(request, runner, *resolved) or 0)
+    _load("pipelines.release_run:run_release")(_load(job.release).of(request, *resolved), runner)
     return 0
 
 

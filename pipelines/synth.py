@@ -24,7 +24,7 @@ from sfumato.pipelines.folders import make_folders, remove_tree
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
-from sfumato.transforms.files import is_remote, write_file
+from sfumato.transforms.files import write_file
 from sfumato.transforms.storage import matching
 from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
@@ -33,40 +33,29 @@ from sfumato.transforms.synth.synth_request import SynthRequest, SynthSpec
 _OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
 
 
-def run(request: SynthRequest, settings: RunnerSettings) -> int:
-    """Runs the job to the end. Returns the exit status 0, or raises RequestError."""
+def run(request: SynthRequest, settings: RunnerSettings) -> None:
+    """Runs the job to the end. Raises RequestError."""
     spec, output = request.spec, request.output.rstrip("/")
+    settings.check_reach("output, density", output, request.density or output, request.basemap or output)
     if request.basemap is not None:
-        _check_reach(settings, request.basemap)
-        _check_basemap(request.basemap, request.overwrite)
+        _check_file("basemap", request.basemap, (".geojson", ".json"), request.overwrite)
     if request.days is not None:
         _run_days(spec, settings, output, request.days, request.overwrite)
     else:
-        _run_week(request, spec, settings, output)
+        old_files = _check_paths(output, request.density, request.overwrite)
+        started = time.monotonic()
+        records = generate(spec, settings, output, request.density, old_files)
+        _report(records, spec.users, spec.files, output, time.monotonic() - started)
     if request.basemap is not None:
         try:
             write_file(request.basemap, city_geojson(spec.region))
         except OSError as error:
             raise RequestError(f"basemap: cannot write {request.basemap!r} ({error.strerror or error})") from None
-    return 0
-
-
-def _run_week(request: SynthRequest, spec: SynthSpec, settings: RunnerSettings, output: str) -> None:
-    """Makes one folder of one week."""
-    _check_reach(settings, output, request.density or output)
-    old_files = _check_paths(output, request.density, request.overwrite)
-    started = time.monotonic()
-    records = generate(spec, settings, output, request.density, old_files)
-    _report(records, spec.users, spec.files, output, time.monotonic() - started)
 
 
 def _run_days(request: SynthSpec, settings: RunnerSettings, output: str, days: Period, overwrite: bool) -> None:
     """Writes each day's folder in turn. After a failure the earlier days remain, and no part of the failed day."""
-    _check_reach(settings, output)
-    if not output:
-        raise RequestError("output: name a folder for the days' folders")
-    if os.path.isfile(output):
-        raise RequestError(f"output: {output!r} is a file; name a folder")
+    _check_folder(output)
     folders = {day: FileSystems.join(output, f"dt={day}") for day in days.days()}
     old_files = {day: _check_paths(folder, None, overwrite) for day, folder in folders.items()}
     started, total = time.monotonic(), 0
@@ -90,20 +79,8 @@ def _report(records: int, users: int, files: int, output: str, seconds: float) -
     )
 
 
-def _check_reach(settings: RunnerSettings, *places: str) -> None:
-    """Raises RequestError for a path on this machine's disk if the workers are in the cloud."""
-    if settings.in_cloud and not all(map(is_remote, places)):
-        raise RequestError(
-            "output, density: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
-        )
-
-
 def generate(
-    request: SynthSpec,
-    settings: RunnerSettings,
-    output: str,
-    density: str | None = None,
-    old_files: Sequence[str] = (),
+    request: SynthSpec, settings: RunnerSettings, output: str, density: str | None = None, old_files: Sequence[str] = ()
 ) -> int:
     """Runs the pipeline and publishes its files in place of `old_files`. Returns the number of records."""
     mark = uuid.uuid4().hex
@@ -142,32 +119,31 @@ def generate(
 
 def _check_paths(output: str, density: str | None, overwrite: bool) -> list[str]:
     """Raises RequestError if a path is taken. Returns the files of an earlier run that are to be replaced."""
-    if not output:
-        raise RequestError("output: name a folder for the files")
-    if os.path.isfile(output):
-        raise RequestError(f"output: {output!r} is a file; name a folder")
+    _check_folder(output)
     present = [file.path for file in matching(FileSystems.join(output, "*"))]
     if present and not overwrite:
         raise RequestError(f"output: {output!r} exists and is not empty; name another, or give --overwrite")
     if density is not None:
-        if not density.endswith(".npy"):
-            raise RequestError(f"density: must name a file that ends in .npy, got {density!r}")
-        if os.path.isdir(density):
-            raise RequestError(f"density: {density!r} is a folder; name a file")
-        if matching(density) and not overwrite:
-            raise RequestError(f"density: {density!r} exists already; name another, or give --overwrite")
+        _check_file("density", density, (".npy",), overwrite)
     # Only files of an earlier run. Other files in the folder are not deleted.
     return [path for path in present if _OWN_FILE.fullmatch(path.rsplit("/", 1)[-1])]
 
 
-def _check_basemap(path: str, overwrite: bool) -> None:
-    """Refuses a place that is taken or no GeoJSON file's."""
-    if not path.endswith((".geojson", ".json")):
-        raise RequestError(f"basemap: must name a file that ends in .geojson, got {path!r}")
+def _check_folder(output: str) -> None:
+    if not output:
+        raise RequestError("output: name a folder for the files")
+    if os.path.isfile(output):
+        raise RequestError(f"output: {output!r} is a file; name a folder")
+
+
+def _check_file(option: str, path: str, suffixes: tuple[str, ...], overwrite: bool) -> None:
+    """Raises RequestError for a place that is taken, or that does not end in one of the suffixes."""
+    if not path.endswith(suffixes):
+        raise RequestError(f"{option}: must name a file that ends in {suffixes[0]}, got {path!r}")
     if os.path.isdir(path):
-        raise RequestError(f"basemap: {path!r} is a folder; name a file")
+        raise RequestError(f"{option}: {path!r} is a folder; name a file")
     if matching(path) and not overwrite:
-        raise RequestError(f"basemap: {path!r} exists already; name another, or give --overwrite")
+        raise RequestError(f"{option}: {path!r} exists already; name another, or give --overwrite")
 
 
 def _write_array(values: NDArray[np.generic], path: str) -> None:

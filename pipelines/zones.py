@@ -9,22 +9,17 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.geography import geography_of
-from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, MAP_BYTES, VALUE_BYTES_PER_ROW
+from sfumato.pipelines.heatmap import CountingJob
+from sfumato.pipelines.job import Inputs, geography_of
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, Cost
-from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.schemas.requests.zones_request import ZonesRequest
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.heatmap_request import location_columns
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.private_heatmap import CountLocations
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
@@ -41,15 +36,10 @@ _POPULATION_SHARE = 0.002  # of epsilon; a larger one refuses bad logs of fewer 
 
 
 @dataclass(frozen=True)
-class ZonesJob(ReleaseJob):
+class ZonesJob(CountingJob):
     """Requested counts of zones, and the zones."""
 
-    HELD_SHARE: ClassVar[float] = 0.5
-    RELEASE_MEMORY: ClassVar[int] = MAP_BYTES
-    STATED_AS: ClassVar[Mapping[str, str]] = {
-        **IN_COLUMNS,
-        **dict.fromkeys(("id_column", "levels", "region"), "zones"),
-    }
+    STATED_AS: ClassVar[Mapping[str, str]] = {**IN_COLUMNS, **dict.fromkeys(("id_column", "levels", "region"), "zones")}
 
     request: ZonesRequest
     zones: Zones
@@ -65,7 +55,7 @@ class ZonesJob(ReleaseJob):
                 f"zones: {len(job.zones):,} zones, and a page shows {MAX_SHOWN:,} of a level; give --levels with a "
                 "coarser level, or larger zones"
             )
-        check_plan(job.heatmap)
+        check_plan(job.counting)
         return job
 
     @cached_property
@@ -77,8 +67,8 @@ class ZonesJob(ReleaseJob):
         return ZoneLevels(self.zones, level_shares(sizes, given.count_noise, budget, gamma))
 
     @cached_property
-    def heatmap(self) -> HeatmapParameters:
-        """The parameters of the sub-queries, which are those of a heatmap with zones as its cells."""
+    def counting(self) -> HeatmapParameters:
+        """Those of a heatmap with zones as its cells."""
         return replace(self._given, method=self.method)
 
     @property
@@ -100,31 +90,15 @@ class ZonesJob(ReleaseJob):
         return geography_of(self.request, self.zones.region)
 
     def plan_text(self) -> str:
-        return heatmap_plan_text(self.heatmap, None)
+        return heatmap_plan_text(self.counting, None)
 
     def accuracy(self) -> str:
         users = self.request.population or TYPICAL_USERS
-        noise = make_plan(replace(self.heatmap, users=users)).noise_stddev
+        noise = make_plan(replace(self.counting, users=users)).noise_stddev
         return f"noise of ±{significant(1.96 * noise)} users (95%) on a zone's count, if {users:,} take part"
 
-    def cost(self) -> Cost:
-        parameters = self.heatmap
-        return Cost(
-            parameters.epsilon,
-            adjacency=ADD_OR_REMOVE,
-            trust=parameters.trust,
-            delta=parameters.stated_delta,
-            rho=parameters.rho,
-        )
-
-    def columns(self) -> LocationColumns:
-        return location_columns(self.request)
-
-    def admission(self) -> AdmissionRule:
-        return self.heatmap.admission(self.min_users)
-
     def resolved(self) -> dict[str, Any]:
-        zones, parameters = self.zones, self.heatmap
+        zones, parameters = self.zones, self.counting
         levels = [
             {"column": name, "zones": len(ids), "share": share}
             for name, ids, share in zip(zones.level_names, zones.ids_of_levels, self.method.shares, strict=True)
@@ -138,12 +112,8 @@ class ZonesJob(ReleaseJob):
             "dropout": None if stated is None else parameters.dropout,
         }
 
-    def stored_bytes(self, rows: int) -> int:
-        size = DISTRIBUTION_BYTES_PER_ROW if self.heatmap.distribution_gamma else BYTES_PER_ROW
-        return rows * (size + VALUE_BYTES_PER_ROW * self.columns().has_weights)
-
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        parameters, method = self.heatmap, self.method
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        parameters, method = self.counting, self.method
         counts = CountLocations(
             ZoneLocator(self.zones), parameters, key, self.columns(), inputs.spill, admit=inputs.admit
         )
@@ -152,8 +122,7 @@ class ZonesJob(ReleaseJob):
             return zones_files(state, parameters, method, with_charge(metadata))
 
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "Zones" >> counts  # HeatmapState
             | "Assemble" >> beam.Map(assemble)  # {name: content}
         )

@@ -221,8 +221,9 @@ ROOM_CYCLES = ({f"transforms/{room}" for room in ("ranges", "release", "heatmap"
 # Modules that only some commands need, and that are expensive to load or not always installed.
 DEFERRED = {
     "pipelines/console.py": {"sfumato.transforms.metrics"},
-    "pipelines/ledger.py": {"sfumato.pipelines.ledger_account", "sfumato.pipelines.ledger_releases"},
-    "pipelines/progress.py": {"sfumato.transforms.metrics"},
+    "pipelines/ledger.py": {"sfumato.pipelines.releases"},
+    "pipelines/ledger_account.py": {"pyarrow", "sfumato.transforms.privacy.rotation"},
+    "pipelines/readers.py": {"sfumato.transforms.release.release_folder"},
     "transforms/files.py": {"sfumato.transforms"},
     "transforms/release/published_release.py": {"sfumato.transforms.heatmap.posterior.unbiased"},
     "transforms/histogram/accountant.py": {"dp_accounting.pld.pld_pmf", "dp_accounting.pld.privacy_loss_distribution"},

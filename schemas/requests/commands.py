@@ -1,4 +1,4 @@
-"""Requests of the commands around releases: key, ledger, refresh, releases, doctor."""
+"""Requests of commands that publish no release: of keys, ledger, nights and squares, and readers of a release alone."""
 
 from __future__ import annotations
 
@@ -6,27 +6,48 @@ import datetime
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import PlainValidator, model_validator
+from pydantic import BeforeValidator, PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
-from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, KeyOptions, LogOptions, RunnerOptions
-from sfumato.schemas.requests.request_base import INPUT, LEDGER, OUTPUT, PRIVACY, RUN, option
+from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
+from sfumato.schemas.requests.publish_request import (
+    REGION_HELP,
+    REGION_METAVAR,
+    BudgetOption,
+    DatasetOption,
+    KeyOptions,
+    LogOptions,
+    RegionOption,
+    RunnerOptions,
+)
+from sfumato.schemas.requests.request_base import (
+    INPUT,
+    LEDGER,
+    MAP,
+    METHOD,
+    OUTPUT,
+    PRIVACY,
+    RUN,
+    Several,
+    common_option,
+    option,
+    parts_of,
+)
+from sfumato.schemas.requests.zones_request import ZoneOptions
 
 MAX_REASON = 300
 
 
 class KeyRequest(LogOptions):
-    """A new key."""
+    """Makes a key: the secret behind the noise of a release."""
 
     JOB: ClassVar[str] = "key"
-    COMMAND: ClassVar[str] = "key"
-    ABOUT: ClassVar[str] = "Makes a key: the secret behind the noise of a release."
     EXAMPLE: ClassVar[str] = "new release.key"
 
-    action: Literal["new"] = option(..., "new: make a key", INPUT, common=True, metavar="new", style="positional")
-    file: str = option(
-        ..., "a new local file; what exists is not overwritten", INPUT, common=True, metavar="FILE", style="positional"
+    action: Literal["new"] = common_option(..., "new: make a key", INPUT, metavar="new", style="positional")
+    file: str = common_option(
+        ..., "a new local file; what exists is not overwritten", INPUT, metavar="FILE", style="positional"
     )
 
 
@@ -48,59 +69,53 @@ def removal_reason(value: Any) -> str:
 
 
 class ReleasesRequest(LogOptions):
-    """The removal of old releases' files, or of one release, its manifest too, for a stated reason."""
+    """prune removes the files of old releases but their manifests, so that the ledger still proves what was published.
+
+    remove takes one release down: it removes its files, its map and its catalogue entry, and leaves a notice. What
+    it cost stays charged. It names the later releases that rest on it.
+    """
 
     JOB: ClassVar[str] = "releases"
-    COMMAND: ClassVar[str] = "releases"
-    ABOUT: ClassVar[str] = (
-        "prune removes the files of old releases but their manifests, so that the ledger still proves what was "
-        "published. remove takes one release down: it removes its files, its map and its catalogue entry, and leaves a "
-        "notice. What it cost stays charged. It names the later releases that rest on it."
-    )
     EXAMPLE: ClassVar[str] = "prune --timeline published --ledger ledger.db --keep 90d"
     REMOVE_EXAMPLE: ClassVar[str] = (
         "remove city-2026-11-20 --timeline published --ledger ledger.db --reason 'a wrong file was published'"
     )
 
-    action: Literal["prune", "remove"] = option(
+    action: Literal["prune", "remove"] = common_option(
         ...,
         "prune: remove the files of old releases; remove: take RELEASE down",
         INPUT,
-        common=True,
         metavar="ACTION",
         style="positional",
     )
-    release: str | None = option(
+    release: str | None = common_option(
         None,
         "its release id; without --timeline its folder, local or gs:// (remove)",
         INPUT,
-        common=True,
         metavar="RELEASE",
         style="positional",
     )
-    timeline: str | None = option(
+    timeline: str | None = common_option(
         None,
         "the folder whose releases/ are pruned, or hold the one to remove: `output` of a refresh",
         INPUT,
-        common=True,
         metavar="FOLDER",
     )
-    ledger: str = option(
-        ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT, common=True,
+    ledger: str = common_option(
+        ..., "the ledger that they were charged to: an SQLite file, or gs://bucket/folder", INPUT,
         metavar="LOCATION",
     )  # fmt: skip
-    keep: Annotated[datetime.timedelta, PlainValidator(_days)] | None = option(
+    keep: Annotated[datetime.timedelta, PlainValidator(_days)] | None = common_option(
         None,
         "keep releases of data that are at most N days old, and whatever their age the newest one of each job, region "
         "and depth, and those that a charged run starts from (prune)",
         INPUT,
-        common=True,
         metavar="Nd",
     )
-    reason: Annotated[str, PlainValidator(removal_reason)] | None = option(
-        None, "why, in one line: it stands in the notice and in the ledger (remove)", INPUT, common=True, metavar="TEXT"
+    reason: Annotated[str, PlainValidator(removal_reason)] | None = common_option(
+        None, "why, in one line: it stands in the notice and in the ledger (remove)", INPUT, metavar="TEXT"
     )
-    dry_run: bool = option(False, "show what would be removed, and remove nothing", INPUT, common=True)
+    dry_run: bool = common_option(False, "show what would be removed, and remove nothing", INPUT)
 
     @model_validator(mode="after")
     def _of_action(self) -> Self:
@@ -126,36 +141,32 @@ def _backfill(value: Any) -> Period:
 
 
 class RefreshRequest(RunnerOptions):
-    """The release of a day, or of every day of a period."""
+    """Publishes the release of a day, once, and keeps the ledger and the page of all releases.
+
+    Run again it returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the
+    data cannot support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger or an
+    earlier release is damaged; 75 not now: no data yet, too few, or a service or ledger out of reach, so try again
+    later; 70 a crash: run it again.
+    """
 
     JOB: ClassVar[str] = "refresh"
-    COMMAND: ClassVar[str] = "refresh"
-    ABOUT: ClassVar[str] = (
-        "Publishes the release of a day, once, and keeps the ledger and the page of all releases. Run again it "
-        "returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the data cannot "
-        "support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger or an earlier "
-        "release is damaged; 75 not now: no data yet, too few, or a service or ledger out of reach, so try again "
-        "later; 70 a crash: run it again."
-    )
     EXAMPLE: ClassVar[str] = "--config refresh.yaml --date 2026-11-20"
 
-    config: str = option(..., "the refresh's YAML file, local or gs://", INPUT, common=True, metavar="FILE")
-    date: Annotated[datetime.date, PlainValidator(_day)] | None = option(
+    config: str = common_option(..., "the refresh's YAML file, local or gs://", INPUT, metavar="FILE")
+    date: Annotated[datetime.date, PlainValidator(_day)] | None = common_option(
         None,
         "day to publish, as 2026-11-20; default: yesterday, in UTC or the time zone of `rows_of_day`",
         INPUT,
-        common=True,
         metavar="DATE",
     )
-    backfill: Annotated[Period, PlainValidator(_backfill)] | None = option(
+    backfill: Annotated[Period, PlainValidator(_backfill)] | None = common_option(
         None,
         "publish every day of these that has data, in order; exit status 75 if one has none",
         INPUT,
-        common=True,
         metavar="FROM:TO",
     )
-    attempt: int = option(1, "2 or more: publish the day anew, and charge it again", INPUT, common=True, ge=1)
-    dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
+    attempt: int = common_option(1, "2 or more: publish the day anew, and charge it again", INPUT, ge=1)
+    dry_run: bool = common_option(False, "show what would be read, charged and published, and do nothing", RUN)
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -165,19 +176,17 @@ class RefreshRequest(RunnerOptions):
 
 
 class DoctorRequest(RunnerOptions, KeyOptions):
-    """Checks of a machine and of what a run would use."""
+    """Makes the checks of a run in advance: runner, temporary folder, ports, key, ledger and clock.
+
+    Exit status: 0 all in order, or warnings; 1 a check failed.
+    """
 
     JOB: ClassVar[str] = "doctor"
-    COMMAND: ClassVar[str] = "doctor"
-    ABOUT: ClassVar[str] = (
-        "Makes the checks of a run in advance: runner, temporary folder, ports, key, ledger and clock. "
-        "Exit status: 0 all in order, or warnings; 1 a check failed."
-    )
     EXAMPLE: ClassVar[str] = "--config refresh.yaml"
 
-    config: str | None = option(None, "a refresh's YAML file, which names the rest", INPUT, common=True, metavar="FILE")
-    ledger: str | None = option(None, "an SQLite file, or gs://bucket/folder", LEDGER, common=True, metavar="LOCATION")
-    format: Literal["text", "json"] = option("text", "format of what is printed", OUTPUT, common=True)
+    config: str | None = common_option(None, "a refresh's YAML file, which names the rest", INPUT, metavar="FILE")
+    ledger: str | None = common_option(None, "an SQLite file, or gs://bucket/folder", LEDGER, metavar="LOCATION")
+    format: Literal["text", "json"] = common_option("text", "format of what is printed", OUTPUT)
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -187,53 +196,43 @@ class DoctorRequest(RunnerOptions, KeyOptions):
 
 
 class LedgerRequest(LogOptions, KeyOptions):
-    """What a ledger holds, or a change of it."""
+    """Shows what every release was charged with and what is left, verifies the ledger, sets its limits, copies or
+    restores it.
+    """
 
     JOB: ClassVar[str] = "ledger"
-    COMMAND: ClassVar[str] = "ledger"
-    ABOUT: ClassVar[str] = (
-        "Shows what every release was charged with and what is left, verifies the ledger, sets its limits, copies or "
-        "restores it."
-    )
     EXAMPLE: ClassVar[str] = "show --ledger ledger.db"
 
-    action: Literal["show", "account", "verify", "limit", "backup", "restore"] = option(
+    action: Literal["show", "account", "verify", "limit", "backup", "restore"] = common_option(
         ...,
         "show: charges, and what is left; account: the charges of one user, whom a rotation asks by the releases' key; "
         "verify: the chain of entries, the limits and the releases; limit: set a dataset's limits from here on; "
         "backup: copy all entries to FILE; restore: append the entries of FILE that the ledger lacks, and charge what "
         "the releases state and both lack",
         INPUT,
-        common=True,
         metavar="ACTION",
         style="positional",
     )
-    file: str | None = option(
-        None,
-        "the copy, local or gs:// (backup, restore)",
-        INPUT,
-        common=True,
-        metavar="FILE",
-        style="positional",
+    file: str | None = common_option(
+        None, "the copy, local or gs:// (backup, restore)", INPUT, metavar="FILE", style="positional"
     )
-    ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, common=True, metavar="LOCATION")
-    dataset: DatasetOption | None = option(
-        None, "only this dataset (show, account, verify); the dataset whose limits to set (limit)", INPUT, common=True
+    ledger: str = common_option(..., "an SQLite file, or gs://bucket/folder", INPUT, metavar="LOCATION")
+    dataset: DatasetOption | None = common_option(
+        None, "only this dataset (show, account, verify); the dataset whose limits to set (limit)", INPUT
     )
-    format: Literal["text", "json"] = option("text", "format of what `show` and `account` print", OUTPUT, common=True)
-    user_id: str | None = option(None, "the user's id, as the logs have it (account)", INPUT, common=True, metavar="ID")
-    user_id_column: str = option("user_id", "column of the logs that holds the id (account)", INPUT, metavar="NAME")
-    releases: tuple[str, ...] = option(
+    format: Literal["text", "json"] = common_option("text", "format of what `show` and `account` print", OUTPUT)
+    user_id: str | None = common_option(None, "the user's id, as the logs have it (account)", INPUT, metavar="ID")
+    user_id_column: str = option("user_id", "column of the logs that holds the id (account)", INPUT)
+    releases: tuple[str, ...] = common_option(
         (),
         "a release, or what `sfumato refresh` wrote: compare with the ledger (verify), or charge again from their "
         "manifests what the ledger lost (restore); may be repeated",
         INPUT,
-        common=True,
         metavar="FOLDER",
         style="repeated",
     )
-    budget: BudgetOption | None = option(
-        None, "the limits, as 10/365d,1/1d (limit)", PRIVACY, common=True, metavar="E/Nd,..."
+    budget: BudgetOption | None = common_option(
+        None, "the limits, as 10/365d,1/1d (limit)", PRIVACY, metavar="E/Nd,..."
     )
 
     @model_validator(mode="after")
@@ -258,3 +257,179 @@ class LedgerRequest(LogOptions, KeyOptions):
         elif given := self.given(("user_id", "user_id_column", "key_file", "key_secret")):
             raise RequestError(f"{next(iter(given))}: only `sfumato ledger account` takes it")
         return self
+
+
+class PageRequest(LogOptions):
+    """Makes a release's page and pictures again from its files, and compares or writes them."""
+
+    JOB: ClassVar[str] = "page"
+    EXAMPLE: ClassVar[str] = "release"
+
+    folder: str = common_option(..., "a release's folder, local or gs://", INPUT, metavar="FOLDER", style="positional")
+    output: str | None = common_option(
+        None,
+        "a local folder for the page and pictures; without it they are compared with those that were published",
+        OUTPUT,
+        metavar="FOLDER",
+    )
+
+
+class ExportRequest(LogOptions):
+    """Writes a published release as a file of another tool, with its guarantee in the file's metadata.
+
+    It reads the release alone and costs no privacy budget.
+    """
+
+    JOB: ClassVar[str] = "export"
+    EXAMPLE: ClassVar[str] = "release --output map.tif --licence CC-BY-4.0"
+
+    folder: str = common_option(
+        ..., "a release's folder, or that of changes, local or gs://", INPUT, metavar="FOLDER",
+        style="positional",
+    )  # fmt: skip
+    output: str = common_option(..., "the file, local or gs://", OUTPUT, metavar="FILE")
+    format: str | None = common_option(
+        None, "geotiff, geojson, csv, gpkg, pmtiles or h3; default: by the suffix of the output", OUTPUT
+    )  # fmt: skip
+    licence: str | None = common_option(
+        None, "licence of the file, as an SPDX identifier such as CC-BY-4.0; without it the file says `not stated`",
+        OUTPUT, metavar="TEXT",
+    )  # fmt: skip
+    table: str | None = common_option(
+        None, "table of the release, where it has several; default: the one with the map", METHOD
+    )
+    resolution: int | None = common_option(None, "resolution of H3's cells, for the format h3", METHOD, ge=0, le=15)
+    overwrite: bool = common_option(False, "replace a file that is there", OUTPUT)
+
+
+class ChangesRequest(LogOptions):
+    """Finds where two published heatmaps differ by more than noise and chance explain, with a stated false
+    discovery rate. It reads releases alone and costs no privacy budget.
+    """
+
+    JOB: ClassVar[str] = "changes"
+    EXAMPLE: ClassVar[str] = "monday tuesday --output changes"
+
+    before: str = common_option(
+        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="BEFORE", style="positional"
+    )
+    after: str = common_option(..., "another of the same region", INPUT, metavar="AFTER", style="positional")
+    output: str | None = common_option(
+        None, "folder for changes.parquet, manifest and page; default: print a summary only", OUTPUT,
+        metavar="FOLDER",
+    )  # fmt: skip
+    overwrite: bool = common_option(False, "replace changes that are there", OUTPUT)
+    rate: float = common_option(
+        0.05, "false discovery rate: expected share of wrong ones among the changes found, at most", METHOD,
+         gt=0.0, lt=1.0,
+    )  # fmt: skip
+    shares: bool = common_option(False, "compare shares of all users, for maps of different numbers of users", METHOD)
+
+
+class ReleaseZonesRequest(LogOptions, ZoneOptions):
+    """Estimates from a published heatmap how many users are in each of a list of zones, with errors of the noise
+    and of cells that a border cuts. It reads the release alone and costs no privacy budget.
+    """
+
+    JOB: ClassVar[str] = "zones"
+    COMMAND: ClassVar[str] = "zones --release"
+    EXAMPLE: ClassVar[str] = "map --zones tracts.geojson --id_column tract --output tracts.csv"
+
+    release: str = common_option(
+        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="FOLDER", style="positional"
+    )
+    output: str = common_option(
+        ..., "table: .parquet (GeoParquet), .geojson, or .csv without polygons", OUTPUT, metavar="FILE"
+    )
+    overwrite: bool = common_option(False, "replace a file that is there", OUTPUT)
+
+    @model_validator(mode="after")
+    def _of_one_source(self) -> Self:
+        source = self.one_zone_source()
+        if self.zones is not None and self.id_column is None:
+            raise RequestError("id_column: name the property or column of the zones' ids, such as --id_column tract")
+        if self.zones is None and self.id_column is not None:
+            raise RequestError(f"id_column: is of a file of --zones; cells of --{source} have their own names")
+        return self
+
+
+SIZE_RANGE = (25.0, 100.0)  # the smallest and the largest side of a queried square, in metres
+EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)  # paper 003, Section 6.1
+SizeRangeOption = Annotated[tuple[float, float], BeforeValidator(parts_of)]
+SIZE_RANGE_HELP = "smallest and largest side of the squares to be queried, in metres"
+
+
+class AnswerRequest(RunnerOptions):
+    """Answers how many users are in each of many squares, from a published model.
+
+    Answers to one file of queries are one Parquet file; answers to several are a folder of files with the names of
+    the queries' files. No privacy budget is spent: a release may be queried for ever.
+    """
+
+    JOB: ClassVar[str] = "ranges answer"
+    EXAMPLE: ClassVar[str] = "--model model --queries squares.parquet --output answers.parquet"
+
+    model: str = common_option(
+        ..., "a release of `ranges build`, or its model.npz, local or gs://", INPUT, metavar="MODEL"
+    )
+    queries: tuple[str, ...] = common_option(
+        ...,
+        "Parquet files with columns x, y (degrees, of the square's centre) and size (its side in metres)",
+        INPUT,
+        metavar="PATTERN",
+        style="several",
+    )
+    output: str = common_option(
+        ..., "a file that ends in .parquet, or a folder for several", INPUT, metavar="FILE|FOLDER"
+    )
+    additive: bool = common_option(
+        False,
+        "answers that add up, for squares anywhere, such as tiles of a region; without it, answers are for squares "
+        "around users",
+        METHOD,
+    )
+    overwrite: bool = common_option(False, "replace answers that are there", INPUT)
+
+
+class TuneRequest(PlaceColumns, UserColumn):
+    """Learns on public data which cell width is best, and whether networks are worth it, for `sfumato ranges build
+    --tuner FILE`. The data must be public: exact values of it are used, nothing protects the people in it, and no
+    privacy budget is spent.
+    """
+
+    JOB: ClassVar[str] = "ranges tune"
+    EXAMPLE: ClassVar[str] = "--public 'checkins/*.parquet' --sizes 25,100 --output tuner.npz"
+
+    public: tuple[str, ...] = common_option(
+        ...,
+        "public location logs (Parquet), one data set each; of each user one record counts",
+        INPUT,
+        metavar="PATTERN",
+        style="several",
+    )
+    output: str = common_option(..., "the tuner's file, for example tuner.npz", INPUT, metavar="FILE")
+    overwrite: bool = common_option(False, "replace a file that is there", INPUT)
+    region: tuple[RegionOption, ...] = common_option(
+        (),
+        f"{REGION_HELP}; once for all data sets, or once for each in their order; default: of the middle 99.8% of each",
+        MAP,
+        metavar=REGION_METAVAR,
+        style="repeated",
+    )
+    sizes: tuple[SizeRangeOption, ...] = common_option(
+        (SIZE_RANGE,), SIZE_RANGE_HELP, MAP, metavar="LOW,HIGH", style="several"
+    )
+    epsilons: Several[float] = option(EPSILONS, "epsilons at which widths are tried", PRIVACY, metavar="E,...")
+    users: Several[float] | None = option(
+        None,
+        "numbers of users to draw from each data set; default: all, a quarter and a sixteenth",
+        METHOD,
+        metavar="N,...",
+    )
+    method: Literal["grid", "snh"] = common_option(
+        "grid",
+        "grid: seconds; snh: also trains three local networks for every epsilon, size and number of users, of about a "
+        "minute each, and learns where they are better than the grid",
+        METHOD,
+    )
+    seed: int = option(0, "the same seed and data give the same tuner", RUN, ge=0, le=2**63 - 1)

@@ -8,7 +8,7 @@ from annotated_types import Interval
 
 from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.requests.request_base import PRIVACY, PROTOCOL, option
+from sfumato.schemas.requests.request_base import PRIVACY, PROTOCOL, common_option, option
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 
 Depth = Annotated[int, Interval(ge=1, le=MAX_DEPTH)]
@@ -38,14 +38,13 @@ DROPOUT_HELP = (
 class CountingOptions(ReleaseRequest):
     """A budget, who adds the noise, and the shards of secure aggregation."""
 
-    trust: CentralOrSecagg = option(Trust.CENTRAL, TRUST_HELP, PRIVACY, common=True)
-    epsilon: Epsilon = option(1.0, EPSILON_HELP, PRIVACY, common=True)
+    trust: CentralOrSecagg = common_option(Trust.CENTRAL, TRUST_HELP, PRIVACY)
+    epsilon: Epsilon = common_option(1.0, EPSILON_HELP, PRIVACY)
     delta: Delta = option(0.0, DELTA_HELP, PRIVACY)
-    population: Users | None = option(
+    population: Users | None = common_option(
         None,
         "public number of users in the logs; a run is refused if its noisy count differs by more than a tenth",
         PRIVACY,
-        common=True,
     )
     shard_size: ShardSize | None = option(None, SHARD_SIZE_HELP, PROTOCOL)
     dropout: Dropout | None = option(None, DROPOUT_HELP, PROTOCOL)

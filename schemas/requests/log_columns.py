@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.log_layout import E7, CellColumn
-from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, option
+from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, common_option, option
 
 DEFAULT_MAX_DWELL = 3600.0
 
@@ -34,35 +34,28 @@ IN_COLUMNS = dict.fromkeys(
 class UserColumn(Request):
     """Whose a record is."""
 
-    user_id_column: str = option("user_id", "column of the user ids", COLUMNS, metavar="NAME")
+    user_id_column: str = option("user_id", "column of the user ids", COLUMNS)
 
 
 class PlaceColumns(Request):
     """Where a record is."""
 
-    latitude_column: str = option("latitude", "column of the latitude, in degrees", COLUMNS, metavar="NAME")
-    longitude_column: str = option("longitude", "column of the longitude, in degrees", COLUMNS, metavar="NAME")
+    latitude_column: str = option("latitude", "column of the latitude, in degrees", COLUMNS)
+    longitude_column: str = option("longitude", "column of the longitude, in degrees", COLUMNS)
     coordinates: Literal["degrees", "e7"] | None = option(
         None, "e7: latitude and longitude are integers, degrees times 10^7 (default: degrees)", COLUMNS
     )
     geometry_column: str | None = option(
-        None,
-        "column of points in place of latitude and longitude: WKB, WKT, or GeoParquet's own; WGS 84",
-        COLUMNS,
-        metavar="NAME",
+        None, "column of points in place of latitude and longitude: WKB, WKT, or GeoParquet's own; WGS 84", COLUMNS
     )
     cell_column: str | None = option(
         None,
         "column of map cells in place of latitude and longitude: a record is at its cell's centre, so a map should "
         "not be finer than they are",
         COLUMNS,
-        metavar="NAME",
     )
     cell_index: str | None = option(
-        None,
-        "what the cells are, with --cell_column: h3:RESOLUTION, or quadkey:LENGTH",
-        COLUMNS,
-        metavar="INDEX:N",
+        None, "what the cells are, with --cell_column: h3:RESOLUTION, or quadkey:LENGTH", COLUMNS, metavar="INDEX:N"
     )
 
     @model_validator(mode="after")
@@ -86,13 +79,10 @@ class LogColumns(PlaceColumns, UserColumn):
     """Whose and where a record is, and what it weighs."""
 
     weight_column: str | None = option(
-        None, "column of the records' weights, numbers >= 0; default: all weigh the same", COLUMNS, metavar="NAME"
+        None, "column of the records' weights, numbers >= 0; default: all weigh the same", COLUMNS
     )
     time_column: str | None = option(
-        None,
-        "column of timestamps, or of seconds: a record weighs the time until the same user's next record",
-        COLUMNS,
-        metavar="NAME",
+        None, "column of timestamps, or of seconds: a record weighs the time until the same user's next record", COLUMNS
     )
     max_dwell: float | None = option(
         None,
@@ -117,14 +107,12 @@ class SlotColumns(LogColumns):
         "column of timestamps, or of seconds since 1970: a record weighs the time until the same user's next record; "
         "with --slots it is the time of the record alone, and weighs nothing",
         COLUMNS,
-        metavar="NAME",
     )
-    slots: str | None = option(
+    slots: str | None = common_option(
         None,
         "maps by local time of the --time_column: hour, weekday, hour_of_week, or hours between edges such as "
         "0,7,10,16,19,24",
         COLUMNS,
-        common=True,
         metavar="SLOTS",
     )
     records_per_user: int | None = option(
@@ -132,7 +120,6 @@ class SlotColumns(LogColumns):
         "with --slots, the most slots in which a user counts, each by one record drawn from it; noise grows with it "
         "(default: 1, one record in all)",
         COLUMNS,
-        metavar="N",
         ge=1,
         le=168,
     )
@@ -153,12 +140,8 @@ class SlotColumns(LogColumns):
 class RateColumn(Request):
     """What is counted by category at each place."""
 
-    auxiliary: str | None = option(
-        None,
-        "column of a boolean or of a few categories: the map shows their shares at each place",
-        COLUMNS,
-        common=True,
-        metavar="NAME",
+    auxiliary: str | None = common_option(
+        None, "column of a boolean or of a few categories: the map shows their shares at each place", COLUMNS
     )
     categories: Several[str] | None = option(
         None,

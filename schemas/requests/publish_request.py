@@ -24,6 +24,7 @@ from sfumato.schemas.requests.request_base import (
     RUN,
     Request,
     Several,
+    common_option,
     option,
 )
 from sfumato.schemas.slots import UTC, check_time_zone
@@ -88,7 +89,8 @@ INPUT_HELP = "logs: files, patterns, folders, tables"
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"
 MAX_BAD_FRACTION = 0.1
-_SHAPING = ("input_format", "where")  # beside what each job adds: which records are read, and how
+# Beside what each job adds: which records are read, how, and when a run is refused.
+_SHAPING = ("input_format", "where", "min_users", "max_bad_fraction", "day_column", "time_zone")
 MAX_BAD_FRACTION_HELP = "refuse where a larger share of the users has no usable record, by noisy counts"
 
 
@@ -104,11 +106,10 @@ class LogOptions(Request):
 class RunnerOptions(LogOptions):
     """Where a job runs. Options that no request knows go to Apache Beam."""
 
-    runner_config: str | None = option(
+    runner_config: str | None = common_option(
         None,
         "YAML file of Beam options, or a shipped one: direct, direct_threads, flink, spark, prism, dataflow",
         RUN,
-        common=True,
         metavar="FILE",
     )
 
@@ -116,16 +117,13 @@ class RunnerOptions(LogOptions):
 class KeyOptions(Request):
     """Where the key of releases is kept."""
 
-    key_file: str | None = option(
+    key_file: str | None = common_option(
         None,
         "a key that `sfumato key new FILE` made; for a new release default: fresh entropy of the operating system",
         KEY,
-        common=True,
         metavar="FILE",
     )
-    key_secret: str | None = option(
-        None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY, metavar="NAME"
-    )
+    key_secret: str | None = option(None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY)
 
     @property
     def key_options(self) -> list[str]:
@@ -139,19 +137,12 @@ class KeyOptions(Request):
         return self
 
 
-class PublishRequest(RunnerOptions, KeyOptions):
-    """A job that reads location logs and publishes a folder."""
+class ReleaseRequest(RunnerOptions, KeyOptions):
+    """A job that publishes a differentially private release of location logs, and may charge a ledger for it."""
 
-    input: InputOption = option(
-        ...,
-        INPUT_HELP,
-        INPUT,
-        common=True,
-        metavar="PATTERN",
-        style="several",
-    )
-    output: str = option(..., "folder for the result, local or gs://", INPUT, common=True, metavar="FOLDER")
-    overwrite: bool = option(False, "replace what is at the output", INPUT, common=True)
+    input: InputOption = common_option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
+    output: str = common_option(..., "folder for the result, local or gs://", INPUT, metavar="FOLDER")
+    overwrite: bool = common_option(False, "replace what is at the output", INPUT)
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
         None,
         "format of the files (default: by their names, and Parquet where these do not say). Tables are named in "
@@ -173,84 +164,38 @@ class PublishRequest(RunnerOptions, KeyOptions):
         metavar="SIZE",
     )
     release_id: ReleaseId | None = option(None, "name of the result; default: a random one", KEY, metavar="ID")
-    seed: int | None = option(
-        None, "UNSAFE: a key that anybody can guess, for tests and demos", KEY, common=True, metavar="N"
-    )
-
-    @property
-    def key_options(self) -> list[str]:
-        """See KeyOptions.key_options."""
-        return [*super().key_options, *(() if self.seed is None else ("seed",))]
-
-    def resolve(self) -> Any:
-        """What the options name, opened and planned once, before Beam is imported.
-
-        Raises RequestError if options contradict each other, or a file that they name cannot be used.
-        """
-        return None
-
-    def shaping(self) -> dict[str, Any]:
-        """The options that shape the numbers of the result, those that were given or have a default, by name.
-
-        All that a job adds to those of every result do, and of these the limits of the admission.
-        """
-        return self._added_to(PublishRequest, *_SHAPING)
-
-    def _added_to(self, base: type[Request], *more: str) -> dict[str, Any]:
-        names = [name for name in type(self).model_fields if name not in base.model_fields or name in more]
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None and value is not False}
-
-
-class ReleaseRequest(PublishRequest):
-    """A job that publishes a differentially private release, and may charge a ledger for it."""
+    seed: int | None = common_option(None, "UNSAFE: a key that anybody can guess, for tests and demos", KEY)
 
     min_users: int = option(
         0,
         "refuse, with exit status 75, where a noisy count finds fewer users; only the count is paid for",
         PRIVACY,
-        metavar="N",
         ge=0,
     )
-    max_bad_fraction: float = option(
-        MAX_BAD_FRACTION,
-        MAX_BAD_FRACTION_HELP,
-        PRIVACY,
-        ge=0,
-        le=1,
-    )
+    max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP, PRIVACY, ge=0, le=1)
     day_column: str | None = option(
         None,
         "column of timestamps, or of seconds since 1970: only the rows of the --period are read; default: all rows",
         INPUT,
-        metavar="NAME",
     )
     time_zone: str | None = option(
         None,
         "time zone of the days of --day_column and of --slots, such as Europe/Berlin; times without a zone are in UTC "
         "(default: UTC)",
         INPUT,
-        metavar="NAME",
     )
     timeline: str | None = option(
         None, "update this folder's page of all releases in FOLDER/releases/", OUTPUT, metavar="FOLDER"
     )
-    ledger: str | None = option(
+    ledger: str | None = common_option(
         None,
         "privacy ledger, charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
         LEDGER,
-        common=True,
         metavar="LOCATION",
     )
-    dataset: DatasetOption | None = option(
-        None, "name of the logs in the ledger (with --ledger)", LEDGER, common=True, metavar="NAME"
-    )
-    period: PeriodOption | None = option(
-        None,
-        "days of the logs, as 2026-11-20 (with --ledger)",
-        LEDGER,
-        common=True,
-        metavar="DATE[:DATE]",
+    dataset: DatasetOption | None = common_option(None, "name of the logs in the ledger (with --ledger)", LEDGER)
+    period: PeriodOption | None = common_option(
+        None, "days of the logs, as 2026-11-20 (with --ledger)", LEDGER, metavar="DATE[:DATE]"
     )
     budget: BudgetOption | None = option(
         None,
@@ -268,11 +213,29 @@ class ReleaseRequest(PublishRequest):
         LEDGER,
         metavar="ID",
     )
-    dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
+    dry_run: bool = common_option(False, "show what would be read, charged and published, and do nothing", RUN)
+
+    @property
+    def key_options(self) -> list[str]:
+        """See KeyOptions.key_options."""
+        return [*super().key_options, *(() if self.seed is None else ("seed",))]
+
+    def resolve(self) -> Any:
+        """What the options name, opened and planned once, before Beam is imported.
+
+        Raises RequestError if options contradict each other, or a file that they name cannot be used.
+        """
+        return None
 
     def shaping(self) -> dict[str, Any]:
-        """See PublishRequest.shaping."""
-        values = self._added_to(ReleaseRequest, "min_users", "max_bad_fraction", "day_column", "time_zone", *_SHAPING)
+        """The options that shape the numbers of the result, those that were given or have a default, by name.
+
+        All that a job adds to those of every release do, and of these the days read and the limits of the admission.
+        """
+        names = [
+            name for name in type(self).model_fields if name not in ReleaseRequest.model_fields or name in _SHAPING
+        ]
+        values = {name: value for name in names if (value := getattr(self, name)) is not None and value is not False}
         return values if self.day_column is None else {**values, "days_read": str(self.period)}
 
     @property
@@ -316,7 +279,7 @@ class ReleaseRequest(PublishRequest):
 class RegionOfMap(Request):
     """A map needs its borders."""
 
-    region: RegionOption = option(..., REGION_HELP, MAP, common=True, metavar=REGION_METAVAR)
+    region: RegionOption = common_option(..., REGION_HELP, MAP, metavar=REGION_METAVAR)
 
 
 class MapGeography(ReleaseRequest):
@@ -338,7 +301,7 @@ class MapGeography(ReleaseRequest):
     )
 
     def shaping(self) -> dict[str, Any]:
-        """See PublishRequest.shaping."""
+        """See ReleaseRequest.shaping."""
         return {name: value for name, value in super().shaping().items() if name not in ("basemap", "tiles")}
 
     @model_validator(mode="after")

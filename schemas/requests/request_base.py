@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,6 +58,9 @@ def option(
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
+common_option = functools.partial(option, common=True)
+
+
 def extra_of(field: FieldInfo) -> dict[str, Any]:
     """What `option` says of a field beside its type, default, help and bounds."""
     extra = field.json_schema_extra
@@ -88,8 +92,8 @@ class Request(BaseModel):
 
     Make one with `of`, whose errors are RequestErrors. Attributes that every class sets:
         JOB: the job's name, as its manifest and its charge state it.
-        COMMAND: the words after `sfumato` that run it.
-        ABOUT: what it does, in a sentence.
+        COMMAND: the words after `sfumato` that run it; JOB where a class sets none.
+        ABOUT: what it does, in a sentence; the docstring of a class that sets none.
         EXAMPLE: the options of a whole command.
     """
 
@@ -107,6 +111,13 @@ class Request(BaseModel):
     COMMAND: ClassVar[str]
     ABOUT: ClassVar[str]
     EXAMPLE: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls)
+        if "JOB" in own:
+            cls.COMMAND = own.get("COMMAND", cls.JOB)
+            cls.ABOUT = own.get("ABOUT", " ".join((cls.__doc__ or "").split()))
 
     @model_validator(mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, MapGeography, RegionOption
-from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, Request, Several, option
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, Request, Several, common_option, option
 from sfumato.schemas.trust import Trust
 
 INDEXES = ("h3", "quadkey")
@@ -19,23 +19,20 @@ INDEXES = ("h3", "quadkey")
 class ZoneOptions(Request):
     """Public zones: those of a file, or the cells of an index."""
 
-    h3: int | None = option(
-        None, "zones are the H3 cells of this resolution that meet the region", MAP, common=True, ge=0, le=15
+    h3: int | None = common_option(
+        None, "zones are the H3 cells of this resolution that meet the region", MAP, ge=0, le=15
     )
     quadkey: int | None = option(
         None, "zones are the map tiles of this level that meet the region, named by quadkeys", MAP, ge=1, le=23
     )
-    zones: str | None = option(
+    zones: str | None = common_option(
         None,
         "zones are polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://; they are "
         "published, so they must be known from elsewhere (or give --h3 or --quadkey)",
         INPUT,
-        common=True,
         metavar="FILE",
     )
-    id_column: str | None = option(
-        None, "property or column of the zones' ids, with --zones", INPUT, common=True, metavar="NAME"
-    )
+    id_column: str | None = common_option(None, "property or column of the zones' ids, with --zones", INPUT)
 
     @property
     def index(self) -> tuple[str, int] | None:
@@ -60,24 +57,21 @@ class ZoneOptions(Request):
 
 
 class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOptions):
-    """Users of every zone of a public file."""
+    """Publishes how many users are in each of a list of public zones, such as tracts.
+
+    Zones may be nested; then a tract is exactly the sum of its blocks.
+    """
 
     JOB: ClassVar[str] = "zones"
-    COMMAND: ClassVar[str] = "zones"
-    ABOUT: ClassVar[str] = (
-        "Publishes how many users are in each of a list of public zones, such as tracts. Zones may be nested; then a "
-        "tract is exactly the sum of its blocks."
-    )
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --zones tracts.geojson --id_column tract --epsilon 1 --output zones"
     )
 
-    levels: Several[str] | None = option(
+    levels: Several[str] | None = common_option(
         None,
         "columns of nested levels, from the finest, whose ids --id_column names too, to the coarsest, such as "
         "block,tract,county: every level is published, under the same epsilon",
         MAP,
-        common=True,
         metavar="NAMES",
     )
     region: RegionOption | None = option(None, f"{REGION_HELP}, with --h3 or --quadkey", MAP, metavar=REGION_METAVAR)
@@ -86,7 +80,6 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
         "what a user adds: one, to the zone of a random one of their records; top, to the zone with most of their "
         "records; all, a share to each zone of their records",
         METHOD,
-        metavar="NAME",
     )
 
     @property

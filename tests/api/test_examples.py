@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import doctest
+import glob
 from pathlib import Path
 
+import apache_beam
 import pytest
 
 import sfumato
@@ -38,7 +40,8 @@ def test_every_transform_has_a_short_pipeline():
 def test_example_runs(example: doctest.DocTest, city: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "logs").symlink_to(city / "logs")
     monkeypatch.chdir(tmp_path)
-    example.globs = {"sfumato": sfumato}
+    example.globs = {"sfumato": sfumato, "beam": apache_beam, "glob": glob, "Path": Path}
+    example.globs |= {one.__name__: one for one in TRANSFORMS}
     failures: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=failures.append)
     assert not failures, "".join(failures)

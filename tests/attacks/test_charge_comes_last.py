@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from sfumato.pipelines import cli, job
-from sfumato.pipelines.job import LedgerGate
+from sfumato.pipelines import cli, release_run
+from sfumato.pipelines.accounting import LedgerGate
 from sfumato.schemas.errors import LedgerError, NotAdmittedError
 from sfumato.schemas.moments import FixedPoint
 from sfumato.transforms.moments.local.protocol import MomentsPlan
@@ -169,13 +169,13 @@ def _run(
 ) -> int:
     with pytest.MonkeyPatch.context() as patch:
         if fault is replaced_while_running:
-            original = job.scratch
+            original = release_run.scratch
 
             def replace_file(*given: object) -> object:
                 _write(_table(job_name, 99), folder / "b.parquet")
                 return original(*given)  # type: ignore[arg-type]
 
-            patch.setattr(job, "scratch", replace_file)
+            patch.setattr(release_run, "scratch", replace_file)
         return cli.main(_words(folder, release_id, job_name, epsilon, budget))
 
 

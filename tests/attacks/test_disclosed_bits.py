@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.job import _publish_refusal
 from sfumato.pipelines.moments import MomentsJob
+from sfumato.pipelines.release_run import _publish_refusal
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.ledger import Disclosure, Limit, Period

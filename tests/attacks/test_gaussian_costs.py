@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines import cli
-from sfumato.pipelines.job import admission_cost
+from sfumato.pipelines.accounting import admission_cost
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period, Reservation
 from sfumato.schemas.places import Places

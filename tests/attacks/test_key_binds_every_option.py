@@ -14,13 +14,11 @@ import pytest
 import shapely
 from pydantic.fields import FieldInfo
 
+from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob
 from sfumato.pipelines.flows import FlowsJob
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.histogram import HistogramJob
-from sfumato.pipelines.hotspots import HotspotsJob
 from sfumato.pipelines.job import ReleaseJob
 from sfumato.pipelines.moments import MomentsJob
-from sfumato.pipelines.quantiles import QuantilesJob
 from sfumato.pipelines.ranges_build import RangesJob
 from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.pipelines.zones import ZonesJob
@@ -298,7 +296,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
 }
 # Of these the manifest states a digest of the content; without a file there is nothing to change.
 OF_FILES = {"warm_start", "tuner", "workload", "release"}
-# No number depends on what is drawn around the cells: tests/pipelines/test_geography.py compares the published tables.
+# No number depends on what is drawn around the cells: test_job_geography.py of the pipelines compares published tables.
 DRAWN = {"basemap", "tiles"}
 CASES = [(job, *change) for job, changes in CHANGES.items() for change in changes]
 

@@ -235,7 +235,7 @@ def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.Captu
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run("one", "one")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.job.code_digest", lambda: "0" * 64)
+        patch.setattr("sfumato.pipelines.release_run.code_digest", lambda: "0" * 64)
         assert run("one", "one") == 2
     assert "another version" in capsys.readouterr().err
     assert run("one", "one") == 0

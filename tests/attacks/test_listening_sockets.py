@@ -30,7 +30,7 @@ import json, sys
 import sfumato.pipelines.scratch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from sfumato.pipelines import cli
-from sfumato.pipelines.local_runner import LocalRunner
+from sfumato.pipelines.runner_settings import LocalRunner
 from tests.beam_caches import beam_caches
 from tests.leaks import holds
 

@@ -15,7 +15,7 @@ import pytest
 from sfumato.pipelines import cli, scratch
 from sfumato.schemas.ranges import BASE_DEPTH, Field
 from sfumato.schemas.region import Grid
-from sfumato.schemas.requests.publish_request import PublishRequest
+from sfumato.schemas.requests.publish_request import ReleaseRequest
 from tests.conftest import REGION, make_logs, write_files
 from tests.digests import undated
 from tests.keys import write_key
@@ -62,7 +62,7 @@ def test_a_release_is_the_same_in_any_memory(name: str, pattern: str, key: str, 
     for place, workers, bits in [("memory", 1, 2), *PLANS.values()]:
         with pytest.MonkeyPatch.context() as patch:
             chosen = scratch.MemoryPlan(place, workers, bits, 0)
-            patch.setattr("sfumato.pipelines.job.plan_memory", lambda *_, chosen=chosen: chosen)
+            patch.setattr("sfumato.pipelines.release_run.plan_memory", lambda *_, chosen=chosen: chosen)
             words = [*JOBS[name], "--input", pattern, "--epsilon", "2", "--output", str(tmp_path / "out")]
             assert cli.main([*words, "--key_file", key, "--release_id", "one"]) == 0
         found.append(undated(tmp_path / "out"))
@@ -73,8 +73,8 @@ def test_a_release_is_the_same_in_any_memory(name: str, pattern: str, key: str, 
 
 def test_memory_is_no_part_of_a_key() -> None:
     given = {"input": "in", "output": "out"}
-    assert PublishRequest.of({**given, "memory": "1.5G"}).memory == 1_500_000_000
-    assert PublishRequest.of({**given, "memory": "1.5G"}).shaping() == PublishRequest.of(given).shaping() == {}
+    assert ReleaseRequest.of({**given, "memory": "1.5G"}).memory == 1_500_000_000
+    assert ReleaseRequest.of({**given, "memory": "1.5G"}).shaping() == ReleaseRequest.of(given).shaping()
 
 
 def test_too_little_memory_is_refused_before_anything_is_charged(

@@ -54,7 +54,7 @@ def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime(2026, 12, 1, tzinfo=UTC)
     clock = SimpleNamespace(now=lambda _: now, fromisoformat=datetime.fromisoformat)
     monkeypatch.setattr("sfumato.transforms.privacy.ledger.ledger.datetime", clock)
-    monkeypatch.setattr("sfumato.pipelines.clock.datetime", clock)
+    monkeypatch.setattr("sfumato.pipelines.published_nights.datetime", clock)
     nonce = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 32))
     monkeypatch.setattr("sfumato.transforms.privacy.ledger.ledger.uuid", nonce)
 

@@ -178,7 +178,7 @@ def test_what_takes_no_notice_of_a_signal_ends_as_well(
 ) -> None:
     code = (
         "import subprocess, sys, threading, time\n"
-        "from sfumato.pipelines.interrupts import ended_by_signals\n"
+        "from sfumato.pipelines.failures import ended_by_signals\n"
         "from sfumato.pipelines.folders import private_folder\n"
         "with ended_by_signals(), private_folder() as folder:\n"
         "    open(folder + '/cells', 'w').write('of a user')\n"

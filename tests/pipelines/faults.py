@@ -22,7 +22,7 @@ from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines import cli, job
+from sfumato.pipelines import accounting, cli
 from sfumato.schemas.errors import LedgerError
 from sfumato.transforms.histogram import sample_and_threshold
 from sfumato.transforms.privacy import noise
@@ -214,7 +214,7 @@ class Scene:
         """Notes each drawn result, by release, before anybody else can have it."""
         module, name = {
             "heatmap": ("sfumato.pipelines.heatmap", "release_files"),
-            "histogram": ("sfumato.pipelines.sampled", "trie_files"),
+            "histogram": ("sfumato.pipelines.counts", "trie_files"),
         }[self.job]
         owner = __import__(module, fromlist=["_"])
         real = getattr(owner, name)
@@ -334,4 +334,4 @@ def steps_of(scene: Scene) -> list[str]:
 
 def forget_the_charge() -> None:
     """A planted violation: the gate lets a run pass and charges nothing."""
-    job.LedgerGate.charge = lambda _: None  # type: ignore[method-assign]
+    accounting.LedgerGate.charge = lambda _: None  # type: ignore[method-assign]

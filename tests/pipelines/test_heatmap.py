@@ -20,9 +20,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from sfumato.pipelines import cli
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.job import key_and_metadata
-from sfumato.pipelines.local_runner import LocalRunner
-from sfumato.pipelines.runner_settings import runner_settings
+from sfumato.pipelines.release_run import key_and_metadata
+from sfumato.pipelines.runner_settings import LocalRunner, runner_settings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region

@@ -19,8 +19,7 @@ from tests.log_forms import hive, records, write_csv
 
 
 def names(*patterns: str | Path, where: str | None = None) -> list[str]:
-    filters = [] if where is None else [PartitionFilter.parse(where)]
-    files = match_files([str(one) for one in patterns], where=filters)
+    files = match_files([str(one) for one in patterns], where=None if where is None else [where])
     return [file.path.removeprefix(str(files[0].path.partition("/logs/")[0]) + "/logs/") for file in files]
 
 

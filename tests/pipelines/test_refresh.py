@@ -17,7 +17,7 @@ import yaml
 from apache_beam.io.filesystem import BeamIOError
 
 from sfumato.pipelines import cli
-from sfumato.pipelines import job as frame
+from sfumato.pipelines import release_run as frame
 from sfumato.pipelines.refresh import read_config
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -249,7 +249,7 @@ def test_other_libraries_do_not_resume(place: Place, capsys: pytest.CaptureFixtu
     """Their results might differ in a place, and two results under one charge would show what is under the noise."""
     place.crash("2026-11-20")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.job.package_versions", lambda: {"numpy": "3.0.0"})
+        patch.setattr("sfumato.pipelines.release_run.package_versions", lambda: {"numpy": "3.0.0"})
         assert place.refresh("--date", "2026-11-20") == 2
     assert "another version" in capsys.readouterr().err
     assert place.refresh("--date", "2026-11-20") == 0
@@ -504,7 +504,7 @@ def test_beams_options_are_passed_on(place: Place, tmp_path: Path) -> None:
     place.write(beam={"labels": ["a=1", "b=2"], "region": "europe-west1"}, runner_config="runner.yaml")
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.job.run_release", lambda job, settings: seen.append(settings.options))
+        patch.setattr("sfumato.pipelines.release_run.run_release", lambda job, settings: seen.append(settings.options))
         assert place.refresh("--date", "2026-11-20") == 0
     told = seen[0].get_all_options()
     assert told["labels"] == ["a=1", "b=2"]

@@ -8,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.command_line import join_negative_values, parse_command
+from sfumato.pipelines.cli import join_negative_values, parse_command
 from sfumato.pipelines.failures import error_of
 from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.pipelines.runner_settings import load_runner_config, runner_settings

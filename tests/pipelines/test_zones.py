@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import sfumato
 from sfumato.pipelines import cli
-from sfumato.pipelines.local_runner import LocalRunner
+from sfumato.pipelines.runner_settings import LocalRunner
 from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.zones_request import ZonesRequest
@@ -78,7 +78,7 @@ def true_counts(folder: Path, job: ZonesJob) -> tuple[pd.DataFrame, NDArray[np.i
 def final_state(job: ZonesJob, pattern: str, out: Path) -> HeatmapState:
     paths = [str(path) for path in sorted(Path(pattern).parent.glob(Path(pattern).name))]
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions([])) as root:
-        counts = CountLocations(ZoneLocator(job.zones), job.heatmap, KEY, job.columns())
+        counts = CountLocations(ZoneLocator(job.zones), job.counting, KEY, job.columns())
         state = root | beam.Create(paths) | counts
         _ = state | beam.Map(_keep, str(out))
     found: HeatmapState = beam.coders.registry.get_coder(object).decode(out.read_bytes())

@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from sfumato.pipelines.command_line import parse_command
+from sfumato.pipelines.cli import parse_command
 from sfumato.pipelines.refresh import read_config
 from sfumato.schemas.requests.commands import RefreshRequest
 

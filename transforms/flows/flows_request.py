@@ -107,7 +107,7 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     )
 
     def shaping(self) -> dict[str, Any]:
-        """See PublishRequest.shaping."""
+        """See ReleaseRequest.shaping."""
         left_out = {*(() if self.time_column else _OF_RECORDS), *(("depth",) if self.has_zones else ())}
         return {name: value for name, value in super().shaping().items() if name not in left_out}
 

@@ -198,7 +198,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         return location_columns(self)
 
     def shaping(self) -> dict[str, Any]:
-        """See PublishRequest.shaping. The options of other methods do not shape this one's map."""
+        """See ReleaseRequest.shaping. The options of other methods do not shape this one's map."""
         others = {name for name, owners in parameter_owners().items() if owners and self.method not in owners}
         return {name: value for name, value in super().shaping().items() if name not in others}
 

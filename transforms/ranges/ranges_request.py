@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Sizes
+from sfumato.schemas.requests.commands import SIZE_RANGE, SIZE_RANGE_HELP, SizeRangeOption
 from sfumato.schemas.requests.counting_options import CountingOptions, Depth
 from sfumato.schemas.requests.log_columns import LogColumns
 from sfumato.schemas.requests.publish_request import (
@@ -19,7 +20,6 @@ from sfumato.schemas.requests.publish_request import (
     MapGeography,
     RegionOption,
 )
-from sfumato.schemas.requests.range_queries import SIZE_RANGE, SIZE_RANGE_HELP, SizeRangeOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, option
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.checks import owners_of

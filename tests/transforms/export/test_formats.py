@@ -21,7 +21,7 @@ import rasterio
 from pmtiles.reader import MemorySource, Reader
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.release_readers import ExportRequest
+from sfumato.schemas.requests.commands import ExportRequest
 from sfumato.transforms.export.export_source import PARTS, ExportSource
 from sfumato.transforms.export.formats import FORMATS, export_release, exported_files, find_format
 from tests.once import made_once

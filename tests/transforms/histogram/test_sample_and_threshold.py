@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from sfumato.pipelines.local_runner import LocalRunner
+from sfumato.pipelines.runner_settings import LocalRunner
 from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.count_noise import ItemBound

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from sfumato.pipelines.local_runner import LocalRunner
+from sfumato.pipelines.runner_settings import LocalRunner
 from sfumato.schemas.moments import Statistic, ValueColumns, ValueRange
 from sfumato.transforms.moments import client_values
 from sfumato.transforms.moments.central.bernstein_sums import ExactSums

@@ -19,7 +19,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.pipelines.local_runner import LocalRunner
+from sfumato.pipelines.runner_settings import LocalRunner
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines import cli, run
+from sfumato.pipelines.counts import sample_plan_text
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.job import trust_lines
 from sfumato.pipelines.ranges_build import ranges_plan_text
+from sfumato.pipelines.release_run import trust_lines
 from sfumato.pipelines.run import request_of
-from sfumato.pipelines.sampled import sample_plan_text
 from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid
@@ -107,9 +107,8 @@ def test_nothing_is_touched(
     command = [*job.split(), "--input", unreadable, "--output", str(output), *JOBS[job], "--dry_run"]
     if with_ledger:
         command += ["--ledger", str(ledger), *LEDGER, "--budget", "2:1e-6/365d", "--key_file", str(tmp_path / "key")]
-    importlib.import_module(
-        f"sfumato.pipelines.{job.replace(' ', '_')}"
-    )  # with libraries that look for their own settings
+    module = str(run.JOBS[job].release).partition(":")[0]
+    importlib.import_module(f"sfumato.{module}")  # with libraries that look for their own settings
     before = snapshot(tmp_path)
     with watching() as seen:
         assert cli.main(command) == 0
@@ -118,7 +117,7 @@ def test_nothing_is_touched(
     assert snapshot(tmp_path) == before
     told = capfd.readouterr()
     assert told.err == ""
-    assert "3 files, 3 MB" in told.out
+    assert "3 files, 3MB" in told.out
     assert str(output) in told.out
     assert ("to dataset rides for 2026-11-20" in told.out) == with_ledger
     assert ("nobody keeps account" in told.out) != with_ledger

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.pipelines.memory import available_memory
+from sfumato.pipelines.scratch import available_memory
 
 MB = 1024 * 1024
 OWN = 300 * MB

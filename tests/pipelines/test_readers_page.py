@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.pipelines.cli import main
-from sfumato.pipelines.job import timeline_link
+from sfumato.pipelines.release_run import timeline_link
 from sfumato.transforms.release.release_folder import publish
 from tests.attacks.city import local_jobs, make_city
 from tests.transforms.release.city import city_release

@@ -1,4 +1,4 @@
-"""The common part of the jobs that count items, by a sample or with noise: histogram, hotspots and quantiles."""
+"""`sfumato histogram`, `hotspots` and `quantiles`: the jobs that count items, by a sample or with noise."""
 
 from __future__ import annotations
 
@@ -17,19 +17,37 @@ from sfumato.transforms.histogram.counts_release import (
     CountMetadata,
     bound_text,
     central_files,
+    hierarchy_files,
     noise_text,
+    search_files,
     trie_files,
 )
-from sfumato.transforms.histogram.counts_request import RequestedCount, SampledRequest
+from sfumato.transforms.histogram.counts_request import (
+    CELL_DEPTH,
+    CHARACTERS,
+    DATE_CHARACTERS,
+    DIGITS,
+    HistogramRequest,
+    HotspotsRequest,
+    RequestedCount,
+    SampledRequest,
+)
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import CountOptions
+from sfumato.transforms.histogram.sample_and_threshold import (
+    CountOptions,
+    InteractiveQuantiles,
+    NoisyItems,
+    Rounds,
+    TrieHeavyHitters,
+)
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
-from sfumato.transforms.quantiles.release import MECHANISMS
-from sfumato.transforms.quantiles.request import RequestedQuantiles
+from sfumato.transforms.quantiles.release import MECHANISMS, quantiles_files
+from sfumato.transforms.quantiles.request import QuantilesRequest, RequestedQuantiles
+from sfumato.transforms.quantiles.transform import CentralQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import significant
@@ -57,12 +75,6 @@ class SampledJob(ReleaseJob):
         return self.requested.plan
 
     @property
-    def sampling(self) -> Sampling:
-        """Of a count by sample and threshold."""
-        assert isinstance(self.plan, SamplePlan)
-        return self.plan.sampling
-
-    @property
     def counted(self) -> Items:
         """Its items."""
         return self.requested.counted
@@ -70,6 +82,13 @@ class SampledJob(ReleaseJob):
     @abstractmethod
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         """The transform from files to the published result."""
+
+    def count_rounds(self, inputs: Inputs, rounds: Rounds, top: int | None = None) -> beam.PTransform:
+        """The transform that counts items with noise, or by a sample."""
+        if isinstance(self.plan, CentralCountPlan):
+            return NoisyItems(rounds, self.plan, top, admit=inputs.admit, spill=inputs.spill)
+        assert isinstance(self.plan, SamplePlan)
+        return TrieHeavyHitters(rounds, self.plan.sampling, top, admit=inputs.admit, spill=inputs.spill)
 
     def assembler(self) -> Assemble:
         """The function from the published result to the release's files."""
@@ -82,7 +101,7 @@ class SampledJob(ReleaseJob):
         return Cost(self.plan.epsilon, self.plan.delta, trust=self.request.trust)
 
     def admission(self) -> AdmissionRule:
-        return replace(self.plan.admission_rule, min_users=self.min_users)
+        return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
     def accuracy(self) -> str:
         if isinstance(self.plan, SamplePlan):
@@ -102,24 +121,83 @@ class SampledJob(ReleaseJob):
     def plan_text(self) -> str:
         if isinstance(self.plan, SamplePlan):
             return sample_plan_text(self.plan, self.counted)
-        return (
-            central_plan_text(self.plan) if isinstance(self.plan, CentralCountPlan) else quantiles_plan_text(self.plan)
-        )
+        mechanism = _central_lines(self.plan) if isinstance(self.plan, CentralCountPlan) else _quantile_lines(self.plan)
+        admission = f"admission: epsilon {self.plan.admission_rule.epsilon:g}, for two noisy counts of users"
+        return "\n".join([mechanism[0], admission, *mechanism[1:]]) + "\n"
 
-    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
         assemble = self.assembler()
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
+            logs
             | "Publish" >> self.count(inputs, key)  # published from here on
             | "Assemble" >> beam.Map(lambda result: assemble(result, CountMetadata(with_charge(metadata), *described)))
         )
 
 
-def limits(inputs: Inputs) -> CountOptions:
-    """Options of CountSamples for these inputs."""
-    return {"admit": inputs.admit, "spill": inputs.spill}
+@dataclass(frozen=True)
+class HistogramJob(SampledJob):
+    """A requested histogram."""
+
+    request: HistogramRequest
+
+    def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
+        return self.count_rounds(inputs, Rounds(self.counted, key))
+
+
+@dataclass(frozen=True)
+class HotspotsJob(SampledJob):
+    """Requested hot spots."""
+
+    request: HotspotsRequest
+
+    def prefixes(self, kind: str | None) -> Prefixes:
+        """The prefix code of map cells (None), or of a column that holds values of this kind."""
+        depth = self.request.depth
+        if kind is None:
+            return NumberPrefixes(4, depth or CELL_DEPTH)
+        if kind == "integers":
+            return NumberPrefixes(10, depth or DIGITS)
+        return TextPrefixes(depth or (DATE_CHARACTERS if kind == "dates" else CHARACTERS))
+
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "depth": self.request.depth, "top": self.request.top}
+
+    def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
+        column = self.request.column
+        prefixes = self.prefixes(None if column is None else inputs.column_types.get(column, "text"))
+        levels = spread_levels(prefixes.depth, self.plan.rounds)
+        return self.count_rounds(inputs, Rounds(self.counted, key, prefixes, levels), self.request.top)
+
+
+@dataclass(frozen=True)
+class QuantilesJob(SampledJob):
+    """A requested distribution."""
+
+    request: QuantilesRequest
+    requested: RequestedQuantiles
+
+    def resolved(self) -> dict[str, Any]:
+        chosen = {"method": self.requested.method, "delta": self.plan.delta, "ranges": self.request.ranges or ()}
+        return {**super().resolved(), **chosen}
+
+    def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
+        items, plan = self.requested.counted, self.requested.plan
+        options: CountOptions = {"admit": inputs.admit, "spill": inputs.spill}
+        if isinstance(plan, QuantilesPlan):
+            ranges, whole = self.request.ranges or (), inputs.column_types.get(self.request.column) == "integers"
+            return CentralQuantiles(items, plan, key, ranges, whole, **options)
+        if self.requested.method == "interactive":
+            return InteractiveQuantiles(items, plan.sampling, key, self.request.quantiles, **options)
+        return self.count_rounds(inputs, Rounds(items, key, NumberPrefixes(2, items.bits), self.requested.levels))
+
+    def assembler(self) -> Assemble:
+        if isinstance(self.plan, QuantilesPlan):
+            return quantiles_files
+        if self.requested.method == "interactive":
+            return search_files
+        shares, ranges = self.request.quantiles, self.request.ranges or ()
+        return lambda trie, metadata: hierarchy_files(trie, metadata, shares, ranges)
 
 
 def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
@@ -150,11 +228,10 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
     return "\n".join(lines) + "\n"
 
 
-def central_plan_text(plan: CentralCountPlan) -> str:
-    """The noise of a count with a trusted curator, and what the release shows. Raises RequestError."""
+def _central_lines(plan: CentralCountPlan) -> list[str]:
+    """The noise of a count with a trusted curator, and what the release shows."""
     lines = [
         f"trusted curator: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
-        f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
         bound_text(plan.bound),
     ]
     for number, noise in enumerate(plan.noises):
@@ -164,19 +241,17 @@ def central_plan_text(plan: CentralCountPlan) -> str:
             lines.append(
                 f"an item with a count of {noise.hidden_count() + 1:,} or more is shown with a probability of 99%"
             )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-def quantiles_plan_text(plan: QuantilesPlan) -> str:
+def _quantile_lines(plan: QuantilesPlan) -> list[str]:
     """The draws or the noise of quantiles with a trusted curator, and the error to expect."""
-    lines = [
+    return [
         f"trusted curator: epsilon {plan.mechanism_epsilon:g}, delta 0",
         MECHANISMS[plan.method],
-        f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
         f"expected error of a quantile's rank: {significant(plan.rank_stddev())} users (root mean square), where "
         "values lie densely",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _item_bits(counted: Items) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import cli, geography
+from sfumato.pipelines import cli, job
 from sfumato.pipelines.cli import run_command
 from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.schemas.errors import RequestError
@@ -112,7 +112,7 @@ def test_bad_geography_is_refused_before_anything_is_read(
 def test_a_file_that_is_too_large_is_not_read(
     basemap: str, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(geography, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(job, "MAX_FILE_BYTES", 100)
     with pytest.raises(RequestError, match=r"basemap: .* has 0 MiB, and 0 MiB are the most; cut out the region first"):
         run_command("hotspots", words("hotspots", pattern, tmp_path / "out", f"--basemap={basemap}")[1:])
 
