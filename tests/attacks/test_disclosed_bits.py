@@ -18,7 +18,7 @@ from sfumato.pipelines.moments import MomentsJob
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.ledger import Disclosure, Limit, Period
-from sfumato.transforms.privacy.ledger.entries import (
+from sfumato.transforms.privacy.ledger.history import (
     DISCLOSE,
     LIMITS,
     RECOVER,
@@ -28,10 +28,10 @@ from sfumato.transforms.privacy.ledger.entries import (
     entry_bytes,
     limits_content,
     recover_content,
+    replay,
 )
-from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError, open_ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import ledger_metadata
 from sfumato.transforms.release.stated_charge import stated_charge

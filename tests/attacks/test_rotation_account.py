@@ -25,9 +25,8 @@ from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import Charge, Limit, Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.ledger.entries import RESERVE, charge_content, entry_bytes, read_entries
-from sfumato.transforms.privacy.ledger.history import replay
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.history import RESERVE, charge_content, entry_bytes, read_entries, replay
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.privacy.ledger.windows import find_overrun, fits, max_spent, spent_in_window
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, rho_for_delta
 from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition

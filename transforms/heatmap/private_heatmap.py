@@ -15,13 +15,13 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import RunSubQueries, start_sub_queries
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import check_prior, digest
-from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import AdmitUsers, ReadLocations
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.rotation import AskedUsers
 
 
 class CountLocations(beam.PTransform):

@@ -18,8 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.user_sample import Sample
-from sfumato.transforms.inputs.text_values import without_views
-from sfumato.transforms.locations.record_values import nulls
+from sfumato.transforms.inputs.text_values import nulls, without_views
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import RunKey, random_bits

@@ -9,9 +9,10 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.log_layout import DayRows
+from sfumato.transforms.inputs.text_values import nulls
 
 DAY_SECONDS = 24 * 3600
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_SECOND, _END_SECOND = -62_135_510_400, 253_402_214_400  # of the years 1 to 9999, a day inside
 _MAX_SECONDS = 1e15
 
@@ -28,9 +29,8 @@ def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], 
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pt.is_timestamp(column.type):
-        unit = _PER_SECOND[column.type.unit]
-        known = ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
-        seconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // unit
+        known = ~nulls(column)
+        seconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // PER_SECOND[column.type.unit]
     else:
         numbers = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
         known = np.isfinite(numbers)

@@ -24,11 +24,11 @@ from sfumato.schemas.log_layout import LogLayout
 from sfumato.transforms.files import file_version, is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
-from sfumato.transforms.inputs.json_log import open_json_log
 from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog, types_of
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
+from sfumato.transforms.inputs.text_lines import open_json_log
 from sfumato.transforms.inputs.text_values import parsed, text_array, without_views
 
 FORMATS: Mapping[str, LogFormat] = MappingProxyType({

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
 from sfumato.schemas.locations import TIME_TYPE
 
@@ -131,6 +132,11 @@ def without_views(column: pa.Array) -> pa.Array:
     if pt.is_string_view(column.type):
         return pc.cast(as_bytes(column), options=pc.CastOptions(pa.large_string(), allow_invalid_utf8=True))
     return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
+
+
+def nulls(column: pa.Array) -> NDArray[np.bool_]:
+    """Whether each value is missing: bool[n]."""
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def canonical_text(value: Any) -> str | None:

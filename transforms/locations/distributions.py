@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.records import UserRecords, join_records, keyed_below, sorted_records
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
 from sfumato.transforms.locations.spill import Spill, take
+from sfumato.transforms.locations.users import UserRecords, join_records, keyed_below, sorted_records
 
 # The largest number below, gamma n + n, then fits 63 bits: a user's amounts add up to n <= 2^31.
 MAX_GAMMA = (1 << 31) - 1

@@ -20,7 +20,6 @@ from sfumato.schemas.region import Locator
 from sfumato.transforms import beam_caches, beam_patch  # noqa: F401
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
-from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill, lengths_of
 from sfumato.transforms.locations.users import UserGroups, count_unusable, split_unusable
@@ -40,6 +39,7 @@ from sfumato.transforms.metrics import (
 )
 from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.rotation import AskedUsers
 
 ROW_COUNTS = "row_counts"  # tag of the output with row counts
 _USERS = "users"

@@ -1,8 +1,8 @@
-"""The cohort of each user, by a keyed hash of their id, and the digest that identifies such a division. Pure."""
+"""The cohort of each user, by a keyed hash of their id, and the rows of those who are asked. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +11,14 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.ledger import dataset_name
-from sfumato.schemas.locations import holds_text
+from sfumato.schemas.locations import LocationColumns, holds_text
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.inputs.text_values import as_bytes
+from sfumato.transforms.inputs.text_values import as_bytes, nulls, without_views
 from sfumato.transforms.privacy.keys import RunKey, Secret, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
 
 _PARTITION_DIGITS = 32
+_NOBODY = b"\0 no user id"  # an id that no text format holds
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -88,3 +89,34 @@ def with_partition(rotation: Rotation, key: RunKey) -> Rotation:
         key: from `rotation_key`, for the run's dataset and number of cohorts.
     """
     return replace(rotation, partition=key.subkey("partition").hex()[:_PARTITION_DIGITS])
+
+
+@dataclass(frozen=True)
+class AskedUsers:
+    """The cohort that a run asks. All other users' rows are left out where they are read.
+
+    All rows without a user id count as one user (`RowCounts.nobody`), with a cohort like any other's.
+
+    Attributes:
+        rotation: the cohort.
+        key: from `rotation_key`.
+    """
+
+    rotation: Rotation
+    key: RunKey
+
+    def only(self, batch: pa.RecordBatch, columns: LocationColumns) -> pa.RecordBatch:
+        """The rows of the asked users.
+
+        Args:
+            batch: of a log.
+            columns: the name of its column of ids: integers, strings or bytes.
+        """
+        names = batch.schema.names
+        batch = pa.RecordBatch.from_arrays([without_views(column) for column in batch.columns], names)
+        ids = batch.column(columns.user_id)
+        missing = nulls(ids)
+        cohorts = np.empty(len(ids), dtype=np.int64)
+        cohorts[~missing] = cohort_of(ids.drop_null(), self.key, self.rotation.cohorts)
+        cohorts[missing] = cohort_of(pa.array([_NOBODY]), self.key, self.rotation.cohorts)[0]
+        return batch.filter(pa.array(cohorts == self.rotation.cohort))

@@ -10,8 +10,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from sfumato.schemas.errors import FormatError, RequestError
-from sfumato.schemas.file_formats import check_format
+from sfumato.schemas.errors import FormatError, RequestError, check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import MODEL_FILE

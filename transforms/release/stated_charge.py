@@ -10,8 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.errors import FormatError, LedgerError
-from sfumato.schemas.file_formats import check_format
+from sfumato.schemas.errors import FormatError, LedgerError, check_format
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Period, parse_amount, parse_day
 from sfumato.schemas.release import MANIFEST_FILE, MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT
 from sfumato.schemas.requests.commands import removal_reason

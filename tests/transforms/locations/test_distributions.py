@@ -14,7 +14,7 @@ from scipy import stats
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations import distributions
-from sfumato.transforms.locations import records as records_module
+from sfumato.transforms.locations import users as users_module
 from sfumato.transforms.locations.distributions import (
     MAX_GAMMA,
     Distributions,
@@ -301,8 +301,8 @@ def test_gammas_out_of_range_are_refused(gamma: float) -> None:
 
 
 def test_more_records_than_the_arithmetic_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(records_module._AMOUNT + 1, records_module._MAX_RECORDS) * (MAX_GAMMA + 1) < 2**63
-    monkeypatch.setattr(records_module, "_MAX_RECORDS", 2)
+    assert max(users_module._AMOUNT + 1, records_module._MAX_RECORDS) * (MAX_GAMMA + 1) < 2**63
+    monkeypatch.setattr(users_module, "_MAX_RECORDS", 2)
     with pytest.raises(DataError, match="too many records"):
         bound_distributions([pack([(1, 1), (2, 1), (3, 1)], 1)], Places(1), 5)
 
