@@ -103,30 +103,27 @@ def shown(value: object) -> str:
 
 
 def check_format(subject: str, stated: object, newest: str, oldest: int | None = None) -> None:
-    """Checks the format that a file states.
+    """Checks the format that a file states: a name and a whole number. Raises FormatError, or RequestError for others.
 
     Args:
         subject: the option and the file, which begin the message.
         stated: what the file states; anything.
         newest: the newest format that this version of sfumato reads, such as `sfumato-ledger/2`.
         oldest: the oldest version of this format that is read too; None for the newest alone.
-
-    Raises:
-        FormatError: the file was written by a newer version of sfumato, or by one that is too old.
-        RequestError: the file states no format of this name.
     """
     found = _FORMAT.fullmatch(stated) if isinstance(stated, str) else None
     name, _, known = newest.partition("/")
     if found is None or found["name"] != name:
         raise RequestError(f"{subject}: the format is {str(stated)[:60]!r}, not {newest!r}")
     version, last = int(found["version"]), int(known)
+    first = last if oldest is None else oldest
     if version > last:
         raise FormatError(
             f"{subject} was written by a newer version of sfumato (format {version}; this one reads up to {last}): "
             "upgrade sfumato"
         )
-    if version < (last if oldest is None else oldest):
+    if version < first:
         raise FormatError(
-            f"{subject} was written by an older version of sfumato (format {version}; this one reads from "
-            f"{last if oldest is None else oldest}): docs/how_to/upgrade.md says what to do"
+            f"{subject} was written by an older version of sfumato (format {version}; this one reads from {first}): "
+            "docs/how_to/upgrade.md says what to do"
         )

@@ -160,7 +160,6 @@ class SampleRound:
     """One sample-and-threshold histogram, with a sample of its own.
 
     Attributes:
-        index: of the round.
         level: length of the items' prefixes; 0 for complete items.
         sampling_rate: of the users.
         threshold: the smallest sampled count that is published.
@@ -179,16 +178,13 @@ class NoiseRound:
     """The counts of one prefix length with a trusted curator's noise.
 
     Attributes:
-        index: of the round.
-        level: length of the items' prefixes; 0 for complete items.
+        level, published: see SampleRound.
         noise: laplace, truncated or gaussian.
-        epsilon: of the round.
-        delta: of the round.
+        epsilon, delta: of the round.
         noise_stddev: of every count.
         sigma: of gaussian noise, else None.
         limit: the largest absolute value of truncated noise, else None.
         threshold: the smallest noisy count that is published; None where all items are public and published.
-        published: number of published items.
         hidden_count: the largest count that an absent item can have at 99% confidence.
         margin_at_once: half the width of 95% intervals that hold for all cells of the level at once; None where the
             number of items is not public.
@@ -211,8 +207,7 @@ class NoiseRound:
 def two_sentences(manifest: Mapping[str, Any]) -> str:
     """A release's guarantee in two sentences: the bound for each user, and its condition.
 
-    Args:
-        manifest: of a release. A missing entry guarantees nothing.
+    manifest: of a release. A missing entry guarantees nothing.
     """
     privacy = entry_of(manifest, "privacy")
     epsilon, delta = privacy.get("epsilon"), privacy.get("delta") or 0.0

@@ -36,8 +36,14 @@ CATEGORIES = ("text", "integers", "booleans", "dates")
 PREFIXES = ("text", "integers", "dates")
 NUMBERS = ("integers", "floating-point numbers")
 
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type holds strings."""
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
+
+
 _KINDS = (
-    ("text", lambda kind: pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)),
+    ("text", is_text),
     ("integers", lambda kind: pt.is_integer(kind) and not pt.is_uint64(kind)),
     ("booleans", pt.is_boolean),
     ("dates", pt.is_date),
@@ -55,7 +61,9 @@ class Columns(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """Returns the columns to read, each once."""
+        ...
 
     def text_types(self) -> dict[str, pa.DataType]:
         """Returns the type of each column by its role: as which text formats and data frames are read."""
@@ -138,7 +146,7 @@ class Auxiliary:
 
 
 def _is_integer(text: str) -> bool:
-    """Whether text is a 64-bit integer in its usual form."""
+    """Whether text is an integer of 64 bits, signed or not, in its usual form."""
     try:
         return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 64
     except ValueError:
@@ -221,7 +229,6 @@ class LocationColumns:
         return None if self.time is None else self.max_dwell
 
     def names(self) -> list[str]:
-        """The columns to read, each once."""
         return list(dict.fromkeys([self.user_id, self.latitude, self.longitude, *self.names_beside_coordinates()]))
 
     def names_beside_coordinates(self) -> list[str]:
@@ -230,11 +237,14 @@ class LocationColumns:
         more = (self.weight, self.time, *beside)
         return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
 
+    @property
+    def _times(self) -> list[str]:
+        """The columns of times."""
+        return [one for one in (self.time, self.slots.column if self.slots else None) if one is not None]
+
     def text_types(self) -> dict[str, pa.DataType]:
         types = {name: pa.float64() for name in (self.latitude, self.longitude, self.weight) if name is not None}
-        for column in (self.time, self.slots.column if self.slots else None):
-            if column is not None:
-                types[column] = TIME_TYPE
+        types |= dict.fromkeys(self._times, TIME_TYPE)
         if self.auxiliary is not None:
             types[self.auxiliary.column] = pa.bool_() if self.auxiliary.is_boolean else pa.string()
         return types | {self.user_id: pa.string()}
@@ -247,9 +257,8 @@ class LocationColumns:
             weight = field_type(schema, self.weight, "weight_column", path)
             if not (pt.is_floating(weight) or pt.is_integer(weight)):
                 raise RequestError(f"{path}: column {self.weight!r} must hold weights as numbers, it holds {weight}")
-        for column in (self.time, self.slots.column if self.slots else None):
-            if column is not None:
-                check_time(schema, column, path)
+        for column in self._times:
+            check_time(schema, column, path)
         if self.auxiliary is not None:
             self.auxiliary.check(schema, path)
         return {}
@@ -295,17 +304,9 @@ def check_user_id(schema: pa.Schema, name: str, path: str) -> None:
 
 def holds_text(kind: pa.DataType) -> bool:
     """Whether an Arrow type holds strings or bytes, dictionary-encoded or not."""
-    if pt.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_string_view(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-        or pt.is_binary_view(kind)
-        or pt.is_fixed_size_binary(kind)
-    )
+    kind = kind.value_type if pt.is_dictionary(kind) else kind
+    bytes_of = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
+    return is_text(kind) or any(is_kind(kind) for is_kind in bytes_of)
 
 
 @dataclass(frozen=True)
@@ -364,7 +365,6 @@ class TripColumns:
             )
 
     def names(self) -> list[str]:
-        """The columns to read."""
         return [self.user_id, *self.origin, *self.destination]
 
     @property
@@ -374,11 +374,9 @@ class TripColumns:
         return LocationColumns(self.user_id, begin[1], begin[0]), LocationColumns(self.user_id, end[1], end[0])
 
     def text_types(self) -> dict[str, pa.DataType]:
-        """See Columns.text_types."""
         return {**dict.fromkeys((*self.origin, *self.destination), pa.float64()), self.user_id: pa.string()}
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """See Columns.check."""
         check_user_id(schema, self.user_id, path)
         for option in ("origin", "destination"):
             for name in getattr(self, option):

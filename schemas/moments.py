@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import CATEGORIES, NUMBERS, check_degrees, check_user_id, column_kind
-from sfumato.schemas.release import CELLS_SCHEMA, INDEX_FIELDS, described, zones_schema
+from sfumato.schemas.release import CELL_FIELDS, CELLS_SCHEMA, INDEX_FIELDS, described, zones_schema
 
 MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
@@ -136,24 +136,24 @@ class ValueColumns:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def text_types(self) -> dict[str, pa.DataType]:
-        numbers = (self.column, self.second, self.latitude, self.longitude)
         texts = (self.user_id, self.group)
-        types = {name: pa.float64() for name in numbers if name is not None}
-        return types | {name: pa.string() for name in texts if name is not None}
+        return {name: pa.string() if name in texts else pa.float64() for name in self.names()}
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        column_types = {}
         if self.user_id is not None:
             check_user_id(schema, self.user_id, path)
-        column_types[self.column] = column_kind(schema, self.column, "column", NUMBERS, path)
-        if self.second is not None:
-            column_types[self.second] = column_kind(schema, self.second, "second_column", NUMBERS, path)
-        if self.group is not None:
-            column_types[self.group] = column_kind(schema, self.group, "group_by", CATEGORIES, path)
+        found = {}
+        for name, option, kinds in (
+            (self.column, "column", NUMBERS),
+            (self.second, "second_column", NUMBERS),
+            (self.group, "group_by", CATEGORIES),
+        ):
+            if name is not None:
+                found[name] = column_kind(schema, name, option, kinds, path)
         for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
             if name is not None:
                 check_degrees(schema, name, role, path)
-        return column_types
+        return found
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,11 @@ class Statistic:
 
 @dataclass(frozen=True)
 class MomentEstimate:
-    """One published number.
+    """One published number, with the ends of its 95% interval.
 
     Attributes:
         group: EVERYBODY, a group's name, or OTHER.
-        statistic: its name.
-        value: the estimate.
         stddev: of the estimator, in the unit of `value`.
-        low, high: ends of a 95% interval.
         clients: number of clients who reported, estimated if groups are private.
     """
 
@@ -254,15 +251,13 @@ BITS_SCHEMA = pa.schema(
 
 
 def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of a map's cells: bounds, the columns of `_of_statistics`, ids of indexes, shapes."""
-    shared = [CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")]
-    geometry = CELLS_SCHEMA.field("geometry")
-    fields = [*shared, *_of_statistics(statistics), *INDEX_FIELDS, geometry]
+    """The table of a map's cells."""
+    fields = [*CELL_FIELDS, *_of_statistics(statistics), *INDEX_FIELDS, CELLS_SCHEMA.field("geometry")]
     return pa.schema(fields, metadata=CELLS_SCHEMA.metadata)
 
 
 def moment_zones_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of zones with a statistic: ids, the columns of `_of_statistics`, shapes."""
+    """The table of zones with a statistic."""
     zone, geometry = (zones_schema().field(name) for name in ("zone", "geometry"))
     return pa.schema([zone, *_of_statistics(statistics), geometry], metadata=CELLS_SCHEMA.metadata)
 

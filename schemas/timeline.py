@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Period, Reservation
+from sfumato.schemas.ledger import Period, Reservation, parse_day
 from sfumato.schemas.rotation import Rotation
 
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CELL = re.compile(r"r[0-3]{0,32}")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")  # relative, never upwards
 
@@ -100,7 +98,7 @@ class DatedRelease:
     damaged: bool = False
 
     def __post_init__(self) -> None:
-        _check_date(self.date)
+        parse_day("date", self.date)
         for name, path in (("folder", self.folder), ("map", self.map)):
             if path is not None and not _PATH.fullmatch(path):
                 raise ValueError(f"{name}: must be a path below the page, such as releases/2026-11-20, got {path!r}")
@@ -155,8 +153,13 @@ class DatedRelease:
             stddev = counted.get("users_stddev")
             start = (manifest.get("parameters") or {}).get("warm_start") or {}
             over_nights = manifest.get("nights")
-            rests_on = None if over_nights is None else tuple(over_nights["rests_on"])
-            changes = None if over_nights is None else tuple(map(PlaceChange.from_manifest, over_nights["changes"]))
+            over: dict[str, Any] = {}
+            if over_nights is not None:
+                over = {
+                    "rests_on": tuple(over_nights["rests_on"]),
+                    "started_anew": over_nights.get("started_anew"),
+                    "changes": tuple(map(PlaceChange.from_manifest, over_nights["changes"])),
+                }
             return cls(
                 date=date,
                 release_id=str(manifest["release_id"]),
@@ -171,11 +174,9 @@ class DatedRelease:
                 map=map_file,
                 safe=privacy["randomness"].get("safe") is True,
                 rotation=stated_rotation(manifest),
-                rests_on=rests_on,
-                started_anew=None if over_nights is None else over_nights.get("started_anew"),
-                changes=changes,
                 pruned=pruned,
                 users_stddev=None if stddev is None else float(stddev),
+                **over,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RequestError(
@@ -211,7 +212,7 @@ class Spending:
             raise ValueError(f"days: must be 1 or more, got {self.days}")
         dates = [date for date, _ in self.spent]
         for date, spent in self.spent:
-            _check_date(date)
+            parse_day("date", date)
             if not (math.isfinite(spent) and spent >= 0):
                 raise ValueError(f"spent: must be finite numbers >= 0, got {spent} on {date}")
         if dates != sorted(set(dates)):
@@ -228,9 +229,3 @@ def stated_rotation(manifest: Mapping[str, Any]) -> Rotation | None:
     if stated is None:
         return None
     return Rotation(int(stated["cohort"]), int(stated["cohorts"]))
-
-
-def _check_date(text: str) -> None:
-    if not _DATE.fullmatch(text):
-        raise ValueError(f"date: must be written as YYYY-MM-DD, got {text!r}")
-    datetime.date.fromisoformat(text)

@@ -41,7 +41,8 @@ from tests.pipelines.moment_logs import LENGTH, run, table
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 DAY = Period.parse("2026-11-20")
-PLAIN = Disclosure("plain", "moments", "bits", DAY, 2, "request", "binding", ("a" * 32,))
+OF = {"release_id": "plain", "job": "moments", "dataset": "bits", "request": "request", "binding": "binding"}
+PLAIN = Disclosure(**OF, period=DAY, bits=2, files=("a" * 32,))
 METERED = ["--trust", "secagg", "--no_dp", *LENGTH, "--method", "weighted", "--period", "2026-11-20"]
 
 

@@ -98,7 +98,17 @@ def one_charge(name: str, first: int, last: int, rotation: tuple[int, int] | Non
     """A charge of these days for all users, or for a cohort (partition's number, cohort). It costs 1."""
     period = Period(ORIGIN + timedelta(days=first), ORIGIN + timedelta(days=last))
     own = None if rotation is None else Rotation(rotation[1], cohorts[rotation[0]], partition(rotation[0]))
-    return Charge(name, "heatmap", DATASET, period, Decimal(1), Decimal(0), "", "", rotation=own)
+    return Charge(
+        release_id=name,
+        job="heatmap",
+        dataset=DATASET,
+        period=period,
+        epsilon=Decimal(1),
+        delta=Decimal(0),
+        request="",
+        binding="",
+        rotation=own,
+    )
 
 
 def drawn(rng: Generator, cohorts: tuple[int, ...], night: int) -> tuple[int, int, tuple[int, int] | None]:

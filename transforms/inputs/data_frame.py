@@ -23,13 +23,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import TIME_TYPE, Columns
 from sfumato.schemas.log_layout import CellColumn, LogLayout
 from sfumato.transforms.inputs.log_file import types_of
-from sfumato.transforms.inputs.text_values import (
-    canonical_text,
-    finite,
-    parsed,
-    text_array,
-    values_of,
-)
+from sfumato.transforms.inputs.text_values import canonical_text, finite, parsed, text_array, values_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -34,10 +34,7 @@ def open_parquet(path: str, version: str | None = None, size: int | None = None)
         with (
             open_file(path, version, size) if remote else pa.OSFile(os.fsencode(path)) as source,
             pq.ParquetFile(
-                source,
-                page_checksum_verification=True,
-                pre_buffer=remote,
-                buffer_size=0 if remote else _READ_BYTES,
+                source, page_checksum_verification=True, pre_buffer=remote, buffer_size=0 if remote else _READ_BYTES
             ) as file,
         ):
             yield file

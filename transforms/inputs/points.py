@@ -20,9 +20,9 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.locations import holds_text
+from sfumato.schemas.locations import holds_text, is_text
 from sfumato.schemas.log_layout import CellColumn
-from sfumato.transforms.inputs.text_values import as_bytes, is_text
+from sfumato.transforms.inputs.text_values import as_bytes
 
 Degrees = tuple[pa.Array, pa.Array]  # latitudes and longitudes, float64[n], missing where there is no place
 _WGS_84 = {("EPSG", "4326"), ("OGC", "CRS84")}

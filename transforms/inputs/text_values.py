@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import TIME_TYPE
+from sfumato.schemas.locations import TIME_TYPE, is_text
 
 _BLANKS = " \t"  # around numbers and times; an id or a category keeps its own
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -42,11 +42,6 @@ _ZONE = rf"(?:[Zz]|[+-]{_HOUR}(?::?{_SIXTY})?)"
 _LOCAL_TIME = rf"^{_DATE}(?:[T ]{_HOUR}(?::{_SIXTY}{_SECONDS})?)?$"
 _ZONED_TIME = rf"^{_DATE}[T ]{_HOUR}:{_SIXTY}{_SECONDS}{_ZONE}$"
 _FINER_THAN_MICROSECONDS = r"(\.[0-9]{6})[0-9]+"
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Returns whether an Arrow type holds strings."""
-    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
 def parsed(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -31,12 +31,7 @@ from sfumato.transforms.locations.shards import (
     split_by_shard_group,
 )
 from sfumato.transforms.locations.spill import Spill, lengths_of, take
-from sfumato.transforms.locations.users import (
-    Contribution,
-    bound_slots,
-    bound_users,
-    count_distinct,
-)
+from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, count_distinct
 from sfumato.transforms.metrics import SHARD_GROUP_BYTES, SHARD_GROUP_USERS
 
 _USERS_PER_ELEMENT = 2_000_000

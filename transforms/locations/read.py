@@ -223,11 +223,7 @@ class AdmitUsers(beam.PTransform):
     """
 
     def __init__(
-        self,
-        admit: Admit | None,
-        key: RunKey,
-        nobody: Callable[[int], int] | None = None,
-        event: Event | None = None,
+        self, admit: Admit | None, key: RunKey, nobody: Callable[[int], int] | None = None, event: Event | None = None
     ):
         super().__init__()
         self._admit = admit
@@ -292,11 +288,6 @@ class ReadLocations(ReadLogs):
     """
 
     def __init__(
-        self,
-        columns: LocationColumns,
-        locator: Locator,
-        run_key: RunKey,
-        spill: Spill,
-        asked: AskedUsers | None = None,
+        self, columns: LocationColumns, locator: Locator, run_key: RunKey, spill: Spill, asked: AskedUsers | None = None
     ):
         super().__init__(LocationEncoding(columns, locator, run_key, spill, asked))

@@ -113,11 +113,7 @@ class UserRecords:
 
     @classmethod
     def from_columns(
-        cls,
-        users: NDArray[np.uint64],
-        codes: NDArray[Any],
-        places: Places,
-        weights: NDArray[np.float64] | None = None,
+        cls, users: NDArray[np.uint64], codes: NDArray[Any], places: Places, weights: NDArray[np.float64] | None = None
     ) -> UserRecords:
         """Sorts records of at most `most_users` users: hashes uint64[n], sorted in place, and codes unsigned[n]."""
         order = np.argsort(users)

@@ -301,7 +301,7 @@ def test_gammas_out_of_range_are_refused(gamma: float) -> None:
 
 
 def test_more_records_than_the_arithmetic_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(users_module._AMOUNT + 1, records_module._MAX_RECORDS) * (MAX_GAMMA + 1) < 2**63
+    assert max(users_module._AMOUNT + 1, users_module._MAX_RECORDS) * (MAX_GAMMA + 1) < 2**63
     monkeypatch.setattr(users_module, "_MAX_RECORDS", 2)
     with pytest.raises(DataError, match="too many records"):
         bound_distributions([pack([(1, 1), (2, 1), (3, 1)], 1)], Places(1), 5)

@@ -21,6 +21,7 @@ from sfumato.schemas.ledger import (
     Disclosure,
     Limit,
     Period,
+    Recorded,
     Reservation,
     dataset_name,
     format_amount,
@@ -123,7 +124,7 @@ def charge_content(charge: Charge) -> dict[str, Any]:
     }
 
 
-def _named(one: Charge | Disclosure) -> dict[str, Any]:
+def _named(one: Recorded) -> dict[str, Any]:
     """What charges and disclosures state of their release alike, in JSON's types."""
     return {
         "release_id": one.release_id,

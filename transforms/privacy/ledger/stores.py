@@ -252,10 +252,7 @@ class BucketStore:
         """Returns the generations of all entries in order. Raises LedgerError."""
         found: dict[int, int] = {}
         listing = self._client.list_blobs(
-            self._bucket_name,
-            prefix=self._prefix,
-            fields="items(name,generation),nextPageToken",
-            **_tried(),
+            self._bucket_name, prefix=self._prefix, fields="items(name,generation),nextPageToken", **_tried()
         )
         for blob in listing:
             name = blob.name.removeprefix(self._prefix)
