@@ -30,9 +30,9 @@ from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import Secret
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.privacy.ledger.user_accounts import charges_of_users
-from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
+from sfumato.transforms.privacy.ledger.windows import charges_of_users
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
+from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key, with_partition
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.text_tables import markdown_table
 

@@ -29,8 +29,8 @@ from sfumato.transforms.privacy.ledger.history import RESERVE, charge_content, e
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.privacy.ledger.windows import find_overrun, fits, max_spent, spent_in_window
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, rho_for_delta
-from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
 from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key, with_partition
 from tests.keys import write_key
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 

@@ -23,7 +23,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.rotation import AskedUsers, cohort_of, rotation_key
+from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, rotation_key
 from tests.conftest import write_files
 
 COHORTS, USERS = 3, 600

@@ -197,11 +197,9 @@ def _users_of(ids: pa.Array, rows: NDArray[np.bool_], user_key: bytes) -> NDArra
 def _located(
     block: pa.RecordBatch, columns: LocationColumns, locator: Locator, dropped: NDArray[np.int64]
 ) -> tuple[pa.RecordBatch, NDArray[np.uint64], NDArray[np.bool_]]:
-    """The rows with a user and coordinates that have a code.
+    """The rows with a user and coordinates that have a code, their codes, and which of all rows they are, bool[n].
 
-    Returns:
-        The rows, their codes, and which of all rows they are, bool[n]. The numbers of dropped rows are added to
-        `dropped`.
+    The numbers of dropped rows are added to `dropped`.
     """
     usable = np.ones(block.num_rows, dtype=bool)
     ids, latitude, longitude = (block.column(name) for name in (columns.user_id, columns.latitude, columns.longitude))
@@ -215,7 +213,7 @@ def _located(
         usable = ~(null_user | null_coordinate)
         present = pa.array(usable)
         rest, latitude, longitude = (column.filter(present) for column in (rest, latitude, longitude))
-    north, east = _degrees(latitude), _degrees(longitude)
+    north, east = (np.asarray(one.to_numpy(zero_copy_only=False), np.float64) for one in (latitude, longitude))
     inside, cells = locator.locate(east, north)
     if not inside.all():
         dropped[2:5] += _reasons(north, east, inside)
@@ -225,10 +223,6 @@ def _located(
 
 def _only(rows: NDArray[np.bool_] | NDArray[np.int64], column: NDArray[Any] | None) -> NDArray[Any] | None:
     return None if column is None else column[rows]
-
-
-def _degrees(column: pa.Array) -> NDArray[np.float64]:
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def _reasons(north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -22,7 +22,6 @@ from sfumato.transforms.locations.distributions import (
     check_gamma,
     split_distributions,
 )
-from sfumato.transforms.locations.read import BoundGroups
 from sfumato.transforms.locations.shards import (
     Cohort,
     ShardGroup,
@@ -38,15 +37,36 @@ _USERS_PER_ELEMENT = 2_000_000
 
 
 @dataclass(frozen=True)
-class _LocationBound:
-    """See `BoundUsers`."""
+class LocationBound:
+    """What a user contributes of their locations, see `read.BoundGroups`.
+
+    A contribution is a stored result of `bound_users`, uint64[users]; with contribution `all` it is stored rows of
+    `bound_distributions`. No other transform may read the chunks: the memory that holds them is released.
+
+    Attributes:
+        places: how a location and a category are coded.
+        spill: for the contributions.
+        contribution: what a user adds.
+        gamma: with contribution `all`, the sum of a user's weights, see `rounding.stored_total`.
+        max_dwell: see `sorted_records`.
+        records_per_user: above 1, a user adds one record in each of so many slots at most, see `bound_slots`.
+
+    Raises:
+        RequestError: gamma is out of range.
+    """
 
     places: Places
     spill: Spill
-    contribution: Contribution
-    gamma: int | None
-    max_dwell: float | None
-    records_per_user: int
+    contribution: Contribution = "one"
+    gamma: int | None = None
+    max_dwell: float | None = None
+    records_per_user: int = 1
+
+    def __post_init__(self) -> None:
+        if (self.gamma is not None) != (self.contribution == "all"):
+            raise ValueError(f"gamma belongs to contribution all, got {self.gamma} and {self.contribution!r}")
+        if self.gamma is not None:
+            check_gamma(self.gamma)
 
     def __call__(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
         if self.gamma is not None:
@@ -62,40 +82,6 @@ class _LocationBound:
             parts = np.array_split(bounded, 1 + len(bounded) // _USERS_PER_ELEMENT)
             stored = (self.spill.store(part.data) for part in parts)
         yield from zip(itertools.chain([users], itertools.repeat(0)), stored, strict=False)
-
-
-class BoundUsers(BoundGroups):
-    """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and UserCounts.
-
-    An element of the first is a stored result of `bound_users`, uint64[users]; with contribution `all` it is stored
-    rows of `bound_distributions`. No other transform may read the chunks: the memory that holds them is released.
-
-    Args:
-        places: how a location and a category are coded.
-        spill: for the elements.
-        contribution: what a user adds.
-        gamma: with contribution `all`, the sum of a user's weights, see `rounding.stored_total`.
-        max_dwell: see `sorted_records`.
-        records_per_user: above 1, a user adds one record in each of so many slots at most, see `bound_slots`.
-
-    Raises:
-        RequestError: gamma is out of range.
-    """
-
-    def __init__(
-        self,
-        places: Places,
-        spill: Spill,
-        contribution: Contribution = "one",
-        gamma: int | None = None,
-        max_dwell: float | None = None,
-        records_per_user: int = 1,
-    ):
-        if (gamma is not None) != (contribution == "all"):
-            raise ValueError(f"gamma belongs to contribution all, got {gamma} and {contribution!r}")
-        if gamma is not None:
-            check_gamma(gamma)
-        super().__init__(_LocationBound(places, spill, contribution, gamma, max_dwell, records_per_user))
 
 
 class ShardGroupCoder(beam.coders.Coder):
@@ -150,7 +136,7 @@ class _BuildShardGroupFn(beam.DoFn):
 
 
 class BuildShards(beam.PTransform):
-    """Bounded users (bytes, from `BoundUsers`) and a singleton Cohort -> every ShardGroup of the cohort.
+    """Bounded users (bytes, from `LocationBound`) and a singleton Cohort -> every ShardGroup of the cohort.
 
     No other transform may read the bounded users: the memory that holds them is released. Deterministic, given the key.
     weighted: whether users have distributions.

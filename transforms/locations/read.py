@@ -2,7 +2,8 @@
 
     logs -> ReadLogs -> BoundGroups -> AdmitUsers
 
-A job passes its own encoding of rows and its own bound. `ReadLocations` and `group.BoundUsers` are those of locations.
+A job passes its own encoding of rows and its own bound. `LocationEncoding` and `group.LocationBound` are those of
+locations.
 Jobs that count items combine records in place of BoundGroups, see `sample_and_threshold`.
 """
 
@@ -39,7 +40,7 @@ from sfumato.transforms.metrics import (
 )
 from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.rotation import AskedUsers
+from sfumato.transforms.privacy.user_hashes import AskedUsers
 
 ROW_COUNTS = "row_counts"  # tag of the output with row counts
 _USERS = "users"
@@ -47,13 +48,7 @@ _USERS = "users"
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Exact numbers of rows. They are not published.
-
-    Attributes:
-        rows: rows read.
-        dropped: rows dropped, one number for each reason of DROP_REASONS.
-        clamped: rows whose value was moved to an end of its range.
-    """
+    """Exact numbers of rows, which are not published: read, dropped by DROP_REASONS, moved to an end of their range."""
 
     rows: int = 0
     dropped: tuple[int, ...] = (0,) * len(DROP_REASONS)
@@ -61,8 +56,7 @@ class RowCounts:
 
     def __add__(self, other: RowCounts) -> RowCounts:
         dropped = tuple(a + b for a, b in zip(self.dropped, other.dropped, strict=True))
-        clamped = self.clamped + other.clamped
-        return RowCounts(self.rows + other.rows, dropped, clamped)
+        return RowCounts(self.rows + other.rows, dropped, self.clamped + other.clamped)
 
     def report(self, parts: Sequence[FileSlice], stopwatch: Stopwatch) -> None:
         """Adds the counts of a bundle of slices to the job's metrics, and logs each file after its last slice."""
@@ -114,15 +108,10 @@ class SliceEncoding(Protocol):
         """
 
 
-class UserBound(Protocol):
-    """What the users of a group contribute. It travels to workers, as a SliceEncoding does."""
-
-    def __call__(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Yields stored contributions, each with the number of users that none before it had.
-
-        Args:
-            records: all records of the group's users, as chunks that SliceEncoding stored; one or more.
-        """
+# What the users of a group contribute. It travels to workers, as a SliceEncoding does. Of all records of the group's
+# users, as chunks that the SliceEncoding stored, one or more, it yields stored contributions, each with the number of
+# users that none before it had.
+UserBound = Callable[[list[bytes]], Iterator[tuple[int, bytes]]]
 
 
 @typehints.with_input_types(tuple[FileSlice, ...])
@@ -261,7 +250,7 @@ class AdmitUsers(beam.PTransform):
 
 @dataclass(frozen=True)
 class LocationEncoding:
-    """Locations of users, as chunks of `UserGroups`; see `ReadLocations`."""
+    """Locations of users, as chunks of `UserGroups`. asked: the users whose rows are read; None reads all."""
 
     columns: LocationColumns
     locator: Locator
@@ -270,7 +259,6 @@ class LocationEncoding:
     asked: AskedUsers | None = None
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[tuple[int, bytes]]]]:
-        """See SliceEncoding."""
         user_key, groups = self.run_key.subkey("users"), UserGroups(self.spill)
         for batch in read_bundle(parts, self.columns, count_other_days):
             if self.asked is not None:
@@ -279,15 +267,3 @@ class LocationEncoding:
             groups.add(encoded)
             yield RowCounts(encoded.rows, encoded.dropped), groups.chunks() if groups.is_full else ()
         yield RowCounts(), groups.chunks()
-
-
-class ReadLocations(ReadLogs):
-    """Paths of logs, LogFiles or bundles of them -> (user group, chunk) of `UserGroups`, and a singleton RowCounts.
-
-    asked: the users whose rows are read; None reads all. Raises: see ReadLogs.
-    """
-
-    def __init__(
-        self, columns: LocationColumns, locator: Locator, run_key: RunKey, spill: Spill, asked: AskedUsers | None = None
-    ):
-        super().__init__(LocationEncoding(columns, locator, run_key, spill, asked))

@@ -40,28 +40,21 @@ _RARE_BITS = 10
 def join_records(
     chunks: Iterable[bytes], places: Places
 ) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.float64] | None]:
-    """All records of one user group, in any order. The chunks are taken, see `spill.take`.
-
-    Args:
-        chunks: of the group, from `split_by_user_group`.
-        places: how a location and a category are coded.
+    """All records of one user group, in any order, from its chunks, which are taken, see `spill.take`.
 
     Returns:
         Hashes, uint64[n], codes, places.dtype[n], and values, float64[n], or None where the chunks hold none.
     """
     chunks = list(chunks)
-    hashes, value = np.dtype(np.uint64), np.dtype(np.float64)
-    if len(lengths_of(chunks[0])) == 3:
-        users, values, codes = join(chunks, (hashes, value, places.dtype), last=True)
-        return users, codes, values
-    users, codes = join(chunks, (hashes, places.dtype), last=True)
-    return users, codes, None
+    values = [np.dtype(np.float64)] * (len(lengths_of(chunks[0])) - 2)
+    users, *held, codes = join(chunks, (np.dtype(np.uint64), *values, places.dtype), last=True)
+    return users, codes, held[0] if held else None
 
 
 def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[np.int64]:
     """A keyed uniform integer in [0, below) for each user, int64[users], from the lower 32 bits of their hash.
 
-    users: uint64[users], hashes. below: int64[users], at most 2^31. The distance from uniform is at most below / 2^32.
+    below is at most 2^31. The distance from uniform is at most below / 2^32.
     """
     words = (users & np.uint64(0xFFFFFFFF)) * below.astype(np.uint64)
     return (words >> np.uint64(32)).astype(np.int64)
@@ -71,9 +64,7 @@ def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_d
     """How long each record lasts, in seconds, float64[n]: until the same user's next record, at most max_dwell.
 
     A user's last record lasts max_dwell, so no user's weights are all zero. Records of one user and moment share their
-    time.
-
-    users, seconds: uint64[n], float64[n], in any order.
+    time. Records may be in any order.
     """
     order = np.lexsort((seconds, users))
     users, seconds = users[order], seconds[order]
@@ -217,17 +208,10 @@ class Amounts:
 
 
 def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
-    """How many upper bits of a hash say the user group: log2 of the number of groups.
+    """How many upper bits of a hash say the user group, 2..16: log2 of the number of groups.
 
     It follows from public figures alone, and no result depends on it. Groups have about a million rows, up to 64
     groups. From there on they grow up to the memory for one group, and then their number follows the rows.
-
-    Args:
-        rows: of the logs.
-        max_bytes: of memory for one group.
-
-    Returns:
-        2..16.
     """
     few = min((-(-rows // _GROUP_ROWS) - 1).bit_length(), _MANY_BITS) if rows else 0
     needed = max(math.ceil(rows * ROW_BYTES / max_bytes) - 1, 0).bit_length()
@@ -237,11 +221,7 @@ def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
 def by_user_group(
     users: NDArray[np.uint64], bits: int = DEFAULT_GROUP_BITS
 ) -> tuple[NDArray[np.int64], list[tuple[int, slice]]]:
-    """Sorts records by user group. A user's group is the upper bits of their hash.
-
-    Args:
-        users: uint64[n], hashes.
-        bits: 1..16, log2 of the number of groups.
+    """Sorts records by user group: the upper 1..16 bits of the users' hashes, uint64[n].
 
     Returns:
         The order of the records, int64[n], and for each group that has records its number and its slice of the order.
@@ -313,15 +293,19 @@ def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
     """How many users of dropped rows have no record. The arguments are the results of `split_unusable`."""
     if not unusable:
         return 0
-    hashes = np.unique(np.concatenate([np.frombuffer(load(chunk)[0], np.uint64) for chunk in unusable]))
+    hashes = np.unique(np.concatenate(list(map(_users_of, unusable))))
     for chunk in records:
-        hashes = hashes[~np.isin(hashes, np.frombuffer(load(chunk)[0], np.uint64))]
+        hashes = hashes[~np.isin(hashes, _users_of(chunk))]
     return len(hashes)
 
 
 def count_distinct(records: list[bytes]) -> int:
     """How many users the chunks of one group's records have, by their whole hashes."""
-    return len(np.unique(np.concatenate([np.frombuffer(load(chunk)[0], np.uint64) for chunk in records])))
+    return len(np.unique(np.concatenate(list(map(_users_of, records)))))
+
+
+def _users_of(chunk: bytes) -> NDArray[np.uint64]:
+    return np.frombuffer(load(chunk)[0], np.uint64)
 
 
 def any_repeated(users: NDArray[np.uint64]) -> bool:
@@ -339,7 +323,7 @@ def bound_users(
     weights. So the choice depends on no other user and on no order.
 
     Args:
-        chunks: of one group's records, from `split_by_user_group`.
+        chunks: of one group's records, see `join_records`.
         places: how a location and a category are coded.
         max_dwell: see `sorted_records`.
         top: chooses the location that holds most of the user's records or weight; among equal ones, by their hash.
@@ -376,19 +360,11 @@ def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) 
     """One record of each user in each of so many slots at most: uint64[rows], like the results of `bound_users`.
 
     In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
-    so the choice depends on no other user and on no order.
-
-    Args:
-        chunks: of one group's records, from `split_by_user_group`, without weights.
-        places: how a location and a slot are coded.
-        records_per_user: at least 1.
+    so the choice depends on no other user and on no order. chunks: see `join_records`, without weights.
     """
     users, codes, _ = join_records(chunks, places)
-    blocks = [
-        _slots_of_users(records, places, records_per_user)
-        for records in sorted_records(users, codes, None, places, None)
-    ]
-    return np.sort(np.concatenate(blocks))
+    blocks = sorted_records(users, codes, None, places, None)
+    return np.sort(np.concatenate([_slots_of_users(records, places, records_per_user) for records in blocks]))
 
 
 def _slots_of_users(records: UserRecords, places: Places, records_per_user: int) -> NDArray[np.uint64]:

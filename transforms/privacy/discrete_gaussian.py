@@ -99,20 +99,9 @@ def _nearest(block: int, width: int) -> int:
 def discrete_gaussian(
     key: RunKey, label: str, streams: NDArray[np.uint64], count: int, sigma: float
 ) -> NDArray[np.int64]:
-    """Draws discrete Gaussian noise.
+    """Draws discrete Gaussian noise, int64[s, count], of at most 10.1 sigma in size. See `noise.geometric`.
 
-    Args:
-        key: of the run.
-        label: the purpose of the draw.
-        streams: uint64[s]. Row i depends on the key, the label and streams[i] alone.
-        count: variates for each stream.
-        sigma: the distribution's parameter, 0.1..1e9; its standard deviation is close to it (`discrete_variance`).
-
-    Returns:
-        int64[s, count]. No value is above 10.1 sigma in size.
-
-    Raises:
-        ValueError: sigma is out of range.
+    sigma: the distribution's parameter, 0.1..1e9; its standard deviation is close to it (`discrete_variance`).
     """
     table = block_table(sigma)
     words = random_bits_16(key.subkey(label, "gaussian", "upper"), streams, count)

@@ -102,9 +102,8 @@ class SecretManagerSecret:
     def read(self) -> bytes:
         """Returns the secret's bytes.
 
-        Raises:
-            RequestError: the secret does not exist, may not be read, or is a weak key (see key_weakness).
-            NotReadyError: Secret Manager cannot be reached now.
+        Raises RequestError if it does not exist, may not be read, or is a weak key; NotReadyError if Secret Manager
+        cannot be reached now.
         """
         try:
             from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
@@ -163,11 +162,7 @@ def check_folder(path: str) -> None:
 def create_key_file(path: str) -> None:
     """Writes a new key to a new local file that only its owner may read.
 
-    Args:
-        path: of the file. An existing file is never overwritten.
-
-    Raises:
-        RequestError: the path is not local, exists or cannot be written, or everybody may replace files in its folder.
+    Raises RequestError if the path is not local, exists or cannot be written, or everybody may replace files there.
     """
     if "://" in path:
         raise RequestError(f"FILE: must be a local path, got {path!r}; copy the key there afterwards")
@@ -188,13 +183,9 @@ def create_key_file(path: str) -> None:
 
 
 def key_weakness(secret: bytes) -> str | None:
-    """Returns what is wrong with a key.
+    """Returns what is wrong with the content of a key file, white space around text aside; None for a good key.
 
-    Args:
-        secret: the content of a key file. White space around text is ignored.
-
-    Returns:
-        A phrase for an error message, which reveals the key's length at most; None for a good key.
+    It is a phrase for an error message, which reveals the key's length at most.
     """
     if len(secret) < MIN_SECRET_BYTES:
         return f"holds {len(secret)} bytes; a secret needs {MIN_SECRET_BYTES} or more"
@@ -231,15 +222,11 @@ def _symbols(secret: bytes) -> tuple[bytes, int, int]:
     except ValueError:
         pass
     body = text.rstrip(b"=")
+    signs = b"-_" if set(body) & set(b"-_") else b"+/"  # of the URL-safe alphabet, or of the standard one
     try:
-        decoded = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=_sign_characters(body), validate=True)
+        decoded = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=signs, validate=True)
     except binascii.Error:
         return b"", 0, 0
     if body.islower() or body.isupper():  # ordinary text; base64 of random bytes has both cases
         return b"", 0, 0
     return body[: len(decoded) * 4 // 3], _BASE64, len(decoded)
-
-
-def _sign_characters(body: bytes) -> bytes:
-    """Returns the last two characters of this base64 alphabet: the URL-safe or the standard ones."""
-    return b"-_" if set(body) & set(b"-_") else b"+/"

@@ -38,7 +38,6 @@ KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, REMOVE, APPROVER, RECOVER, DISCL
 )  # fmt: skip
 _SINCE = {APPROVER: 3, RECOVER: 3, REMOVE: 3, DISCLOSE: 4}  # the first version of FORMAT that has the kind
 FIRST = "0" * 64  # the hash before the first entry
-_ROTATION_FIELDS = {"cohort", "cohorts", "partition"}
 _FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
 
 
@@ -66,12 +65,7 @@ def entry_bytes(index: int, previous: str, time: str, nonce: str, kind: str, con
 
 
 def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Returns the entries as dictionaries with their `hash`.
-
-    Raises:
-        FormatError: another version of sfumato wrote an entry.
-        LedgerError: the chain is broken.
-    """
+    """Returns the entries as dictionaries with their `hash`. Raises FormatError, or LedgerError for a broken chain."""
     previous, found = FIRST, []
     for index, entry in enumerate(entries):
         try:
@@ -117,7 +111,8 @@ def charge_content(charge: Charge) -> dict[str, Any]:
         "adjacency": charge.adjacency,
         "trust": charge.trust,
         "also_charged": [[dataset, str(period)] for dataset, period in charge.also_charged],
-        **_rho_content(charge.rho),
+        # Other noise than Gaussian has none, and neither have charges of earlier versions.
+        **({} if charge.rho is None else {"rho": format_amount(charge.rho)}),
         **({} if charge.rotation is None else {"rotation": asdict(charge.rotation)}),
         **({} if charge.rows_by is None else {"rows_by": charge.rows_by}),
         **({} if charge.bits is None else {"bits": charge.bits}),
@@ -147,16 +142,10 @@ def _named_of(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**texts, "period": period, "files": tuple(content["files"])}
 
 
-def _rho_content(rho: Decimal | None) -> dict[str, str]:
-    """The rho of Gaussian noise. Other charges have none, and neither have those of earlier versions."""
-    return {} if rho is None else {"rho": format_amount(rho)}
-
-
-def _rotation_of(content: Mapping[str, Any]) -> Rotation | None:
-    if "rotation" not in content:
-        return None
-    rotation = content["rotation"]
-    if set(rotation) != _ROTATION_FIELDS or not all(type(rotation[name]) is int for name in ("cohort", "cohorts")):
+def _rotation_of(rotation: Any) -> Rotation:
+    if set(rotation) != {"cohort", "cohorts", "partition"} or not all(
+        type(rotation[name]) is int for name in ("cohort", "cohorts")
+    ):
         raise ValueError("a rotation is a cohort, cohorts and a partition")
     return Rotation(**rotation)
 
@@ -180,7 +169,7 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
             trust=content["trust"],
             also_charged=tuple((str(dataset), Period.parse(days)) for dataset, days in content["also_charged"]),
             rho=rho_of(content),
-            rotation=_rotation_of(content),
+            rotation=_rotation_of(content["rotation"]) if "rotation" in content else None,
             rows_by=None if "rows_by" not in content else str(content["rows_by"]),
             bits=content.get("bits"),
         )
@@ -207,8 +196,8 @@ def settle_content(
     release_id: str, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None
 ) -> dict[str, Any]:
     """Returns what a refused run spent, in JSON's types."""
-    amounts = {"epsilon": format_amount(epsilon), "delta": format_amount(delta), **_rho_content(rho)}
-    return {"release_id": release_id, **amounts, "reason": reason}
+    amounts = {"epsilon": epsilon, "delta": delta} | ({} if rho is None else {"rho": rho})
+    return {"release_id": release_id, **{name: format_amount(one) for name, one in amounts.items()}, "reason": reason}
 
 
 def limits_content(dataset: str, limits: Sequence[Limit]) -> dict[str, Any]:
@@ -296,16 +285,13 @@ class History:
 
 
 def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
-    """Reads the entries from first to newest.
+    """Reads all entries of a ledger, from first to newest.
 
-    Args:
-        entries: all entries of a ledger.
-        with_limits: also check every charge against the limits in force when it was made.
+    with_limits: also check every charge against the limits in force when it was made.
 
     Raises:
         FormatError: another version of sfumato wrote an entry.
-        LedgerError: the chain is broken, entries contradict each other, or a charge exceeded its
-            limits.
+        LedgerError: the chain is broken, entries contradict each other, or a charge exceeded its limits.
     """
     reservations: dict[str, Reservation] = {}
     limits: dict[str, tuple[Limit, ...]] = {}
@@ -351,38 +337,9 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             if with_limits:
                 _check_limits(index, _counted_charges((*refusals, *reservations.values())), charge, limits)
             reservations[charge.release_id] = Reservation(charge, index, entry["hash"], entry["time"])
-        elif kind == SETTLE:
-            existing = reservations.get(str(content.get("release_id")))
-            if existing is None or existing.manifest is not None or existing.refusal is not None:
-                raise LedgerError(
-                    f"ledger: entry {index} settles {content.get('release_id')!r:.120}, which is not reserved"
-                )
-            reservations[existing.charge.release_id] = _settled(existing, index, content)
-        elif kind == COMMIT:
-            release_id, manifest = str(content.get("release_id")), content.get("manifest")
-            if release_id not in reservations or reservations[release_id].manifest is not None:
-                raise LedgerError(f"ledger: entry {index} publishes {release_id!r:.120}, of which nothing is reserved")
-            if reservations[release_id].refusal is not None:
-                raise LedgerError(f"ledger: entry {index} publishes {release_id!r:.120}, which was refused")
-            if not (isinstance(manifest, str) and manifest):
-                raise LedgerError(f"ledger: entry {index} does not say what was published")
-            reservations[release_id] = replace(reservations[release_id], manifest=manifest)
-        elif kind == PRUNE:
-            existing = reservations.get(str(content.get("release_id")))
-            if existing is None or existing.manifest is None or existing.pruned is not None:
-                raise LedgerError(
-                    f"ledger: entry {index} removes the files of {content.get('release_id')!r:.120}, which has none"
-                )
-            reservations[existing.charge.release_id] = replace(existing, pruned=entry["time"])
-        elif kind == REMOVE:
-            existing, reason = reservations.get(str(content.get("release_id"))), content.get("reason")
-            if existing is None or existing.manifest is None or existing.removal is not None:
-                raise LedgerError(
-                    f"ledger: entry {index} takes down {content.get('release_id')!r:.120}, which is not published"
-                )
-            if not (isinstance(reason, str) and reason):
-                raise LedgerError(f"ledger: entry {index} does not say why a release was taken down")
-            reservations[existing.charge.release_id] = replace(existing, pruned=entry["time"], removal=reason)
+        elif kind in _UNFIT:
+            changed = _changed(reservations.get(str(content.get("release_id"))), entry)
+            reservations[changed.charge.release_id] = changed
         else:
             raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals), approver, disclosures)
@@ -410,11 +367,41 @@ def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mappin
         earlier = [*earlier, charge]
 
 
-def _settled(reservation: Reservation, index: int, content: Mapping[str, Any]) -> Reservation:
-    try:
-        epsilon, delta = (parse_amount(name, content[name]) for name in ("epsilon", "delta"))
-        settled = reservation.settled(epsilon, delta, str(content["reason"]), rho_of(content))
-        check_rho(settled.charge)
-        return settled
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # RequestError is a ValueError
-        raise LedgerError(f"ledger: entry {index} cannot be read ({error})") from None
+# What an entry does to a release whose reservation does not fit it.
+_UNFIT = {
+    SETTLE: "settles {}, which is not reserved",
+    COMMIT: "publishes {}, of which nothing is reserved",
+    PRUNE: "removes the files of {}, which has none",
+    REMOVE: "takes down {}, which is not published",
+}
+
+
+def _changed(existing: Reservation | None, entry: Mapping[str, Any]) -> Reservation:
+    """The reservation of a release after an entry about it, of a kind in `_UNFIT`. Raises LedgerError."""
+    index, kind, content = entry["index"], entry["kind"], entry["content"]
+    unfit = f"ledger: entry {index} " + _UNFIT[kind].format(f"{content.get('release_id')!r:.120}")
+    if existing is None or (existing.manifest is None) != (kind in (SETTLE, COMMIT)):
+        raise LedgerError(unfit)
+    if kind == SETTLE:
+        if existing.refusal is not None:
+            raise LedgerError(unfit)
+        try:
+            epsilon, delta = (parse_amount(name, content[name]) for name in ("epsilon", "delta"))
+            settled = existing.settled(epsilon, delta, str(content["reason"]), rho_of(content))
+            check_rho(settled.charge)
+            return settled
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # RequestError is a ValueError
+            raise LedgerError(f"ledger: entry {index} cannot be read ({error})") from None
+    if kind == COMMIT:
+        if existing.refusal is not None:
+            raise LedgerError(f"ledger: entry {index} publishes {existing.charge.release_id!r}, which was refused")
+        if not (isinstance(manifest := content.get("manifest"), str) and manifest):
+            raise LedgerError(f"ledger: entry {index} does not say what was published")
+        return replace(existing, manifest=manifest)
+    if (existing.pruned if kind == PRUNE else existing.removal) is not None:
+        raise LedgerError(unfit)
+    if kind == PRUNE:
+        return replace(existing, pruned=entry["time"])
+    if not (isinstance(reason := content.get("reason"), str) and reason):
+        raise LedgerError(f"ledger: entry {index} does not say why a release was taken down")
+    return replace(existing, pruned=entry["time"], removal=reason)

@@ -35,8 +35,7 @@ from sfumato.transforms.privacy.ledger.history import (
 )
 from sfumato.transforms.privacy.ledger.input_files import charged_elsewhere
 from sfumato.transforms.privacy.ledger.stores import LedgerStore, open_store
-from sfumato.transforms.privacy.ledger.user_accounts import same_cohorts
-from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, first_fit, is_bounded
+from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, first_fit, is_bounded, same_cohorts
 
 _MAX_WAIT_S = 600.0  # while other writers are faster
 
