@@ -68,13 +68,9 @@ class Quantile:
 
 @dataclass(frozen=True)
 class RangeAnswer:
-    """A queried range of values and the estimated users in it.
+    """A queried range of values, `high` not in it, and the estimated users in it, with their 95% interval.
 
-    Attributes:
-        low, high: ends of the range; `high` is not in it.
-        users: estimated number.
-        stddev: of the noise or the sampling in it, in users.
-        users_low, users_high: 95% interval of the number. It also covers users whose place is not known.
+    The interval also covers users whose place is not known. stddev: of the noise or the sampling, in users.
 
     Raises ValueError for an empty range, or for a number of users that is not finite and >= 0 or outside its interval.
     """

@@ -104,15 +104,13 @@ PARTICIPATION = {
 
 @dataclass(frozen=True)
 class SubQuery:
-    """The cost of one sub-query and its noise. Every figure is public or differentially private.
+    """The cost of sub-query `index`, from 1, and its noise. Every figure is public or differentially private.
 
     Attributes:
-        index: from 1.
         epsilon: for one user who takes part; None with Gaussian noise.
         vector_length: entries that a client sends.
         noise_stddev: of one entry of the estimate, in users.
-        shards: that were queried.
-        shards_lost: those with too few survivors.
+        shards, shards_lost: that were queried, and those with too few survivors.
         modulus: of the secure sums.
         bits_per_client: vector_length times the bits of the modulus.
         rho: of Gaussian noise, for one user who takes part; None with other noise.

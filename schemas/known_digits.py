@@ -92,14 +92,9 @@ def _known_places(stddev: float) -> int | None:
 
 
 def parse_bytes(option: str, text: str | int) -> int:
-    """Returns the number of bytes that a text states, such as 1.5G.
+    """Returns the number of bytes that a text states: a number, and K, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti.
 
-    Args:
-        option: for messages.
-        text: a number, and K, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti (of 1024), with or without B.
-
-    Raises:
-        RequestError: another text, or less than one byte.
+    Those are of 1024, and a B may follow. Raises RequestError, which names the option, for less than one byte.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
     if found is None or (found[3] and not found[2]):

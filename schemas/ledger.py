@@ -69,11 +69,7 @@ def format_amount(value: Decimal) -> str:
 class Limit:
     """At most epsilon and delta, by composition, for the data of any `days` consecutive days. Raises RequestError.
 
-    Attributes:
-        epsilon: above 0.
-        delta: in [0, 1).
-        days: length of the window, 1..36,525.
-        adjacency: one of ADJACENCIES. Only charges that convert to it count (see `windows.convert_adjacency`).
+    Only charges that convert to its adjacency count (see `windows.convert_adjacency`).
     """
 
     epsilon: Decimal
@@ -118,7 +114,7 @@ class Limit:
         return f"{format_amount(self.epsilon)}{delta}/{self.days}d{adjacency}"
 
     def describe(self) -> str:
-        """Returns the limit as text for a message."""
+        """The limit in words."""
         delta = f" and delta {format_amount(self.delta)}" if self.delta else ""
         adjacency = "" if self.adjacency == ADD_OR_REMOVE else f" ({self.adjacency})"
         return f"epsilon {format_amount(self.epsilon)}{delta} in {self.days} day{'s'[: self.days != 1]}{adjacency}"
@@ -172,7 +168,6 @@ class Period:
         return (self.last - self.first).days + 1
 
     def days(self) -> list[date]:
-        """Returns every day."""
         return [self.first + timedelta(days=number) for number in range(self.length)]
 
     def overlaps(self, other: Period) -> bool:
@@ -192,8 +187,7 @@ class Cost:
     """The cost of a whole release. The privacy unit is the user.
 
     Attributes:
-        epsilon: of everything published. With local privacy, of everything that a user's reports disclose together.
-        delta: likewise.
+        epsilon, delta: of everything published. With local privacy, of all that a user's reports disclose together.
         rho: of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it. None for other noise.
         adjacency: one of ADJACENCIES.
         trust: the party that sees unprotected data.
@@ -342,7 +336,7 @@ class Reservation:
         return {self.hash} | ({self.lost} if self.lost else set())
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
-        """The reservation of a refused run that spent this alone. Raises RequestError for 0, or above what was reserved."""
+        """The reservation of a refused run that spent this alone. Raises RequestError for other amounts."""
         reserved = self.charge
         if epsilon > reserved.epsilon or delta > reserved.delta or (rho or 0) > (reserved.rho or 0):
             raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than what was reserved")

@@ -12,20 +12,11 @@ import pyarrow.types as pt
 from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.slots import Slots
 
+# Why a row of a log is dropped.
 DROP_REASONS = (
-    "null_user_id",
-    "null_coordinate",
-    "not_finite",
-    "out_of_range",
-    "out_of_region",
-    "null_value",
-    "no_prefix_code",
-    "not_utf8",
-    "bad_weight",
-    "unknown_category",
-    "negative_value",
-)
-"""Why a row of a log is dropped."""
+    "null_user_id", "null_coordinate", "not_finite", "out_of_range", "out_of_region", "null_value", "no_prefix_code",
+    "not_utf8", "bad_weight", "unknown_category", "negative_value",
+)  # fmt: skip
 
 MAX_CATEGORIES = 16
 TIME_TYPE = pa.timestamp("us", "UTC")  # of times that a file holds as text
@@ -70,14 +61,9 @@ class Columns(Protocol):
         ...
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """Checks the columns of one file.
+        """Checks the columns of one file. Returns {column: kind of values} of those that must be alike in all files.
 
-        Returns:
-            {column: kind of values} for the columns that must hold the same kind in all files.
-
-        Raises:
-            RequestError: a column is missing or has a wrong type. The message names the file, the column and the
-                remedy.
+        Raises RequestError for a column that is missing or of a wrong type; it names the file, the column, the remedy.
         """
         ...
 
@@ -87,7 +73,6 @@ class Auxiliary:
     """Auxiliary data: a column that holds one of a few categories.
 
     Attributes:
-        column: its name.
         categories: 2 to MAX_CATEGORIES different names. They must be public. They cannot be read from the logs, because
             the presence of a rare category would reveal that a user has it. Booleans, and the integers 0 and 1, have
             the categories false and true, in either order.
@@ -343,14 +328,9 @@ def column_kind(schema: pa.Schema, name: str, option: str, kinds: tuple[str, ...
 
 @dataclass(frozen=True)
 class TripColumns:
-    """Names of the columns of a log of trips.
+    """Names of the columns of a log of trips. Raises RequestError if a column has two roles.
 
-    Attributes:
-        origin, destination: columns of longitude and latitude in degrees, WGS 84.
-        user_id: integers, strings or bytes.
-
-    Raises:
-        RequestError: a column has two roles.
+    origin, destination: columns of longitude and latitude in degrees, WGS 84.
     """
 
     origin: tuple[str, str]

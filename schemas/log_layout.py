@@ -20,10 +20,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 class CellColumn:
     """A column of cells in place of coordinates. A record lies at the centre of its cell.
 
-    Attributes:
-        column: its name.
-        index: `h3`, or `quadkey`.
-        resolution: of the cells: 0 to MAX_H3, or a quadkey's length, 1 to MAX_QUADKEY. Other cells are dropped.
+    index: `h3`, or `quadkey`. resolution: 0 to MAX_H3, or a quadkey's length, 1 to MAX_QUADKEY; others are dropped.
     """
 
     column: str
@@ -51,12 +48,11 @@ class CellColumn:
 
 @dataclass(frozen=True)
 class DayRows:
-    """The rows of a log that are read: those of some days, by the calendar of a time zone.
+    """The rows of a log that are read: those of some days, the last included, by the calendar of a time zone.
 
     Attributes:
         column: of timestamps, or of seconds since 1970. A row without a time is of no day.
         time_zone: name in the IANA database. A day has the hours that it has there: 23, 24 or 25, and others at times.
-        first, last: days, both included.
     """
 
     column: str

@@ -100,17 +100,13 @@ class ValueRange:
 
 @dataclass(frozen=True)
 class ValueColumns:
-    """The columns of a log with a number.
+    """The columns of a log with a number. Raises RequestError if one has two roles, or a coordinate lacks the other.
 
     Attributes:
-        column: of the number.
         user_id: None if every row counts as a user of its own.
         group: text, integers, booleans or dates; None without groups.
         latitude, longitude: degrees; the map cell of the location is a row's group. None without a map.
         second: of a second number, for covariances and correlations; None without one.
-
-    Raises:
-        RequestError: a column has two roles, or only one coordinate is given.
     """
 
     column: str
@@ -192,24 +188,23 @@ class MomentEstimate:
 
 @dataclass(frozen=True, eq=False)
 class BitMeans:
-    """The share of clients with each bit of a quantity set, as in Figure 5(b) of paper 002.
+    """The share of clients with each of n bits of a quantity set, as in Figure 5(b) of paper 002.
+
+    Raises ValueError if the columns differ in length.
 
     With thresholds, a bit stands for the thresholds from its place value to the next: the mean share who reach them.
 
     Attributes:
         quantity: that has the bits: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a
             second column `second_value`, `second_square`, and `product` (of both distances from the means).
-        weight: float64[n], the amount that a set bit adds, in the quantity's unit; negative for bits of negative
-            values. Within one sign the weights double from bit to bit.
-        mean: float64[n], estimated share of the clients with the bit set; noise may move it outside 0..1.
-        stddev: float64[n], standard deviation of `mean`.
-        reports: float64[n], number of clients who reported the bit.
-        squashed: bool[n], probably unused: the estimated probability that any client uses the bit is below half.
-            Estimates weight a bit by that probability.
-        read_probability: float64[n], the probability that a client's bit was read.
-
-    Raises:
-        ValueError: the columns differ in length.
+        weight: the amount that a set bit adds, in the quantity's unit; negative for bits of negative values. Within one
+            sign the weights double from bit to bit.
+        mean: estimated share of the clients with the bit set; noise may move it outside 0..1.
+        stddev: standard deviation of `mean`.
+        reports: number of clients who reported the bit.
+        squashed: probably unused: the estimated probability that any client uses the bit is below half. Estimates
+            weight a bit by that probability.
+        read_probability: the probability that a client's bit was read.
     """
 
     quantity: str

@@ -12,9 +12,7 @@ import numpy as np
 class Places:
     """The layout of places: category << (2 depth) | code of the cell. So a category's places are contiguous.
 
-    Attributes:
-        depth: of the grid, which has 2^depth x 2^depth cells.
-        categories: of the auxiliary data; 1 without.
+    depth: of the grid, which has 2^depth x 2^depth cells. categories: of the auxiliary data; 1 without.
     """
 
     depth: int

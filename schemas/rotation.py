@@ -20,14 +20,13 @@ class Rotation:
     With c cohorts, night d asks cohort 1 + d mod c, where d is the number of the day. So any n consecutive nights ask
     a user at most ceil(n / c) times, whatever the user does.
 
+    Raises RequestError for a value out of range.
+
     Attributes:
         cohort: the one that is asked, 1..cohorts.
         cohorts: how many there are, 1..366. A single cohort holds all users.
         partition: identifies the division of the users, 32 hexadecimal digits: a keyed digest of the dataset's name
             and the number of cohorts. Empty until the key is known.
-
-    Raises:
-        RequestError: a value is out of range.
     """
 
     cohort: int

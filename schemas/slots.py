@@ -15,16 +15,13 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of local time.
+    """Slots of local time. Raises RequestError for a value that is unknown or out of range.
 
     Attributes:
         column: of timestamps, or of seconds since 1970.
-        kind: `hour`, `weekday`, `hour_of_week` or `edges`.
+        kind: one of KINDS, or `edges`.
         time_zone: name in the IANA database, by which a moment has its local time.
         edges: of the kind `edges`, hours of the day from 0 to 24, ascending; empty for the other kinds.
-
-    Raises:
-        RequestError: a value is unknown or out of range.
     """
 
     column: str

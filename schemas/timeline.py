@@ -50,16 +50,14 @@ class PlaceChange:
         return cls(cells, *(float(entry[name]) for name in ("users", "low", "high", "expected")))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DatedRelease:
     """One release of the timeline, by its manifest.
 
     Attributes:
         date: YYYY-MM-DD, the day of the data.
-        release_id: the release's name.
         folder: its path, relative to the timeline's page, such as `releases/2026-11-20`.
         job: the command that made it.
-        epsilon, delta: of its guarantee.
         users: number of users, public or noisy; None if unknown.
         users_stddev: standard deviation of the error of `users`; None if unknown.
         created: ISO 8601 time.
@@ -84,10 +82,10 @@ class DatedRelease:
     job: str
     epsilon: float
     delta: float
-    users: float | None
+    users: float | None = None
     created: str
-    warm_start: str | None
-    map: str | None
+    warm_start: str | None = None
+    map: str | None = None
     safe: bool
     rotation: Rotation | None = None
     rests_on: tuple[str, ...] | None = None
@@ -132,10 +130,7 @@ class DatedRelease:
             job=charge.job,
             epsilon=float(charge.epsilon),
             delta=float(charge.delta),
-            users=None,
             created=reservation.time,
-            warm_start=None,
-            map=None,
             safe=True,  # a ledger's charges have a kept key
             rotation=charge.rotation,
             damaged=True,

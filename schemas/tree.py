@@ -24,12 +24,7 @@ _MAX_KEPT_LEVEL = 10  # some 100 MB with its index
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A set of nodes.
-
-    Attributes:
-        depth: of the grid.
-        nodes: uint64[n], ascending and so level by level, with the root.
-    """
+    """A set of nodes: uint64[n], ascending and so level by level, with the root. depth: of the grid."""
 
     depth: int
     nodes: NDArray[np.uint64]

@@ -24,7 +24,6 @@ WITH_BEAM = {
     "transforms/moments/push_bits.py",
     "transforms/moments/sum_moments.py",
     "transforms/moments/user_values.py",
-    "transforms/locations/group.py",
     "transforms/beam_caches.py",
     "transforms/beam_patch.py",
     "transforms/locations/read.py",

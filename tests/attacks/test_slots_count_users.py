@@ -19,8 +19,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.locations.encode import encode_locations
-from sfumato.transforms.locations.group import LocationBound
-from sfumato.transforms.locations.read import BoundGroups
+from sfumato.transforms.locations.read import BoundGroups, LocationBound
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts

@@ -15,8 +15,14 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import RunSubQueries, start_sub_queries
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import check_prior, digest
-from sfumato.transforms.locations.group import BuildShards, LocationBound
-from sfumato.transforms.locations.read import AdmitUsers, BoundGroups, LocationEncoding, ReadLogs
+from sfumato.transforms.locations.read import (
+    AdmitUsers,
+    BoundGroups,
+    BuildShards,
+    LocationBound,
+    LocationEncoding,
+    ReadLogs,
+)
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit

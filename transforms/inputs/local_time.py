@@ -41,11 +41,7 @@ def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], 
 
 
 def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, int]:
-    """Which moments are of the days, by the zone's calendar, and the numbers of those before and after them.
-
-    Returns:
-        bool[n], False without a time; then two numbers of moments.
-    """
+    """Which moments are of the days, by the zone's calendar, bool[n], and how many are before and after them."""
     local, known = local_seconds(column, days.time_zone)
     date = local // DAY_SECONDS
     epoch = np.datetime64("1970-01-01", "D")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -57,7 +57,6 @@ class FileSlice:
     """A part of a file: what lies from `first` to before `end`, row groups or bytes.
 
     Attributes:
-        file: the file.
         first, end: the borders; 0 and TO_THE_END of a file that is one slice and was not opened before.
         is_last: whether this is the last slice of the file.
         stream: the name of the slice in a warehouse; empty for files.
@@ -92,11 +91,6 @@ class OpenLog(Protocol):
         """The named columns of a slice, in batches of at most about a million rows."""
 
 
-class LogFormat(Protocol):
-    """A format of logs: it opens a file.
-
-    types: of the columns that the job reads, by their roles. A format of text yields the columns in these types; a
-    format with a schema keeps its own.
-    """
-
-    def __call__(self, log: LogFile, types: Types) -> AbstractContextManager[OpenLog]: ...
+# A format of logs: it opens a file. Types are of the columns that the job reads, by their roles. A format of text
+# yields the columns in these types; a format with a schema keeps its own.
+LogFormat = Callable[[LogFile, Types], AbstractContextManager[OpenLog]]

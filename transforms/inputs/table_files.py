@@ -14,14 +14,12 @@ from sfumato.transforms.inputs.log_file import LogFile
 
 
 def delta_files(reference: str) -> list[LogFile]:
-    """The data files of a table, and the values of its partitions.
+    """The data files of a Delta table, and the values of its partitions.
 
-    Args:
-        reference: the table's folder, local or remote, and `@VERSION` for another version than the latest.
+    reference: the table's folder, local or remote, and `@VERSION` for another version than the latest.
 
-    Raises:
-        RequestError: there is no such table or version, it has deletion vectors or mapped columns, which its files
-            alone do not show, or the library is not installed.
+    Raises RequestError if there is no such table or version, it has deletion vectors or mapped columns, which its files
+    alone do not show, or the library is not installed.
     """
     try:
         from deltalake import DeltaTable
@@ -45,7 +43,8 @@ def delta_files(reference: str) -> list[LogFile]:
         )
     prefix = "partition."
     columns = [name for name in actions.column_names if name.startswith(prefix)]
-    paths = [_data_file(path, unquote(file)) for file in actions["path"].to_pylist()]
+    files = [unquote(file) for file in actions["path"].to_pylist()]  # below the table, or wherever the log says
+    paths = [(file if "://" in file else join(path, file)).removeprefix("file://") for file in files]
     if len(set(paths)) < len(paths):
         raise RequestError(f"delta:{reference} lists a data file twice")
     # As text, since Python has no dates after the year 9999, and a user may have one.
@@ -64,21 +63,14 @@ def pinned(reference: str) -> tuple[str, int | None]:
     return (reference, None) if found is None else (found[1], int(found[2]))
 
 
-def _data_file(table: str, path: str) -> str:
-    """The place of a data file that a table's log names: below the table, or wherever it says."""
-    return (path if "://" in path else join(table, path)).removeprefix("file://")
-
-
 def iceberg_files(reference: str) -> list[LogFile]:
-    """The data files of a table. Its columns keep their ids, by which a renamed column is known.
+    """The data files of an Iceberg table. Its columns keep their ids, by which a renamed column is known.
 
-    Args:
-        reference: CATALOG.NAMESPACE.TABLE, where pyiceberg knows the catalog by its configuration, and `@SNAPSHOT` for
-            another snapshot than the latest.
+    reference: CATALOG.NAMESPACE.TABLE, where pyiceberg knows the catalog by its configuration, and `@SNAPSHOT` for
+    another snapshot than the latest.
 
-    Raises:
-        RequestError: there is no such catalog, table or snapshot, rows were deleted, which the files alone do not show,
-            a file is not Parquet, or the library is not installed.
+    Raises RequestError if there is no such catalog, table or snapshot, rows were deleted, which the files alone do not
+    show, a file is not Parquet, or the library is not installed.
     """
     try:
         from pyiceberg.catalog import load_catalog
@@ -106,7 +98,8 @@ def iceberg_files(reference: str) -> list[LogFile]:
         tasks = list(scan.plan_files())
         ids = tuple((field.name, field.field_id) for field in scan.projection().fields)
     except Exception as error:  # noqa: BLE001  each catalog has its own client and errors
-        raise RequestError(f"iceberg:{reference} cannot be opened ({_first_line(error)})") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RequestError(f"iceberg:{reference} cannot be opened ({reason})") from None
     if any(task.delete_files for task in tasks):
         raise RequestError(
             f"iceberg:{reference} has row-level deletes, so its files hold rows that were deleted; rewrite its data "
@@ -115,7 +108,3 @@ def iceberg_files(reference: str) -> list[LogFile]:
     if others := {str(task.file.file_format.value) for task in tasks} - {"PARQUET"}:
         raise RequestError(f"iceberg:{reference} holds files of {', '.join(sorted(others))}; only Parquet can be read")
     return [LogFile(task.file.file_path.removeprefix("file://"), field_ids=ids) for task in tasks]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

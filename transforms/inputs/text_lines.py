@@ -41,16 +41,12 @@ def whole_lines(data: bytes) -> int:
 
 
 class LineFile:
-    """A file of lines, read from any place on.
+    """A file of lines, read from any place on, through gzip if its name says so.
 
     Args:
         log: the file.
         whole: finds whole records, where a record may have several lines.
         quote: around values with line breaks; None where a record is a line.
-
-    Attributes:
-        path: of the file.
-        is_packed: whether it is read through gzip, by its name.
     """
 
     def __init__(self, log: LogFile, whole: Whole = whole_lines, quote: bytes | None = None):

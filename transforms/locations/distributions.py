@@ -51,9 +51,9 @@ class Distributions:
     @classmethod
     def from_columns(cls, columns: tuple[memoryview, ...], places: Places) -> Distributions:
         """The rows of one part, loaded."""
-        types = (np.uint64, np.int64, places.dtype)
-        users, weights, codes = (np.frombuffer(column, kind) for column, kind in zip(columns, types, strict=True))
-        return cls(users, codes, weights)
+        users, weights, codes = columns
+        hashes, amounts = np.frombuffer(users, np.uint64), np.frombuffer(weights, np.int64)
+        return cls(hashes, np.frombuffer(codes, places.dtype), amounts)
 
 
 def check_gamma(gamma: int) -> None:

@@ -13,8 +13,7 @@ from apache_beam import typehints
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
-from sfumato.transforms.locations.group import LocationBound
-from sfumato.transforms.locations.read import AdmitUsers, BoundGroups, LocationEncoding, ReadLogs
+from sfumato.transforms.locations.read import AdmitUsers, BoundGroups, LocationBound, LocationEncoding, ReadLogs
 from sfumato.transforms.locations.spill import Spill, take
 from sfumato.transforms.logs import TRAINED
 from sfumato.transforms.privacy.admission import Admit

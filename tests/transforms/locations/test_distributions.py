@@ -23,8 +23,7 @@ from sfumato.transforms.locations.distributions import (
     split_distributions,
 )
 from sfumato.transforms.locations.encode import EncodedLocations
-from sfumato.transforms.locations.group import BuildShards, LocationBound, ShardGroupCoder
-from sfumato.transforms.locations.read import BoundGroups
+from sfumato.transforms.locations.read import BoundGroups, BuildShards, LocationBound, ShardGroupCoder
 from sfumato.transforms.locations.shards import (
     Cohort,
     ShardGroup,
