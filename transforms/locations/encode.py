@@ -46,7 +46,7 @@ def read_values(
         _note(faults, "bad_weight", ~((numbers >= 0) & (numbers < np.inf)))
         _note(faults, "null_value", nulls(block.column(columns.weight)))
     elif columns.time is not None:
-        numbers = _seconds(block.column(columns.time))
+        numbers = _numbers(block.column(columns.time))
         _note(faults, "null_value", ~np.isfinite(numbers))
     if columns.auxiliary is not None:
         categories, known = _categories(block.column(columns.auxiliary.column), columns.auxiliary)
@@ -67,15 +67,11 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _numbers(column: pa.Array) -> NDArray[np.float64]:
-    """Nulls are NaN."""
-    return np.asarray(_plain(column).to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _seconds(column: pa.Array) -> NDArray[np.float64]:
-    column = _plain(column)
-    if not pt.is_timestamp(column.type):
-        return _numbers(column)
-    return _numbers(column.cast(pa.int64())) / PER_SECOND[column.type.unit]
+    """Numbers, and times in seconds. Nulls are NaN."""
+    column, unit = _plain(column), 1
+    if pt.is_timestamp(column.type):
+        column, unit = column.cast(pa.int64()), PER_SECOND[column.type.unit]
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64) / unit
 
 
 def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
@@ -114,8 +110,7 @@ class EncodedLocations:
     Attributes:
         users: uint64[n], keyed hashes of the ids.
         codes: places.dtype[n], locations and categories.
-        rows: rows read.
-        dropped: rows dropped, one number for each reason of DROP_REASONS.
+        rows, dropped: see `read.RowCounts`.
         values: float64[n], weights or times in seconds; None where the columns name none.
         unusable: uint64[k], the users of dropped rows that have an id, in any order. Users of valid rows may be among
             them.

@@ -232,7 +232,6 @@ class AdmitUsers(beam.PTransform):
 
     Args:
         admit: charges the run and counts its users; None admits the run and gives None.
-        key: of the run.
         nobody: how many users without an id count, from `RowCounts.nobody`; for counts of a sample.
         event: logged after the admission; None for the noisy count.
 
@@ -300,21 +299,18 @@ class LocationEncoding:
 
 @dataclass(frozen=True)
 class LocationBound:
-    """What a user contributes of their locations, see `read.BoundGroups`.
+    """What a user contributes of their locations, see `BoundGroups`.
 
     A contribution is a stored result of `bound_users`, uint64[users]; with contribution `all` it is stored rows of
     `bound_distributions`. No other transform may read the chunks: the memory that holds them is released.
 
+    Raises RequestError if gamma is out of range.
+
     Attributes:
-        places: how a location and a category are coded.
-        spill: for the contributions.
         contribution: what a user adds.
         gamma: with contribution `all`, the sum of a user's weights, see `rounding.stored_total`.
         max_dwell: see `sorted_records`.
         records_per_user: above 1, a user adds one record in each of so many slots at most, see `bound_slots`.
-
-    Raises:
-        RequestError: gamma is out of range.
     """
 
     places: Places
@@ -364,37 +360,23 @@ class ShardGroupCoder(beam.coders.Coder):
 beam.coders.registry.register_coder(ShardGroup, ShardGroupCoder)
 
 
-@typehints.with_input_types(bytes, Cohort)
-@typehints.with_output_types(tuple[int, bytes])
-class _SplitByShardGroupFn(beam.DoFn):
-    def __init__(self, places: Places, spill: Spill):
-        self._places = places
-        self._spill = spill
-
-    def process(self, bounded: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
-        columns = take(bounded)
-        if len(columns) == 1:
-            users = np.frombuffer(columns[0], np.uint64)
-            yield from split_by_shard_group(users, cohort, self._places, self._spill)
-        else:
-            rows = Distributions.from_columns(columns, self._places)
-            yield from split_distributions(rows, cohort, self._places, self._spill)
+def _split_by_shard_group(bounded: bytes, cohort: Cohort, places: Places, spill: Spill) -> Iterator[tuple[int, bytes]]:
+    columns = take(bounded)
+    if len(columns) == 1:
+        yield from split_by_shard_group(np.frombuffer(columns[0], np.uint64), cohort, places, spill)
+    else:
+        yield from split_distributions(Distributions.from_columns(columns, places), cohort, places, spill)
 
 
-@typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
-@typehints.with_output_types(ShardGroup)
-class _BuildShardGroupFn(beam.DoFn):
-    def __init__(self, places: Places, spill: Spill):
-        self._places = places
-        self._spill = spill
-
-    def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
-        group, chunks = element[0], list(element[1])  # references, or data that the runner has read already
-        build = build_shard_group if len(lengths_of(chunks[0])) == 1 else build_weighted_shard_group
-        index = build(group, chunks, cohort, self._places, self._spill)
-        SHARD_GROUP_USERS.record(index.user_starts[-1])
-        SHARD_GROUP_BYTES.record(sum(column.nbytes for column in index.columns()))
-        yield index
+def _build_shard_group(
+    element: tuple[int, Iterable[bytes]], cohort: Cohort, places: Places, spill: Spill
+) -> ShardGroup:
+    group, chunks = element[0], list(element[1])  # references, or data that the runner has read already
+    build = build_shard_group if len(lengths_of(chunks[0])) == 1 else build_weighted_shard_group
+    index = build(group, chunks, cohort, places, spill)
+    SHARD_GROUP_USERS.record(index.user_starts[-1])
+    SHARD_GROUP_BYTES.record(sum(column.nbytes for column in index.columns()))
+    return index
 
 
 class BuildShards(beam.PTransform):
@@ -412,14 +394,13 @@ class BuildShards(beam.PTransform):
         self._cohort = cohort
 
     def expand(self, bounded: beam.PCollection) -> beam.PCollection:
-        cohort = beam.pvalue.AsSingleton(self._cohort)
-        filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(self._places, self._spill), cohort)
-        empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted).with_output_types(
-            tuple[int, bytes]
-        )
+        places, spill, cohort = self._places, self._spill, beam.pvalue.AsSingleton(self._cohort)
+        filled = bounded | "SplitByShard" >> beam.FlatMap(_split_by_shard_group, cohort, places, spill)
+        empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted)
+        build = beam.Map(_build_shard_group, cohort, places, spill).with_output_types(ShardGroup)
         return (
-            (filled, empty)  # (shard group, rows)
-            | "AllGroups" >> beam.Flatten()
+            (filled, empty)  # PCollection[tuple[ShardGroupNumber, Rows]]
+            | "AllGroups" >> beam.Flatten().with_output_types(tuple[int, bytes])
             | "GroupByShard" >> beam.GroupByKey()
-            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._places, self._spill), cohort)
+            | "BuildIndex" >> build  # PCollection[ShardGroup]
         )

@@ -88,7 +88,6 @@ class UserRecords:
     """Records in the order of (user, code), whatever their order was.
 
     Attributes:
-        places: how a location and a category are coded.
         users: uint64[users], the distinct hashes, ascending.
         starts, counts: int64[users], the index of each user's first record and the number of their records.
         by_code: uint64[n], (index of the user in `users`) << places.bits | code, ascending.
@@ -128,7 +127,6 @@ class UserRecords:
         return cls(places, users[starts], starts, counts, by_code[by_place], weights[by_place])
 
     def codes_of(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The codes of some records: uint64[rows]."""
         return self.by_code[rows] & self.places.mask
 
     def amounts(self) -> Amounts:
@@ -167,10 +165,8 @@ def sorted_records(
 ) -> Iterator[UserRecords]:
     """Yields the records of `join_records` in order, by blocks of users. `users` may be sorted in place.
 
-    A block has as many users as fit beside a code in 64 bits. No number of users is an error: one user
-    more would end a run.
-
-    max_dwell: seconds, if values are times; None if they are weights.
+    A block has as many users as fit beside a code in 64 bits. No number of users is an error: one user more would end a
+    run. max_dwell: seconds, if values are times; None if they are weights.
     """
     if values is not None and max_dwell is not None:
         values = dwell_weights(users, values, max_dwell)
@@ -190,14 +186,13 @@ def sorted_records(
 class Amounts:
     """The amount of each user in each of their locations, in integers: the records there, or a share of their weights.
 
-    A row is a location of a user, in the order of (user, code).
+    A row is a location of a user, in the order of (user, code). All arrays are int64.
 
     Attributes:
-        rows: int64[rows], the index of one of its records.
-        user: int64[rows], the index of the user.
-        upto: int64[rows], the sum of all amounts up to and including this row.
-        before: int64[users], the sum of all amounts before a user's first row.
-        totals: int64[users], the sum of each user's amounts, in 1..2^31.
+        rows, user: [rows], the index of one of its records, and of the user.
+        upto: [rows], the sum of all amounts up to and including this row.
+        before: [users], the sum of all amounts before a user's first row.
+        totals: [users], the sum of each user's amounts, in 1..2^31.
     """
 
     rows: NDArray[np.int64]
