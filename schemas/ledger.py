@@ -184,49 +184,29 @@ class Period:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a whole release. The privacy unit is the user.
+    """The cost of a whole release. The privacy unit is the user."""
 
-    Attributes:
-        epsilon, delta: of everything published. With local privacy, of all that a user's reports disclose together.
-        rho: of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it. None for other noise.
-        adjacency: one of ADJACENCIES.
-        trust: the party that sees unprotected data.
-        rotation: the rotating cohort whose users it costs; None for all users.
-        bits: see Recorded.
-    """
-
-    epsilon: float
-    delta: float = 0.0
-    adjacency: str = ADD_OR_REMOVE
-    trust: Trust = Trust.CENTRAL
-    rho: float | None = None
-    rotation: Rotation | None = None
-    bits: int | None = None
+    epsilon: float  # of everything published; with local privacy, of all that a user's reports disclose together
+    delta: float = 0.0  # likewise
+    adjacency: str = ADD_OR_REMOVE  # one of ADJACENCIES
+    trust: Trust = Trust.CENTRAL  # the party that sees unprotected data
+    rho: float | None = None  # of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it
+    rotation: Rotation | None = None  # the rotating cohort whose users it costs; None for all users
+    bits: int | None = None  # see Recorded
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What the ledger records of a release: which one it is, and of what. Raises RequestError.
-
-    Attributes:
-        release_id: the release.
-        job: the command that makes it.
-        dataset: name of the logs.
-        period: days that the logs cover.
-        request: SHA-256 of the job's parameters.
-        binding: keyed digest of request, input and key. Without the key it reveals nothing about the input.
-        files: keyed digest of each input file's content (see `ledger.input_files`).
-        bits: of their value that each user sends, one by one; None where a user sends no bits, or other things too.
-    """
+    """What the ledger records of a release: which one it is, and of what. Raises RequestError."""
 
     release_id: str
-    job: str
-    dataset: str
-    period: Period
-    request: str
-    binding: str
-    files: tuple[str, ...] = ()
-    bits: int | None = None
+    job: str  # the command that makes it
+    dataset: str  # name of the logs
+    period: Period  # days that the logs cover
+    request: str  # SHA-256 of the job's parameters
+    binding: str  # keyed digest of request, input and key; without the key it reveals nothing about the input
+    files: tuple[str, ...] = ()  # keyed digest of each input file's content (see `ledger.input_files`)
+    bits: int | None = None  # of their value that each user sends, one by one; None for none, or other things too
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
@@ -288,11 +268,8 @@ class Charge(Recorded):
 class Disclosure(Recorded):
     """Bits that users send as they are, without differential privacy. Raises RequestError.
 
-    A dataset with limits has none: no epsilon bounds what they reveal.
-
-    Attributes:
-        index: number of the ledger's entry.
-        time: of the entry, ISO 8601 in UTC; empty before it is written.
+    A dataset with limits has none: no epsilon bounds what they reveal. index, time: see Reservation; time is empty
+    before the entry is written.
     """
 
     bits: int
@@ -304,30 +281,19 @@ class Disclosure(Recorded):
 class Reservation:
     """A charge in the ledger.
 
-    Attributes:
-        charge: what counts as spent.
-        index: number of the ledger's entry.
-        hash: of the entry.
-        time: when it was charged, ISO 8601 in UTC.
-        manifest: SHA-256 of the manifest published under it; None until the ledger knows of a publication.
-        refusal: why the run refused to publish a result; None if it did not refuse.
-        reserved_charge: of a refused run, the charge before `charge` was lowered to what was spent.
-        pruned: when the removal of the release's files was recorded, ISO 8601 in UTC. The manifest stays. None if they
-            were never removed.
-        lost: hash of the entry that charged the release first, and was lost when the ledger was restored from an old
-            copy. This entry charges it again, as its manifest states it. None for an entry that was not lost.
-        removal: why the release was taken down, its manifest too; None if it was not.
+    lost: hash of the entry that charged the release first, and was lost when the ledger was restored from an old copy.
+    This entry charges it again, as its manifest states it. None for an entry that was not lost.
     """
 
-    charge: Charge
-    index: int
-    hash: str
-    time: str
-    manifest: str | None = None
-    refusal: str | None = None
-    reserved_charge: Charge | None = None
-    pruned: str | None = None
-    removal: str | None = None
+    charge: Charge  # what counts as spent
+    index: int  # number of the ledger's entry
+    hash: str  # of the entry
+    time: str  # when it was charged, ISO 8601 in UTC
+    manifest: str | None = None  # SHA-256 of the manifest published under it; None until a publication is known
+    refusal: str | None = None  # why the run refused to publish a result; None if it did not refuse
+    reserved_charge: Charge | None = None  # of a refused run, before `charge` was lowered to what was spent
+    pruned: str | None = None  # when the removal of the release's files was recorded, all but the manifest
+    removal: str | None = None  # why the release was taken down, its manifest too; None if it was not
     lost: str | None = None
 
     @property

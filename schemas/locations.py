@@ -54,32 +54,26 @@ class Columns(Protocol):
 
     def names(self) -> list[str]:
         """Returns the columns to read, each once."""
-        ...
 
     def text_types(self) -> dict[str, pa.DataType]:
         """Returns the type of each column by its role: as which text formats and data frames are read."""
-        ...
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         """Checks the columns of one file. Returns {column: kind of values} of those that must be alike in all files.
 
         Raises RequestError for a column that is missing or of a wrong type; it names the file, the column, the remedy.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """Auxiliary data: a column that holds one of a few categories.
+    """Auxiliary data: a column that holds one of a few categories. Raises RequestError for others.
 
     Attributes:
         categories: 2 to MAX_CATEGORIES different names. They must be public. They cannot be read from the logs, because
             the presence of a rare category would reveal that a user has it. Booleans, and the integers 0 and 1, have
             the categories false and true, in either order.
         assumed: whether the categories are the default of booleans and were not given.
-
-    Raises:
-        RequestError: there are too few or too many categories, or two are equal.
     """
 
     column: str
@@ -140,33 +134,20 @@ def _is_integer(text: str) -> bool:
 
 @dataclass(frozen=True)
 class LocationColumns:
-    """Names of the columns of a location log.
+    """Names of the columns of a location log. Raises RequestError for those that contradict each other.
 
-    Attributes:
-        user_id: integers, strings or bytes.
-        latitude, longitude: degrees, WGS 84.
-        weight: numbers >= 0; None without weights.
-        time: timestamps, or seconds; the weight of a record is then the time until the same user's next record. None
-            without. With neither weight nor time, all records of a user weigh the same.
-        max_dwell: upper bound of the weights from times, in seconds.
-        auxiliary: a category for each record; None without.
-        slots: of local time, in which records are counted apart; None without. Their column is no weight.
-        records_per_user: the most slots in which a user counts, each by one record.
-
-    Raises:
-        RequestError: both weight and time are given, max_dwell is out of range, a column has two roles, or both
-            auxiliary data and slots are given.
+    With neither weight nor time, all records of a user weigh the same.
     """
 
     user_id: str = "user_id"
     latitude: str = "latitude"
     longitude: str = "longitude"
-    weight: str | None = None
-    time: str | None = None
-    max_dwell: float = 3600.0
-    auxiliary: Auxiliary | None = None
-    slots: Slots | None = None
-    records_per_user: int = 1
+    weight: str | None = None  # numbers >= 0
+    time: str | None = None  # a record weighs the time until the same user's next record
+    max_dwell: float = 3600.0  # upper bound of the weights from times, in seconds
+    auxiliary: Auxiliary | None = None  # a category for each record
+    slots: Slots | None = None  # of local time, in which records are counted apart; their column is no weight
+    records_per_user: int = 1  # the most slots in which a user counts, each by one record
 
     def __post_init__(self) -> None:
         if self.auxiliary is not None and self.slots is not None:

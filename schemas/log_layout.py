@@ -63,26 +63,16 @@ class DayRows:
 
 @dataclass(frozen=True)
 class LogLayout:
-    """What a run says of its logs beside the names of their columns.
+    """What a run says of its logs beside the names of their columns."""
 
-    Attributes:
-        format: a name of `FORMATS`; None for the one that a file's name says.
-        latitude, longitude: the columns as which a job reads the places.
-        e7: whether both hold integers, degrees times 10^7.
-        geometry: a column of points in place of them; None without.
-        cells: a column of cells in place of them; None without.
-        columns: that a job reads, for warehouses that read these alone; empty for all.
-        days: the days whose rows are read; None for all rows.
-    """
-
-    format: str | None = None
-    latitude: str = "latitude"
+    format: str | None = None  # a name of `FORMATS`; None for the one that a file's name says
+    latitude: str = "latitude"  # the columns as which a job reads the places
     longitude: str = "longitude"
-    e7: bool = False
-    geometry: str | None = None
-    cells: CellColumn | None = None
-    columns: tuple[str, ...] = ()
-    days: DayRows | None = None
+    e7: bool = False  # whether both hold integers, degrees times 10^7
+    geometry: str | None = None  # a column of points in place of them
+    cells: CellColumn | None = None  # a column of cells in place of them
+    columns: tuple[str, ...] = ()  # that a job reads, for warehouses that read these alone; empty for all
+    days: DayRows | None = None  # whose rows are read; None for all rows
 
     @property
     def place_column(self) -> str | None:

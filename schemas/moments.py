@@ -27,7 +27,7 @@ Method = Literal["threshold", "adaptive", "weighted", "auto"]
 class FixedPoint:
     """The fixed-point form of a column's values: the nearest multiple of the step 2^-fraction_bits.
 
-    Values outside the range are clamped to it.
+    Values outside the range are clamped to it. Raises RequestError for a value out of range.
 
     Attributes:
         bits: of the magnitude, 1..MAX_BITS.
@@ -35,9 +35,6 @@ class FixedPoint:
         signed: `no`, values are 0..(2^bits - 1) steps. `shift`, `offset` is added before and subtracted from the
             results. `split`, each bit exists once for positive and once for negative values (paper 002, Section 3.4).
         offset: in the column's unit.
-
-    Raises:
-        RequestError: a value is out of range.
     """
 
     bits: int = 16
@@ -100,21 +97,14 @@ class ValueRange:
 
 @dataclass(frozen=True)
 class ValueColumns:
-    """The columns of a log with a number. Raises RequestError if one has two roles, or a coordinate lacks the other.
-
-    Attributes:
-        user_id: None if every row counts as a user of its own.
-        group: text, integers, booleans or dates; None without groups.
-        latitude, longitude: degrees; the map cell of the location is a row's group. None without a map.
-        second: of a second number, for covariances and correlations; None without one.
-    """
+    """The columns of a log with a number. Raises RequestError if one has two roles, or a coordinate lacks the other."""
 
     column: str
-    user_id: str | None = "user_id"
-    group: str | None = None
-    latitude: str | None = None
+    user_id: str | None = "user_id"  # None if every row counts as a user of its own
+    group: str | None = None  # text, integers, booleans or dates
+    latitude: str | None = None  # in degrees; the map cell of the location is a row's group
     longitude: str | None = None
-    second: str | None = None
+    second: str | None = None  # of a second number, for covariances and correlations
 
     def __post_init__(self) -> None:
         if self.column == self.user_id:
@@ -123,7 +113,6 @@ class ValueColumns:
             raise RequestError(f"second_column: {self.second!r} is the column of user ids, or that of --column")
         if self.group is not None and self.group in (self.user_id, self.column, self.second):
             raise RequestError(f"group_by: {self.group!r} is the column of user ids, or that of the values")
-
         if (self.latitude is None) != (self.longitude is None):
             raise RequestError("latitude_column, longitude_column: a location needs both")
 
@@ -169,21 +158,15 @@ class Statistic:
 
 @dataclass(frozen=True)
 class MomentEstimate:
-    """One published number, with the ends of its 95% interval.
+    """One published number, with the ends of its 95% interval."""
 
-    Attributes:
-        group: EVERYBODY, a group's name, or OTHER.
-        stddev: of the estimator, in the unit of `value`.
-        clients: number of clients who reported, estimated if groups are private.
-    """
-
-    group: str
+    group: str  # EVERYBODY, a group's name, or OTHER
     statistic: str
     value: float
-    stddev: float
+    stddev: float  # of the estimator, in the unit of `value`
     low: float
     high: float
-    clients: float
+    clients: float  # who reported, estimated if groups are private
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,13 +28,11 @@ class Locator(Protocol):
     @property
     def depth(self) -> int:
         """Codes are below 4^depth."""
-        ...
 
     def locate(
         self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
         """Which points have a code, bool[n], and their codes, uint64[number of these]. NaN has none. In degrees."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,9 @@ class Grid:
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
         """Which points are in the region, bool[n], and the codes of their cells. See Locator."""
         inside = self.region.holds(longitude, latitude)
-        if inside.all():
-            return inside, self.codes(longitude, latitude)
-        return inside, self.codes(longitude[inside], latitude[inside])
+        if not inside.all():
+            longitude, latitude = longitude[inside], latitude[inside]
+        return inside, self.codes(longitude, latitude)
 
     def codes(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.uint64]:
         """Codes of the cells of points, uint64[n]. The points must be in the region, borders included."""

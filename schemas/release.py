@@ -188,12 +188,9 @@ def changes_schema() -> pa.Schema:
 
 
 def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:
-    """The columns of `cells.parquet` of a heatmap.
+    """The columns of `cells.parquet` of a heatmap: by names of categories, and of those with published rates.
 
-    Args:
-        categories: names; none without auxiliary data.
-        rates: names of the categories with published rates, see `rate_columns`.
-        unbiased: whether there are unbiased users and their intervals.
+    unbiased: whether there are unbiased users and their intervals.
     """
     fields = [*(_UNBIASED if unbiased else ()), *_auxiliary_fields(categories, rates, "cell")]
     *before, geometry = CELLS_SCHEMA
@@ -230,12 +227,7 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
 
 
 def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
-    """The columns of `zones.parquet`: one row for each zone of each level, the finest level first.
-
-    Args:
-        categories: names; none without auxiliary data.
-        rates: names of the categories with published rates, see `rate_columns`.
-    """
+    """The columns of `zones.parquet`: a row for each zone of each level, the finest level first. See `cells_schema`."""
     return pa.schema(
         [
             described("zone", "id of the zone", pa.string()),
@@ -355,12 +347,7 @@ BINS_SCHEMA = pa.schema(
 
 
 def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
-    """The columns of `items.parquet`: one row a published item or prefix.
-
-    Args:
-        item: type of the items, text or integers.
-        noisy: counted with noise, and not by sample and threshold.
-    """
+    """The columns of `items.parquet`: one row a published item or prefix, text or integers. See `hot_cells_schema`."""
     return pa.schema(
         [
             pa.field("item", item, False),

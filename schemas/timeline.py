@@ -52,47 +52,35 @@ class PlaceChange:
 
 @dataclass(frozen=True, kw_only=True)
 class DatedRelease:
-    """One release of the timeline, by its manifest.
+    """One release of the timeline, by its manifest. Raises ValueError for a value out of range.
 
     Attributes:
-        date: YYYY-MM-DD, the day of the data.
         folder: its path, relative to the timeline's page, such as `releases/2026-11-20`.
-        job: the command that made it.
-        users: number of users, public or noisy; None if unknown.
-        users_stddev: standard deviation of the error of `users`; None if unknown.
-        created: ISO 8601 time.
-        warm_start: id of the release that it started from, if any.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
         safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
-        rotation: the cohort that was asked; None where all users were. A manifest does not state its partition.
         rests_on: periods whose noisy answers its estimate rests on, as text, in order; None for an estimate of the
             night's own answers alone.
-        started_anew: why the nights before were left out, as a sentence; None where they were not.
         changes: places that differ from what the nights before lead to expect; None as for `rests_on`.
-        pruned: whether its files were removed, all but the manifest.
         damaged: whether its manifest cannot be read. Then the entry states what the ledger knows of its charge.
-
-    Raises:
-        ValueError: a value is out of range.
     """
 
-    date: str
+    date: str  # YYYY-MM-DD, the day of the data
     release_id: str
     folder: str
     job: str
     epsilon: float
     delta: float
-    users: float | None = None
-    created: str
-    warm_start: str | None = None
+    users: float | None = None  # public or noisy; None if unknown
+    created: str  # ISO 8601
+    warm_start: str | None = None  # id of the release that it started from, if any
     map: str | None = None
     safe: bool
-    rotation: Rotation | None = None
+    rotation: Rotation | None = None  # the cohort that was asked, of which a manifest does not state the partition
     rests_on: tuple[str, ...] | None = None
-    started_anew: str | None = None
+    started_anew: str | None = None  # why the nights before were left out, as a sentence; None where they were not
     changes: tuple[PlaceChange, ...] | None = None
-    pruned: bool = False
-    users_stddev: float | None = None
+    pruned: bool = False  # whether its files were removed, all but the manifest
+    users_stddev: float | None = None  # of the error of `users`; None if unknown
     damaged: bool = False
 
     def __post_init__(self) -> None:

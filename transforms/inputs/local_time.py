@@ -18,13 +18,10 @@ _MAX_SECONDS = 1e15
 
 
 def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The local time of each moment, and whether there is one: int64[n], bool[n].
+    """Seconds since 1970-01-01 00:00 on the zone's clocks, int64[n], and whether there is a time at all, bool[n].
 
     A timestamp without a zone, and a number of seconds since 1970, is in UTC. A moment outside the years 1 to 9999
     counts as no time.
-
-    Returns:
-        Seconds since 1970-01-01 00:00 on the zone's clocks; of no meaning where there is no time.
     """
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()

@@ -231,25 +231,15 @@ def open_log(log: LogFile, columns: Columns) -> Iterator[tuple[OpenLog, Reading]
 
 @dataclass(frozen=True)
 class Reading:
-    """How the columns of one file become those that a job reads.
-
-    Attributes:
-        log: the file.
-        wanted: the columns that the job reads.
-        sources: the columns to read from the file.
-        constants: columns that hold one value: of a partition.
-        derives: whether latitude and longitude come from another column.
-        column_types: see Columns.check.
-        untyped: columns of the file that have Arrow's type of no values, with the types of their roles.
-    """
+    """How the columns of one file become those that a job reads."""
 
     log: LogFile
-    wanted: tuple[str, ...]
-    sources: tuple[str, ...]
-    constants: Mapping[str, pa.Scalar]
-    derives: bool
-    column_types: dict[str, str]
-    untyped: Mapping[str, pa.DataType]
+    wanted: tuple[str, ...]  # the columns that the job reads
+    sources: tuple[str, ...]  # the columns to read from the file
+    constants: Mapping[str, pa.Scalar]  # columns that hold one value: of a partition
+    derives: bool  # whether latitude and longitude come from another column
+    column_types: dict[str, str]  # see Columns.check
+    untyped: Mapping[str, pa.DataType]  # columns that have Arrow's type of no values, with the types of their roles
 
     def of_its_days(self, batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
         """The rows of a batch of the file that are of the run's days, in types that can be filtered."""

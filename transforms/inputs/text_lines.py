@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -19,9 +19,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.types as pt
 
-from sfumato.schemas.errors import DataError, reason_of
+from sfumato.schemas.errors import DataError
 from sfumato.transforms.files import is_remote, open_file
-from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, Types
+from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, Types, reading_file
 from sfumato.transforms.inputs.text_values import values_of
 
 Whole = Callable[[bytes], int]  # how many bytes of some data are whole records; the data begin with a record
@@ -167,21 +167,13 @@ class LineFile:
             yield stream
 
 
-@contextmanager
-def reading_text(path: str, kind: str) -> Iterator[None]:
+def reading_text(path: str, kind: str) -> AbstractContextManager[None]:
     """Converts errors of reading text into DataErrors that name the file. No value of the file is in the message."""
-    try:
-        yield
-    except MemoryError:  # Arrow's own is an ArrowException too, and the file is not damaged
-        raise
-    except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: cannot be opened ({reason_of(error)})") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        problem = next((text for pattern, text in _PROBLEMS if re.search(pattern, str(error))), f"it is not {kind}")
-        # The cause quotes the line or the value, so it is not shown.
-        raise DataError(
-            f"{path}: cannot be read as {kind} ({problem}); if it is damaged or cut off, replace it and run again"
-        ) from None
+
+    def problem_of(error: Exception) -> str:
+        return next((text for pattern, text in _PROBLEMS if re.search(pattern, str(error))), f"it is not {kind}")
+
+    return reading_file(path, kind, problem_of)
 
 
 _PROBLEMS = (

@@ -105,22 +105,14 @@ def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint
 
 @dataclass(frozen=True)
 class EncodedLocations:
-    """The n valid rows of a batch.
+    """The n valid rows of a batch. Users of valid rows may be among the k unusable ones."""
 
-    Attributes:
-        users: uint64[n], keyed hashes of the ids.
-        codes: places.dtype[n], locations and categories.
-        rows, dropped: see `read.RowCounts`.
-        values: float64[n], weights or times in seconds; None where the columns name none.
-        unusable: uint64[k], the users of dropped rows that have an id, in any order. Users of valid rows may be among
-            them.
-    """
-
-    users: NDArray[np.uint64]
-    codes: NDArray[Any]
-    rows: int
-    dropped: tuple[int, ...]
-    values: NDArray[np.float64] | None = None
+    users: NDArray[np.uint64]  # [n], keyed hashes of the ids
+    codes: NDArray[Any]  # places.dtype[n], locations and categories
+    rows: int  # that were read
+    dropped: tuple[int, ...]  # rows, one number for each reason of DROP_REASONS
+    values: NDArray[np.float64] | None = None  # [n], weights or times in seconds; None where the columns name none
+    # [k], the users of dropped rows that have an id, in any order
     unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
 
 

@@ -104,8 +104,8 @@ class RowCounts:
     def nobody(self) -> int:
         """Users without an id: 1 if any row has none, else 0.
 
-        All of these rows may be one user's. If each counted as a user, that user would change a
-        count by the number of their rows, under noise for one.
+        All of these rows may be one user's. If each counted as a user, that user would change a count by the number of
+        their rows, under noise for one.
         """
         return min(self.dropped[DROP_REASONS.index("null_user_id")], 1)
 
@@ -165,8 +165,7 @@ class ReadLogs(beam.PTransform):
         tags: of the TaggedOutputs among its elements, each of which gets a PCollection.
         kind: the type of all other elements.
 
-    Raises:
-        DataError: when the pipeline runs. A file is damaged, has changed or lacks a column; the message has its path.
+    Raises DataError when the pipeline runs: a file is damaged, has changed or lacks a column; the message has its path.
     """
 
     def __init__(self, encoding: SliceEncoding, *tags: str, kind: Any = tuple[int, bytes]):
@@ -235,8 +234,7 @@ class AdmitUsers(beam.PTransform):
         nobody: how many users without an id count, from `RowCounts.nobody`; for counts of a sample.
         event: logged after the admission; None for the noisy count.
 
-    Raises:
-        NotAdmittedError: when the pipeline runs, see `Admit`.
+    Raises NotAdmittedError when the pipeline runs, see `Admit`.
     """
 
     def __init__(

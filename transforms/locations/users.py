@@ -42,8 +42,7 @@ def join_records(
 ) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.float64] | None]:
     """All records of one user group, in any order, from its chunks, which are taken, see `spill.take`.
 
-    Returns:
-        Hashes, uint64[n], codes, places.dtype[n], and values, float64[n], or None where the chunks hold none.
+    Hashes are uint64[n], codes places.dtype[n], and values float64[n], or None where the chunks hold none.
     """
     chunks = list(chunks)
     values = [np.dtype(np.float64)] * (len(lengths_of(chunks[0])) - 2)
@@ -85,21 +84,14 @@ def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_d
 
 @dataclass(frozen=True)
 class UserRecords:
-    """Records in the order of (user, code), whatever their order was.
-
-    Attributes:
-        users: uint64[users], the distinct hashes, ascending.
-        starts, counts: int64[users], the index of each user's first record and the number of their records.
-        by_code: uint64[n], (index of the user in `users`) << places.bits | code, ascending.
-        weights: float64[n], finite and at least 0; None where all records weigh the same.
-    """
+    """Records in the order of (user, code), whatever their order was."""
 
     places: Places
-    users: NDArray[np.uint64]
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    by_code: NDArray[np.uint64]
-    weights: NDArray[np.float64] | None = None
+    users: NDArray[np.uint64]  # [users], the distinct hashes, ascending
+    starts: NDArray[np.int64]  # [users], the index of each user's first record
+    counts: NDArray[np.int64]  # [users], the number of their records
+    by_code: NDArray[np.uint64]  # [n], (index of the user in `users`) << places.bits | code, ascending
+    weights: NDArray[np.float64] | None = None  # [n], finite and at least 0; None where all records weigh the same
 
     @classmethod
     def from_columns(
@@ -186,20 +178,14 @@ def sorted_records(
 class Amounts:
     """The amount of each user in each of their locations, in integers: the records there, or a share of their weights.
 
-    A row is a location of a user, in the order of (user, code). All arrays are int64.
-
-    Attributes:
-        rows, user: [rows], the index of one of its records, and of the user.
-        upto: [rows], the sum of all amounts up to and including this row.
-        before: [users], the sum of all amounts before a user's first row.
-        totals: [users], the sum of each user's amounts, in 1..2^31.
+    A row is a location of a user, in the order of (user, code).
     """
 
-    rows: NDArray[np.int64]
-    user: NDArray[np.int64]
-    upto: NDArray[np.int64]
-    before: NDArray[np.int64]
-    totals: NDArray[np.int64]
+    rows: NDArray[np.int64]  # [rows], the index of one of its records
+    user: NDArray[np.int64]  # [rows], the index of the user
+    upto: NDArray[np.int64]  # [rows], the sum of all amounts up to and including this row
+    before: NDArray[np.int64]  # [users], the sum of all amounts before a user's first row
+    totals: NDArray[np.int64]  # [users], the sum of each user's amounts, in 1..2^31
 
 
 def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
@@ -218,8 +204,7 @@ def by_user_group(
 ) -> tuple[NDArray[np.int64], list[tuple[int, slice]]]:
     """Sorts records by user group: the upper 1..16 bits of the users' hashes, uint64[n].
 
-    Returns:
-        The order of the records, int64[n], and for each group that has records its number and its slice of the order.
+    Returns the order of the records, int64[n], and of each group that has records its number and slice of the order.
     """
     group = (users >> np.uint64(64 - bits)).astype(np.uint8 if bits <= 8 else np.uint16)
     ends = np.cumsum(np.bincount(group, minlength=1 << bits)).tolist()
@@ -315,13 +300,10 @@ def bound_users(
     """One location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the code.
 
     The lower bits of the user's hash choose one of their records, uniformly or with probability in proportion to
-    weights. So the choice depends on no other user and on no order.
+    weights. So the choice depends on no other user and on no order. top: it is the location that holds most of the
+    user's records or weight; among equal ones, by their hash.
 
-    Args:
-        chunks: of one group's records, see `join_records`.
-        places: how a location and a category are coded.
-        max_dwell: see `sorted_records`.
-        top: chooses the location that holds most of the user's records or weight; among equal ones, by their hash.
+    chunks: of one group's records, see `join_records`. max_dwell: see `sorted_records`.
     """
     users, codes, values = join_records(chunks, places)
     if not len(users):

@@ -41,20 +41,13 @@ _MAX_SUMMED_SIGMA = 1000
 
 @dataclass(frozen=True)
 class BlockTable:
-    """The distribution of the block: block i has been drawn if i thresholds are at most a uniform 128-bit number.
+    """The distribution of the block: block i has been drawn if i thresholds are at most a uniform 128-bit number."""
 
-    Attributes:
-        first: number of the lowest block. Block b holds the integers from b * width to (b + 1) * width - 1.
-        thresholds: 2^128 P[block < first + i] for i = 1, 2, ..., rounded down, ascending.
-        upper: uint64, the upper 64 bits of the thresholds.
-        guide: int16[65536], i by a number's upper 16 bits; -1 where these do not decide.
-    """
-
-    first: int
+    first: int  # number of the lowest block. Block b holds the integers from b * width to (b + 1) * width - 1
     width: int
-    thresholds: tuple[int, ...]
-    upper: NDArray[np.uint64]
-    guide: NDArray[np.int16]
+    thresholds: tuple[int, ...]  # 2^128 P[block < first + i] for i = 1, 2, ..., rounded down, ascending
+    upper: NDArray[np.uint64]  # the upper 64 bits of the thresholds
+    guide: NDArray[np.int16]  # [65536], i by a number's upper 16 bits; -1 where these do not decide
 
     def lookup(self, upper: NDArray[np.uint64], lower: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Returns i for 128-bit numbers, whose halves are uint64[n] each: int64[n]."""

@@ -82,9 +82,8 @@ class FileSecret:
 class SecretManagerSecret:
     """A secret that each worker reads from Google's Secret Manager. The job's graph holds the name only.
 
-    Attributes:
-        name: `projects/P/secrets/S/versions/N` with a number N. The version `latest` is refused, because its secret may
-            change between two retries or two workers.
+    name: `projects/P/secrets/S/versions/N` with a number N. The version `latest` is refused, because its secret may
+    change between two retries or two workers.
     """
 
     name: str

@@ -33,8 +33,9 @@ def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
         return np.asarray(hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
     if not holds_text(ids.type):
         return _hash_integers(ids, user_key)
-    text = as_bytes(ids)
-    integers = _are_integers(text)
+    text = as_bytes(ids)  # some of which is a signed 64-bit integer as a program writes it
+    beyond = pc.or_(_is_above(text, _LARGEST), pc.and_(pc.starts_with(text, b"-"), _is_above(text, _SMALLEST)))
+    integers = pc.and_not(pc.match_substring_regex(text, _INTEGER), beyond)
     are_integers = np.asarray(integers.to_numpy(zero_copy_only=False), dtype=bool)
     hashes = np.empty(len(text), dtype=np.uint64)
     numbers = text.filter(integers).cast(pa.large_string()).cast(pa.int64())
@@ -57,13 +58,6 @@ def _hash_integers(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
     return hashes
 
 
-def _are_integers(text: pa.Array) -> pa.Array:
-    """Whether each text is a signed 64-bit integer as a program writes it."""
-    digits = pc.match_substring_regex(text, _INTEGER)
-    beyond = pc.or_(_is_above(text, _LARGEST), pc.and_(pc.starts_with(text, b"-"), _is_above(text, _SMALLEST)))
-    return pc.and_not(digits, beyond)
-
-
 def _is_above(text: pa.Array, limit: bytes) -> pa.Array:
     """Whether bytes are as many as those of a limit and above it: of integers, the one with larger digits."""
     return pc.and_(pc.equal(pc.binary_length(text), len(limit)), pc.greater(text, pa.scalar(limit, text.type)))
@@ -83,13 +77,7 @@ def cohort_of(ids: pa.Array, key: RunKey, cohorts: int) -> NDArray[np.int64]:
 
     The probabilities of two cohorts differ by 2^-64 at most. The integer 7 and the text "7" are in one cohort.
 
-    Args:
-        ids: n integers, strings or bytes, without nulls.
-        key: from `rotation_key`, for this number of cohorts.
-        cohorts: how many there are, 1..2^31.
-
-    Returns:
-        int64[n] with values 1..cohorts.
+    ids: as for `hash_users`. key: from `rotation_key`, for this number of cohorts, 1..2^31. Returns int64[n].
     """
     hashes, number = _hashes(ids, key.subkey("users")), np.uint64(cohorts)
     # The product has up to 96 bits, so it is made of two halves that fit 64 bits. No bit is lost.
@@ -127,13 +115,9 @@ def with_partition(rotation: Rotation, key: RunKey) -> Rotation:
 
 @dataclass(frozen=True)
 class AskedUsers:
-    """The cohort that a run asks. All other users' rows are left out where they are read.
+    """The cohort that a run asks. All other users' rows are left out where they are read. key: from `rotation_key`.
 
     All rows without a user id count as one user (`RowCounts.nobody`), with a cohort like any other's.
-
-    Attributes:
-        rotation: the cohort.
-        key: from `rotation_key`.
     """
 
     rotation: Rotation

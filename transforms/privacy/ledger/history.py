@@ -44,23 +44,12 @@ _FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
 def entry_bytes(index: int, previous: str, time: str, nonce: str, kind: str, content: Mapping[str, Any]) -> bytes:
     """Returns an entry as it is stored. It states the oldest format that has its kind, for the sake of older readers.
 
-    Args:
-        index: the entry's number, 0 for the first.
-        previous: hash of the entry before it, or FIRST.
-        time: ISO 8601, UTC.
-        nonce: a random text, so that two writers' entries always differ.
-        kind: one of KINDS.
-        content: the entry's own fields, in JSON's types.
+    previous: hash of the entry before it, or FIRST. time: ISO 8601, UTC. nonce: a random text, so that two writers'
+    entries always differ. kind: one of KINDS. content: the entry's own fields, in JSON's types.
     """
-    body = {
-        "format": f"{FORMAT.partition('/')[0]}/{_SINCE.get(kind, OLDEST)}",
-        "index": index,
-        "previous": previous,
-        "time": time,
-        "nonce": nonce,
-        "kind": kind,
-        "content": content,
-    }
+    stated = f"{FORMAT.partition('/')[0]}/{_SINCE.get(kind, OLDEST)}"
+    chained = {"format": stated, "index": index, "previous": previous, "time": time, "nonce": nonce}
+    body = {**chained, "kind": kind, "content": content}
     return _canonical({**body, "hash": _hash(body)})
 
 
@@ -251,27 +240,16 @@ class LimitChange:
 
 @dataclass(frozen=True)
 class History:
-    """The state of a ledger.
+    """The state of a ledger."""
 
-    Attributes:
-        entries: number of entries.
-        head: hash of the newest entry.
-        reservations: by release id.
-        limits: in force, by dataset.
-        changes: of limits, oldest first.
-        refusals: settled reservations whose release id was charged again, for corrected input.
-        approver: index of the newest entry by which an earlier version named an approver of limits, or None.
-        disclosures: bits that users sent without differential privacy, by release id.
-    """
-
-    entries: int
-    head: str
-    reservations: dict[str, Reservation]
-    limits: dict[str, tuple[Limit, ...]]
-    changes: tuple[LimitChange, ...] = ()
-    refusals: tuple[Reservation, ...] = ()
-    approver: int | None = None
-    disclosures: dict[str, Disclosure] = field(default_factory=dict)
+    entries: int  # how many there are
+    head: str  # hash of the newest entry
+    reservations: dict[str, Reservation]  # by release id
+    limits: dict[str, tuple[Limit, ...]]  # in force, by dataset
+    changes: tuple[LimitChange, ...] = ()  # of limits, oldest first
+    refusals: tuple[Reservation, ...] = ()  # settled, and the release id was charged again, for corrected input
+    approver: int | None = None  # index of the newest entry by which an earlier version named an approver of limits
+    disclosures: dict[str, Disclosure] = field(default_factory=dict)  # by release id
 
     @property
     def datasets(self) -> list[str]:
@@ -289,9 +267,8 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
 
     with_limits: also check every charge against the limits in force when it was made.
 
-    Raises:
-        FormatError: another version of sfumato wrote an entry.
-        LedgerError: the chain is broken, entries contradict each other, or a charge exceeded its limits.
+    Raises FormatError if another version of sfumato wrote an entry; LedgerError if the chain is broken, entries
+    contradict each other, or a charge exceeded its limits.
     """
     reservations: dict[str, Reservation] = {}
     limits: dict[str, tuple[Limit, ...]] = {}

@@ -43,30 +43,20 @@ class LedgerStore(Protocol):
 
     def read(self) -> list[bytes]:
         """Returns all entries in order. Raises LedgerError, RequestError or NotReadyError."""
-        ...
 
     def append(self, index: int, entry: bytes) -> bool:
         """Writes entry number `index` if exactly `index` entries exist, in one step and durably.
 
-        Returns:
-            Whether this call wrote the entry. False where another writer was faster.
-
-        Raises:
-            LedgerError, RequestError or NotReadyError. Only a later `read` shows whether the entry was written.
+        Returns whether this call wrote it: False where another writer was faster. After LedgerError, RequestError or
+        NotReadyError, only a later `read` shows whether the entry was written.
         """
-        ...
 
     def check_writable(self) -> None:
         """Raises RequestError or NotReadyError if it is known that nothing can be written. Writes nothing."""
-        ...
 
 
 def open_store(location: str) -> LedgerStore:
-    """Returns the store at a location: an SQLite file or `gs://bucket/folder`. Touches nothing.
-
-    Raises:
-        RequestError: the location is neither.
-    """
+    """Returns the store at an SQLite file or `gs://bucket/folder`. Touches nothing. Raises RequestError for others."""
     return _open_store(location, os.getpid())
 
 
@@ -177,12 +167,7 @@ class BucketStore:
     show. A retention policy on the bucket also binds the bucket's owner.
 
     Several processes may use one ledger, and several threads one BucketStore. Create it after a fork, not before.
-
-    Args:
-        location: `gs://bucket/prefix`.
-
-    Raises:
-        RequestError: the location has another form, or Google's client is not installed.
+    Raises RequestError if the location has another form, or Google's client is not installed.
     """
 
     def __init__(self, location: str):
