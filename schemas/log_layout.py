@@ -48,17 +48,15 @@ class CellColumn:
 
 @dataclass(frozen=True)
 class DayRows:
-    """The rows of a log that are read: those of some days, the last included, by the calendar of a time zone.
+    """The rows of a log that are read: those of some days, by the calendar of a time zone.
 
-    Attributes:
-        column: of timestamps, or of seconds since 1970. A row without a time is of no day.
-        time_zone: name in the IANA database. A day has the hours that it has there: 23, 24 or 25, and others at times.
+    A day has the hours that it has there: 23, 24 or 25, and others at times. A row without a time is of no day.
     """
 
-    column: str
-    time_zone: str
+    column: str  # of timestamps, or of seconds since 1970
+    time_zone: str  # name in the IANA database
     first: date
-    last: date
+    last: date  # included
 
 
 @dataclass(frozen=True)

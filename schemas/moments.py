@@ -177,26 +177,21 @@ class BitMeans:
 
     With thresholds, a bit stands for the thresholds from its place value to the next: the mean share who reach them.
 
-    Attributes:
-        quantity: that has the bits: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a
-            second column `second_value`, `second_square`, and `product` (of both distances from the means).
-        weight: the amount that a set bit adds, in the quantity's unit; negative for bits of negative values. Within one
-            sign the weights double from bit to bit.
-        mean: estimated share of the clients with the bit set; noise may move it outside 0..1.
-        stddev: standard deviation of `mean`.
-        reports: number of clients who reported the bit.
-        squashed: probably unused: the estimated probability that any client uses the bit is below half. Estimates
-            weight a bit by that probability.
-        read_probability: the probability that a client's bit was read.
+    quantity: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a second column
+    `second_value`, `second_square`, and `product` (of both distances from the means). A bit is squashed that is
+    probably unused: the estimated probability that any client uses it is below half. Estimates weight a bit by that
+    probability.
     """
 
-    quantity: str
-    weight: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    stddev: NDArray[np.float64]
-    reports: NDArray[np.float64]
+    quantity: str  # that has the bits
+    weight: NDArray[
+        np.float64
+    ]  # what a set bit adds, negative for negative values; doubles from bit to bit in one sign
+    mean: NDArray[np.float64]  # estimated share of the clients with the bit set; noise may move it outside 0..1
+    stddev: NDArray[np.float64]  # of `mean`
+    reports: NDArray[np.float64]  # number of clients who reported the bit
     squashed: NDArray[np.bool_]
-    read_probability: NDArray[np.float64]
+    read_probability: NDArray[np.float64]  # that a client's bit was read
 
     def __post_init__(self) -> None:
         for name in ("mean", "stddev", "reports", "squashed", "read_probability"):

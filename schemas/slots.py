@@ -15,19 +15,12 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of local time. Raises RequestError for a value that is unknown or out of range.
+    """Slots of local time. Raises RequestError for a value that is unknown or out of range."""
 
-    Attributes:
-        column: of timestamps, or of seconds since 1970.
-        kind: one of KINDS, or `edges`.
-        time_zone: name in the IANA database, by which a moment has its local time.
-        edges: of the kind `edges`, hours of the day from 0 to 24, ascending; empty for the other kinds.
-    """
-
-    column: str
-    kind: str
-    time_zone: str = UTC
-    edges: tuple[float, ...] = ()
+    column: str  # of timestamps, or of seconds since 1970
+    kind: str  # one of KINDS, or `edges`
+    time_zone: str = UTC  # name in the IANA database, by which a moment has its local time
+    edges: tuple[float, ...] = ()  # of the kind `edges`, hours of the day from 0 to 24, ascending
 
     def __post_init__(self) -> None:
         if self.kind == "edges":

@@ -52,15 +52,14 @@ class LogFile:
 class FileSlice:
     """A part of a file: what lies from `first` to before `end`, row groups or bytes.
 
-    first, end: 0 and TO_THE_END of a file that is one slice and was not opened before. is_last: whether it is the last
-    slice of the file. stream: the name of the slice in a warehouse; empty for files.
+    They are 0 and TO_THE_END of a file that is one slice and was not opened before.
     """
 
     file: LogFile
     first: int
     end: int
-    is_last: bool
-    stream: str = ""
+    is_last: bool  # of the file
+    stream: str = ""  # name of the slice in a warehouse; empty for files
 
 
 class OpenLog(Protocol):

@@ -303,20 +303,14 @@ class LocationBound:
     `bound_distributions`. No other transform may read the chunks: the memory that holds them is released.
 
     Raises RequestError if gamma is out of range.
-
-    Attributes:
-        contribution: what a user adds.
-        gamma: with contribution `all`, the sum of a user's weights, see `rounding.stored_total`.
-        max_dwell: see `sorted_records`.
-        records_per_user: above 1, a user adds one record in each of so many slots at most, see `bound_slots`.
     """
 
     places: Places
     spill: Spill
-    contribution: Contribution = "one"
-    gamma: int | None = None
-    max_dwell: float | None = None
-    records_per_user: int = 1
+    contribution: Contribution = "one"  # what a user adds
+    gamma: int | None = None  # with contribution `all`, the sum of a user's weights, see `rounding.stored_total`
+    max_dwell: float | None = None  # see `sorted_records`
+    records_per_user: int = 1  # above 1, a user adds one record in each of so many slots at most, see `bound_slots`
 
     def __post_init__(self) -> None:
         if (self.gamma is not None) != (self.contribution == "all"):
