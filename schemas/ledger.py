@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
@@ -272,7 +272,7 @@ class Disclosure(Recorded):
     before the entry is written.
     """
 
-    bits: int
+    bits: int = field()  # required, unlike a charge's
     index: int = 0
     time: str = ""
 
