@@ -352,23 +352,33 @@ class ShardGroupCoder(beam.coders.Coder):
 beam.coders.registry.register_coder(ShardGroup, ShardGroupCoder)
 
 
-def _split_by_shard_group(bounded: bytes, cohort: Cohort, places: Places, spill: Spill) -> Iterator[tuple[int, bytes]]:
-    columns = take(bounded)
-    if len(columns) == 1:
-        yield from split_by_shard_group(np.frombuffer(columns[0], np.uint64), cohort, places, spill)
-    else:
-        yield from split_distributions(Distributions.from_columns(columns, places), cohort, places, spill)
+class _OfShards(beam.DoFn):
+    def __init__(self, places: Places, spill: Spill):
+        self._places = places
+        self._spill = spill
 
 
-def _build_shard_group(
-    element: tuple[int, Iterable[bytes]], cohort: Cohort, places: Places, spill: Spill
-) -> ShardGroup:
-    group, chunks = element[0], list(element[1])  # references, or data that the runner has read already
-    build = build_shard_group if len(lengths_of(chunks[0])) == 1 else build_weighted_shard_group
-    index = build(group, chunks, cohort, places, spill)
-    SHARD_GROUP_USERS.record(index.user_starts[-1])
-    SHARD_GROUP_BYTES.record(sum(column.nbytes for column in index.columns()))
-    return index
+@typehints.with_input_types(bytes, Cohort)
+@typehints.with_output_types(tuple[int, bytes])
+class _SplitByShardGroupFn(_OfShards):
+    def process(self, bounded: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
+        columns, places, spill = take(bounded), self._places, self._spill
+        if len(columns) == 1:
+            yield from split_by_shard_group(np.frombuffer(columns[0], np.uint64), cohort, places, spill)
+        else:
+            yield from split_distributions(Distributions.from_columns(columns, places), cohort, places, spill)
+
+
+@typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
+@typehints.with_output_types(ShardGroup)
+class _BuildShardGroupFn(_OfShards):
+    def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
+        group, chunks = element[0], list(element[1])  # references, or data that the runner has read already
+        build = build_shard_group if len(lengths_of(chunks[0])) == 1 else build_weighted_shard_group
+        index = build(group, chunks, cohort, self._places, self._spill)
+        SHARD_GROUP_USERS.record(index.user_starts[-1])
+        SHARD_GROUP_BYTES.record(sum(column.nbytes for column in index.columns()))
+        yield index
 
 
 class BuildShards(beam.PTransform):
@@ -387,12 +397,11 @@ class BuildShards(beam.PTransform):
 
     def expand(self, bounded: beam.PCollection) -> beam.PCollection:
         places, spill, cohort = self._places, self._spill, beam.pvalue.AsSingleton(self._cohort)
-        filled = bounded | "SplitByShard" >> beam.FlatMap(_split_by_shard_group, cohort, places, spill)
+        filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(places, spill), cohort)
         empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted)
-        build = beam.Map(_build_shard_group, cohort, places, spill).with_output_types(ShardGroup)
         return (
             (filled, empty)  # PCollection[tuple[ShardGroupNumber, Rows]]
             | "AllGroups" >> beam.Flatten().with_output_types(tuple[int, bytes])
             | "GroupByShard" >> beam.GroupByKey()
-            | "BuildIndex" >> build  # PCollection[ShardGroup]
+            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(places, spill), cohort)  # PCollection[ShardGroup]
         )
