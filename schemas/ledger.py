@@ -164,7 +164,6 @@ class Period:
 
     @property
     def length(self) -> int:
-        """The number of days."""
         return (self.last - self.first).days + 1
 
     def days(self) -> list[date]:

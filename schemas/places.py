@@ -25,7 +25,6 @@ class Places:
 
     @property
     def bits(self) -> int:
-        """Bits of a place."""
         return 2 * self.depth + self.category_bits
 
     @property

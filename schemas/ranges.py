@@ -91,7 +91,6 @@ class Field:
 
     @property
     def side(self) -> int:
-        """Base cells along one side."""
         return self.grid.side
 
     @property

@@ -54,7 +54,6 @@ class Slots:
         return cls(column, "edges", time_zone, edges)
 
     def __len__(self) -> int:
-        """The number of slots."""
         return {"hour": 24, "weekday": 7, "hour_of_week": 168, "edges": len(self.edges) - 1}[self.kind]
 
     @property

@@ -84,7 +84,6 @@ class Tree:
 
     @property
     def level(self) -> int:
-        """The level of the deepest node."""
         return int(node_levels(self.nodes[-1:])[0])
 
     @property

@@ -39,7 +39,6 @@ class Distributions:
     weights: NDArray[np.int64]
 
     def population(self) -> int:
-        """The number of users."""
         return int(np.count_nonzero(self.users[1:] != self.users[:-1])) + bool(len(self.users))
 
     def store(self, spill: Spill) -> Iterator[bytes]:
