@@ -39,7 +39,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, SLICE_ROWS
-from sfumato.transforms.locations import group, users
+from sfumato.transforms.locations import read, users
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill
@@ -198,7 +198,7 @@ def sizes_at(population: int, found: Measured, options: argparse.Namespace) -> d
     cohort = Cohort.plan(population, None, HeatmapParameters().shard_size, HeatmapParameters().dropout)
     shard_groups = -(-cohort.shards >> cohort.group_shift)
     slices = max(files, -(-rows // SLICE_ROWS))
-    bounded = groups * (1 + population // groups // group._USERS_PER_ELEMENT)
+    bounded = groups * (1 + population // groups // read._USERS_PER_ELEMENT)
     in_group = population / cohort.shards * (1 << cohort.group_shift)
     # Numbers in a group or a shard vary by about their square root: six of these are exceeded once in 10^9.
     largest = {

@@ -90,6 +90,13 @@ def one_release() -> str:
     return table(["sub-queries", "Laplace", "Gaussian, delta 1e-3", "delta 1e-6", "delta 1e-9"], rows)
 
 
+def _charge(name: str, day: date, epsilon: Decimal) -> Charge:
+    return Charge(
+        release_id=name, job="heatmap", dataset="city", period=Period(day, day), epsilon=epsilon, delta=Decimal(0),
+        request="", binding="",
+    )  # fmt: skip
+
+
 def seconds() -> str:
     """Time to check one more charge beside 364 others, of 365 days."""
     limit, first, rows = Limit.parse("10:1e-6/365d"), date(2026, 1, 1), []
@@ -100,7 +107,7 @@ def seconds() -> str:
         charges = []
         for number in range(365):
             day = first + timedelta(days=number)
-            one = Charge(f"r{number}", "heatmap", "city", Period(day, day), composed, Decimal(0), "", "")
+            one = _charge(f"r{number}", day, composed)
             if name == "Gaussian" or (name != "Laplace" and number % 2):
                 one = replace(one, epsilon=epsilon, delta=Decimal("1e-6"), rho=rho)
             charges.append(one)
@@ -117,7 +124,7 @@ def cohort_milliseconds(name: str, limit_delta: str = "", **amounts: Decimal) ->
     """A row of times with 365 nights of 30 cohorts and five limits. limit_delta: of the limits, as text."""
     first = date(2026, 1, 1)
     days = [first + timedelta(days=number) for number in range(365)]
-    one = Charge("r", "heatmap", "city", Period(first, first), Decimal("0.9999"), Decimal(0), "", "")
+    one = _charge("r", first, Decimal("0.9999"))
     nights = [
         replace(
             one,

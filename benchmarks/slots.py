@@ -41,7 +41,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.release_files import add_up_to
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
-from sfumato.transforms.locations.record_values import slots_of
+from sfumato.transforms.locations.encode import slots_of
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.text_tables import markdown_table

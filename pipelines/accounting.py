@@ -111,8 +111,8 @@ class Accounting:
             return [f"nothing: release {release_id} was charged before; the run would resume it"]
         epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
         charge = Charge(
-            release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "",
-            adjacency=cost.adjacency, rho=rho_amount(cost), rotation=cost.rotation,
+            release_id=release_id or "new", job="", dataset=self.dataset, period=self.period, request="", binding="",
+            epsilon=epsilon, delta=delta, adjacency=cost.adjacency, rho=rho_amount(cost), rotation=cost.rotation,
         )  # fmt: skip
         limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")

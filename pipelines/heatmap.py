@@ -30,10 +30,9 @@ from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import WarmStart
-from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.rotation import rotation_key, with_partition
+from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.text_tables import TYPICAL_USERS, significant

@@ -26,10 +26,9 @@ from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.files import content_digest, file_version, is_remote, join
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, table_state
-from sfumato.transforms.inputs.delta_table import delta_files
-from sfumato.transforms.inputs.iceberg_table import iceberg_files
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log, kinds_of
+from sfumato.transforms.inputs.table_files import delta_files, iceberg_files
 from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.keys import Secret
 from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files

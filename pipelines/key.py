@@ -6,7 +6,7 @@ import shlex
 import sys
 
 from sfumato.schemas.requests.commands import KeyRequest
-from sfumato.transforms.privacy.key_files import SECRET_BYTES, create_key_file
+from sfumato.transforms.privacy.secrets import SECRET_BYTES, create_key_file
 
 
 def run(request: KeyRequest) -> None:

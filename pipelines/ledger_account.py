@@ -15,8 +15,7 @@ from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import Secret
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.ledger.user_accounts import charges_of_users
-from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
+from sfumato.transforms.privacy.ledger.windows import charges_of_users, max_spent, spent_in_window
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.text_tables import markdown_table
 
@@ -262,7 +261,7 @@ def _cohorts_of(request: LedgerRequest, history: History) -> dict[str, int]:
     """The user's cohort in each partition that the key makes of the ledger's datasets, by the column of the id."""
     import pyarrow as pa  # ids are hashed as a log's: this takes Arrow's time to import
 
-    from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
+    from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key, with_partition
 
     secret, user = _secret_of(request), pa.array([request.user_id])
     entries = (*history.refusals, *history.reservations.values())

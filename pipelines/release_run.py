@@ -38,8 +38,8 @@ from sfumato.pipelines.job import Inputs, ReleaseJob
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import memory_lines, plan_memory, scratch
 from sfumato.schemas import guarantee
-from sfumato.schemas.byte_sizes import byte_text
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
+from sfumato.schemas.known_digits import byte_text
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost, Reservation, format_amount, parse_amount
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from sfumato.pipelines.folders import private_folder, sweep
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.schemas.byte_sizes import byte_text
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import byte_text
 from sfumato.transforms.locations.spill import MEMORY, Spill, forget
 from sfumato.transforms.locations.users import MAX_GROUP_BYTES, ROW_BYTES, group_bits
 

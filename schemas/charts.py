@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +22,9 @@ _UNSEEN = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The estimated distribution function, with its 95% band.
+    """The estimated distribution function: shares of the users below ascending values, in 0..1, and their 95% band.
 
-    Raises ValueError where the columns disagree in length or a value makes no sense.
-
-    Attributes:
-        value: float64[n], ascending.
-        share: float64[n], share of the users below the value, in 0..1.
-        low: float64[n], lower end of the share's band.
-        high: float64[n], upper end of the share's band.
+    All are float64[n]. Raises ValueError where the columns disagree in length or a value makes no sense.
     """
 
     value: NDArray[np.float64]
@@ -40,9 +33,11 @@ class Curve:
     high: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        _same_length(self, len(self.value), ("value", "share", "low", "high"))
         for name in ("value", "share", "low", "high"):
-            if not np.isfinite(getattr(self, name)).all():
+            column, n = np.asarray(getattr(self, name)), len(self.value)
+            if column.shape != (n,):
+                raise ValueError(f"{name}: must hold one value for each of the {n} rows, got shape {column.shape}")
+            if not np.isfinite(column).all():
                 raise ValueError(f"{name}: must be finite numbers")
         if not (np.diff(self.value) >= 0).all():
             raise ValueError("value: must ascend")
@@ -73,13 +68,9 @@ class Quantile:
 
 @dataclass(frozen=True)
 class RangeAnswer:
-    """A queried range of values and the estimated users in it.
+    """A queried range of values, `high` not in it, and the estimated users in it, with their 95% interval.
 
-    Attributes:
-        low, high: ends of the range; `high` is not in it.
-        users: estimated number.
-        stddev: of the noise or the sampling in it, in users.
-        users_low, users_high: 95% interval of the number. It also covers users whose place is not known.
+    The interval also covers users whose place is not known. stddev: of the noise or the sampling, in users.
 
     Raises ValueError for an empty range, or for a number of users that is not finite and >= 0 or outside its interval.
     """
@@ -108,19 +99,9 @@ def readable(name: str) -> str:
     It is not escaped for HTML. The name is cut before characters are spelled out, so the text may exceed the limit.
     """
     text = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-    text = _UNSEEN.sub(lambda match: _spelled(match[0]), text)
+    text = _UNSEEN.sub(
+        lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"⟨U+{ord(found[0]):04X}⟩", text
+    )
     inner = text.strip(" ")
     lead = len(text) - len(text.lstrip(" "))
     return "␣" * lead + inner + "␣" * (len(text) - lead - len(inner))
-
-
-def _spelled(character: str) -> str:
-    code = ord(character)
-    return chr(0x2400 + code) if code < 32 else f"⟨U+{code:04X}⟩"
-
-
-def _same_length(columns: Any, n: int, names: tuple[str, ...]) -> None:
-    for name in names:
-        shape = np.shape(getattr(columns, name))
-        if shape != (n,):
-            raise ValueError(f"{name}: must hold one value for each of the {n} rows, got shape {shape}")

@@ -1,9 +1,12 @@
-"""The errors of a job. `exit_code` is the command's exit status, for orchestrators."""
+"""The errors of a job, and their words. `exit_code` is the command's exit status, for orchestrators."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_FORMAT = re.compile(r"(?P<name>[a-z-]+)/(?P<version>[0-9]{1,6})")
 
 
 class SfumatoError(Exception):
@@ -97,3 +100,30 @@ def shown(value: object) -> str:
     except ValueError:
         return "an integer of thousands of digits"
     return text if len(text) <= 120 else f"{text[:100]}..."
+
+
+def check_format(subject: str, stated: object, newest: str, oldest: int | None = None) -> None:
+    """Checks the format that a file states: a name and a whole number. Raises FormatError, or RequestError for others.
+
+    Args:
+        subject: the option and the file, which begin the message.
+        stated: what the file states; anything.
+        newest: the newest format that this version of sfumato reads, such as `sfumato-ledger/2`.
+        oldest: the oldest version of this format that is read too; None for the newest alone.
+    """
+    found = _FORMAT.fullmatch(stated) if isinstance(stated, str) else None
+    name, _, known = newest.partition("/")
+    if found is None or found["name"] != name:
+        raise RequestError(f"{subject}: the format is {str(stated)[:60]!r}, not {newest!r}")
+    version, last = int(found["version"]), int(known)
+    first = last if oldest is None else oldest
+    if version > last:
+        raise FormatError(
+            f"{subject} was written by a newer version of sfumato (format {version}; this one reads up to {last}): "
+            "upgrade sfumato"
+        )
+    if version < first:
+        raise FormatError(
+            f"{subject} was written by an older version of sfumato (format {version}; this one reads from {first}): "
+            "docs/how_to/upgrade.md says what to do"
+        )

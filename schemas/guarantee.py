@@ -104,29 +104,17 @@ PARTICIPATION = {
 
 @dataclass(frozen=True)
 class SubQuery:
-    """The cost of one sub-query and its noise. Every figure is public or differentially private.
+    """The cost of one sub-query and its noise. Every figure is public or differentially private."""
 
-    Attributes:
-        index: from 1.
-        epsilon: for one user who takes part; None with Gaussian noise.
-        vector_length: entries that a client sends.
-        noise_stddev: of one entry of the estimate, in users.
-        shards: that were queried.
-        shards_lost: those with too few survivors.
-        modulus: of the secure sums.
-        bits_per_client: vector_length times the bits of the modulus.
-        rho: of Gaussian noise, for one user who takes part; None with other noise.
-    """
-
-    index: int
-    epsilon: float | None
-    vector_length: int
-    noise_stddev: float
-    shards: int
-    shards_lost: int
-    modulus: int
-    bits_per_client: int
-    rho: float | None = None
+    index: int  # from 1
+    epsilon: float | None  # for one user who takes part; None with Gaussian noise
+    vector_length: int  # entries that a client sends
+    noise_stddev: float  # of one entry of the estimate, in users
+    shards: int  # that were queried
+    shards_lost: int  # those with too few survivors
+    modulus: int  # of the secure sums
+    bits_per_client: int  # vector_length times the bits of the modulus
+    rho: float | None = None  # of Gaussian noise, for one user who takes part; None with other noise
 
     @property
     def cost(self) -> float:
@@ -138,81 +126,52 @@ class SubQuery:
 
 @dataclass(frozen=True)
 class Population:
-    """The number of users. Every figure is public or differentially private.
+    """The number of users. Every figure is public or differentially private."""
 
-    Attributes:
-        users: the number that a run is planned for, at least 1.
-        source: `public`, or `noisy` where it is the noisy user count.
-        epsilon: of the noisy user count, which every run draws; a rho with Gaussian noise.
-        noise_stddev: of that count, in users.
-        counted: that count, which may be negative; None without one.
-    """
-
-    users: float
-    source: str
-    epsilon: float = 0.0
-    noise_stddev: float = 0.0
-    counted: float | None = None
+    users: float  # the number that a run is planned for, at least 1
+    source: str  # `public`, or `noisy` where it is the noisy user count
+    epsilon: float = 0.0  # of the noisy user count, which every run draws; a rho with Gaussian noise
+    noise_stddev: float = 0.0  # of that count, in users
+    counted: float | None = None  # that count, which may be negative; None without one
 
 
 @dataclass(frozen=True)
 class SampleRound:
-    """One sample-and-threshold histogram, with a sample of its own.
-
-    Attributes:
-        index: of the round.
-        level: length of the items' prefixes; 0 for complete items.
-        sampling_rate: of the users.
-        threshold: the smallest sampled count that is published.
-        published: number of published items.
-    """
+    """One sample-and-threshold histogram, with a sample of its own."""
 
     index: int
-    level: int
-    sampling_rate: float
-    threshold: int
-    published: int
+    level: int  # length of the items' prefixes; 0 for complete items
+    sampling_rate: float  # of the users
+    threshold: int  # the smallest sampled count that is published
+    published: int  # number of published items
 
 
 @dataclass(frozen=True)
 class NoiseRound:
     """The counts of one prefix length with a trusted curator's noise.
 
-    Attributes:
-        index: of the round.
-        level: length of the items' prefixes; 0 for complete items.
-        noise: laplace, truncated or gaussian.
-        epsilon: of the round.
-        delta: of the round.
-        noise_stddev: of every count.
-        sigma: of gaussian noise, else None.
-        limit: the largest absolute value of truncated noise, else None.
-        threshold: the smallest noisy count that is published; None where all items are public and published.
-        published: number of published items.
-        hidden_count: the largest count that an absent item can have at 99% confidence.
-        margin_at_once: half the width of 95% intervals that hold for all cells of the level at once; None where the
-            number of items is not public.
+    margin_at_once: half the width of 95% intervals that hold for all cells of the level at once; None where the number
+    of items is not public.
     """
 
     index: int
-    level: int
-    noise: str
-    epsilon: float
+    level: int  # length of the items' prefixes; 0 for complete items
+    noise: str  # laplace, truncated or gaussian
+    epsilon: float  # of the round, and so is delta
     delta: float
-    noise_stddev: float
-    sigma: float | None
-    limit: int | None
-    threshold: int | None
-    published: int
-    hidden_count: int
+    noise_stddev: float  # of every count
+    sigma: float | None  # of gaussian noise, else None
+    limit: int | None  # the largest absolute value of truncated noise, else None
+    threshold: int | None  # the smallest noisy count that is published; None where all items are public and published
+    published: int  # number of published items
+    hidden_count: int  # the largest count that an absent item can have at 99% confidence
     margin_at_once: int | None
 
 
 def two_sentences(manifest: Mapping[str, Any]) -> str:
     """A release's guarantee in two sentences: the bound for each user, and its condition.
 
-    Args:
-        manifest: of a release. A missing entry guarantees nothing.
+    manifest: of a release. A missing entry guarantees nothing.
     """
     privacy = entry_of(manifest, "privacy")
     epsilon, delta = privacy.get("epsilon"), privacy.get("delta") or 0.0

@@ -1,4 +1,4 @@
-"""Numbers as readers are shown them: with the digits that are known. Pure.
+"""Numbers as readers are shown them: with the digits that are known; and numbers of bytes. Pure.
 
 `web/src/format.ts` has the same rules; `web/test/numbers.json` holds examples for both. Data files keep all digits.
 """
@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import math
+import re
+
+from sfumato.schemas.errors import RequestError
 
 Z = 1.96  # standard errors to each side that a 95% interval reaches
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_PLACES = 12
 _LARGE, _SMALL = 1e15, 1e-6  # beyond them numbers are written with a power of ten
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def figures(value: float, stddev: float) -> str:
@@ -85,3 +89,28 @@ def _known_places(stddev: float) -> int | None:
     if not (math.isfinite(stddev) and stddev > 0):
         return None
     return min(-round(math.log10(stddev)), _MOST_PLACES)
+
+
+def parse_bytes(option: str, text: str | int) -> int:
+    """Returns the number of bytes that a text states: a number, and K, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti.
+
+    Those are of 1024, and a B may follow. Raises RequestError, which names the option, for less than one byte.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
+    if found is None or (found[3] and not found[2]):
+        raise RequestError(f"{option}: must be a number of bytes, such as 1.5G or 800M, got {str(text)!r}")
+    unit = _UNITS[found[2].upper()]
+    if found[3]:
+        unit = 1 << (10 * list(_UNITS).index(found[2].upper()))
+    number = int(float(found[1]) * unit)
+    if number < 1:
+        raise RequestError(f"{option}: must be above 0, got {str(text)!r}")
+    return number
+
+
+def byte_text(number: int) -> str:
+    """Returns a number of bytes for people: three digits, in powers of 1000, such as 1.5G."""
+    for unit, size in reversed(_UNITS.items()):
+        if number >= 0.9995 * size:  # what rounds to 1000 of the smaller unit
+            return f"{number / size:.3g}{unit}"
+    return "0"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
@@ -31,17 +31,9 @@ ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero
 
 
 def parse_amount(name: str, value: float | str | Decimal) -> Decimal:
-    """Reads an epsilon or delta. A float becomes the shortest decimal number that identifies it.
+    """Reads an epsilon or delta: 0, or a number in 1e-100..1e6 with at most 28 digits. Raises RequestError for others.
 
-    Args:
-        name: the field's name, for messages.
-        value: a number, or its text.
-
-    Returns:
-        0, or a number in 1e-100..1e6 with at most 28 digits.
-
-    Raises:
-        RequestError: the value is none of these.
+    A float becomes the shortest decimal number that identifies it. name: the field's, for messages.
     """
     try:
         text = str(value).strip()
@@ -77,11 +69,7 @@ def format_amount(value: Decimal) -> str:
 class Limit:
     """At most epsilon and delta, by composition, for the data of any `days` consecutive days. Raises RequestError.
 
-    Attributes:
-        epsilon: above 0.
-        delta: in [0, 1).
-        days: length of the window, 1..36,525.
-        adjacency: one of ADJACENCIES. Only charges that convert to it count (see `windows.convert_adjacency`).
+    Only charges that convert to its adjacency count (see `windows.convert_adjacency`).
     """
 
     epsilon: Decimal
@@ -126,7 +114,7 @@ class Limit:
         return f"{format_amount(self.epsilon)}{delta}/{self.days}d{adjacency}"
 
     def describe(self) -> str:
-        """Returns the limit as text for a message."""
+        """The limit in words."""
         delta = f" and delta {format_amount(self.delta)}" if self.delta else ""
         adjacency = "" if self.adjacency == ADD_OR_REMOVE else f" ({self.adjacency})"
         return f"epsilon {format_amount(self.epsilon)}{delta} in {self.days} day{'s'[: self.days != 1]}{adjacency}"
@@ -176,11 +164,9 @@ class Period:
 
     @property
     def length(self) -> int:
-        """The number of days."""
         return (self.last - self.first).days + 1
 
     def days(self) -> list[date]:
-        """Returns every day."""
         return [self.first + timedelta(days=number) for number in range(self.length)]
 
     def overlaps(self, other: Period) -> bool:
@@ -197,81 +183,72 @@ class Period:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a whole release. The privacy unit is the user.
+    """The cost of a whole release. The privacy unit is the user."""
 
-    Attributes:
-        epsilon: of everything published. With local privacy, of everything that a user's reports disclose together.
-        delta: likewise.
-        rho: of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it. None for other noise.
-        adjacency: one of ADJACENCIES.
-        trust: the party that sees unprotected data.
-        rotation: the rotating cohort whose users it costs; None for all users.
-        bits: of their value that each user sends, one by one; None where a user sends no bits, or other things too.
-    """
-
-    epsilon: float
-    delta: float = 0.0
-    adjacency: str = ADD_OR_REMOVE
-    trust: Trust = Trust.CENTRAL
-    rho: float | None = None
-    rotation: Rotation | None = None
-    bits: int | None = None
+    epsilon: float  # of everything published; with local privacy, of all that a user's reports disclose together
+    delta: float = 0.0  # likewise
+    adjacency: str = ADD_OR_REMOVE  # one of ADJACENCIES
+    trust: Trust = Trust.CENTRAL  # the party that sees unprotected data
+    rho: float | None = None  # of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it
+    rotation: Rotation | None = None  # the rotating cohort whose users it costs; None for all users
+    bits: int | None = None  # see Recorded
 
 
-@dataclass(frozen=True)
-class Charge:
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What the ledger records of a release: which one it is, and of what. Raises RequestError."""
+
+    release_id: str
+    job: str  # the command that makes it
+    dataset: str  # name of the logs
+    period: Period  # days that the logs cover
+    request: str  # SHA-256 of the job's parameters
+    binding: str  # keyed digest of request, input and key; without the key it reveals nothing about the input
+    files: tuple[str, ...] = ()  # keyed digest of each input file's content (see `ledger.input_files`)
+    bits: int | None = None  # of their value that each user sends, one by one; None for none, or other things too
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", dataset_name(self.dataset))
+        _name("release_id", self.release_id)
+        if not all(_FILE.fullmatch(one) for one in self.files):
+            raise RequestError("files: digests of 32 hexadecimal digits")
+        if self.bits is not None and not (type(self.bits) is int and 1 <= self.bits <= _MAX_BITS):
+            raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {shown(self.bits)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge(Recorded):
     """What a release costs, and for what. Raises RequestError.
 
     Attributes:
-        release_id: the release.
-        job: the command that makes it.
-        dataset: name of the logs.
-        period: days that the logs cover.
-        epsilon: above 0.
-        delta: in [0, 1).
-        request: SHA-256 of the job's parameters.
-        binding: keyed digest of request, input and key. Without the key it reveals nothing about the input.
+        epsilon, delta: above 0, and in [0, 1).
         starts_from: ids of the earlier releases from which this one starts, separated by commas; None without any.
-        adjacency: see Cost.
-        trust: see Cost.
-        files: keyed digest of each input file's content (see `ledger.input_files`).
+        adjacency, trust: see Cost.
         also_charged: other datasets and days to which some of these files were charged before. This charge counts
             for them too.
         rho: see Cost. Charges with a rho are composed by their rhos.
         rotation: the cohort of users that the release asks, with its partition. The charge counts for these users
             alone. None if it counts for all users.
-        bits: see Cost.
         rows_by: `COLUMN ZONE` where only rows of the period were read, by that column and time zone. Two such charges
             of one dataset for different days share no row of a file. None where all rows were read.
     """
 
-    release_id: str
-    job: str
-    dataset: str
-    period: Period
     epsilon: Decimal
     delta: Decimal
-    request: str
-    binding: str
     starts_from: str | None = None
     adjacency: str = ADD_OR_REMOVE
     trust: Trust = Trust.CENTRAL
-    files: tuple[str, ...] = ()
     also_charged: tuple[tuple[str, Period], ...] = ()
     rho: Decimal | None = None
     rotation: Rotation | None = None
     rows_by: str | None = None
-    bits: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset", dataset_name(self.dataset))
-        _name("release_id", self.release_id)
+        super().__post_init__()
         if self.adjacency not in ADJACENCIES:
             raise RequestError(f"adjacency: one of {', '.join(ADJACENCIES)}; got {shown(self.adjacency)}")
         if self.trust not in tuple(Trust):
             raise RequestError(f"trust: one of {', '.join(Trust)}; got {shown(self.trust)}")
-        if not all(_FILE.fullmatch(one) for one in self.files):
-            raise RequestError("files: digests of 32 hexadecimal digits")
         if not (self.epsilon.is_finite() and self.epsilon > 0):
             raise RequestError(f"epsilon: a charge is a finite number above 0, got {self.epsilon}")
         if not (self.delta.is_finite() and 0 <= self.delta < 1):
@@ -280,78 +257,42 @@ class Charge:
             raise RequestError(f"rho: a charge of Gaussian noise has a rho and a delta above 0, got rho {self.rho}")
         if self.rotation is not None and not self.rotation.partition:
             raise RequestError("rotation: a charge states the partition, which says to which users the cohort belongs")
-        _check_bits(self.bits)
 
     def counted(self) -> list[Charge]:
         """Returns the charge for its own dataset and days, and for each other dataset and days that it counts for."""
         return [self, *(replace(self, dataset=dataset, period=period) for dataset, period in self.also_charged)]
 
 
-def _check_bits(bits: int | None) -> None:
-    if bits is not None and not (type(bits) is int and 1 <= bits <= _MAX_BITS):
-        raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {shown(bits)}")
-
-
-@dataclass(frozen=True)
-class Disclosure:
+@dataclass(frozen=True, kw_only=True)
+class Disclosure(Recorded):
     """Bits that users send as they are, without differential privacy. Raises RequestError.
 
-    A dataset with limits has none: no epsilon bounds what they reveal.
-
-    Attributes:
-        release_id, job, dataset, period, request, binding, files: see Charge.
-        bits: of their value that each user sends.
-        index: number of the ledger's entry.
-        time: of the entry, ISO 8601 in UTC; empty before it is written.
+    A dataset with limits has none: no epsilon bounds what they reveal. index, time: see Reservation; time is empty
+    before the entry is written.
     """
 
-    release_id: str
-    job: str
-    dataset: str
-    period: Period
-    bits: int
-    request: str
-    binding: str
-    files: tuple[str, ...] = ()
+    bits: int = field()  # required, unlike a charge's
     index: int = 0
     time: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset", dataset_name(self.dataset))
-        _name("release_id", self.release_id)
-        if not all(_FILE.fullmatch(one) for one in self.files):
-            raise RequestError("files: digests of 32 hexadecimal digits")
-        _check_bits(self.bits)
 
 
 @dataclass(frozen=True)
 class Reservation:
     """A charge in the ledger.
 
-    Attributes:
-        charge: what counts as spent.
-        index: number of the ledger's entry.
-        hash: of the entry.
-        time: when it was charged, ISO 8601 in UTC.
-        manifest: SHA-256 of the manifest published under it; None until the ledger knows of a publication.
-        refusal: why the run refused to publish a result; None if it did not refuse.
-        reserved_charge: of a refused run, the charge before `charge` was lowered to what was spent.
-        pruned: when the removal of the release's files was recorded, ISO 8601 in UTC. The manifest stays. None if they
-            were never removed.
-        lost: hash of the entry that charged the release first, and was lost when the ledger was restored from an old
-            copy. This entry charges it again, as its manifest states it. None for an entry that was not lost.
-        removal: why the release was taken down, its manifest too; None if it was not.
+    lost: hash of the entry that charged the release first, and was lost when the ledger was restored from an old copy.
+    This entry charges it again, as its manifest states it. None for an entry that was not lost.
     """
 
-    charge: Charge
-    index: int
-    hash: str
-    time: str
-    manifest: str | None = None
-    refusal: str | None = None
-    reserved_charge: Charge | None = None
-    pruned: str | None = None
-    removal: str | None = None
+    charge: Charge  # what counts as spent
+    index: int  # number of the ledger's entry
+    hash: str  # of the entry
+    time: str  # when it was charged, ISO 8601 in UTC
+    manifest: str | None = None  # SHA-256 of the manifest published under it; None until a publication is known
+    refusal: str | None = None  # why the run refused to publish a result; None if it did not refuse
+    reserved_charge: Charge | None = None  # of a refused run, before `charge` was lowered to what was spent
+    pruned: str | None = None  # when the removal of the release's files was recorded, all but the manifest
+    removal: str | None = None  # why the release was taken down, its manifest too; None if it was not
     lost: str | None = None
 
     @property
@@ -360,11 +301,7 @@ class Reservation:
         return {self.hash} | ({self.lost} if self.lost else set())
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
-        """Returns the reservation of a refused run that spent only these amounts.
-
-        Raises:
-            RequestError: the amounts are 0, or above what was reserved.
-        """
+        """The reservation of a refused run that spent this alone. Raises RequestError for other amounts."""
         reserved = self.charge
         if epsilon > reserved.epsilon or delta > reserved.delta or (rho or 0) > (reserved.rho or 0):
             raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than what was reserved")

@@ -12,20 +12,11 @@ import pyarrow.types as pt
 from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.slots import Slots
 
+# Why a row of a log is dropped.
 DROP_REASONS = (
-    "null_user_id",
-    "null_coordinate",
-    "not_finite",
-    "out_of_range",
-    "out_of_region",
-    "null_value",
-    "no_prefix_code",
-    "not_utf8",
-    "bad_weight",
-    "unknown_category",
-    "negative_value",
-)
-"""Why a row of a log is dropped."""
+    "null_user_id", "null_coordinate", "not_finite", "out_of_range", "out_of_region", "null_value", "no_prefix_code",
+    "not_utf8", "bad_weight", "unknown_category", "negative_value",
+)  # fmt: skip
 
 MAX_CATEGORIES = 16
 TIME_TYPE = pa.timestamp("us", "UTC")  # of times that a file holds as text
@@ -36,8 +27,14 @@ CATEGORIES = ("text", "integers", "booleans", "dates")
 PREFIXES = ("text", "integers", "dates")
 NUMBERS = ("integers", "floating-point numbers")
 
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type holds strings."""
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
+
+
 _KINDS = (
-    ("text", lambda kind: pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)),
+    ("text", is_text),
     ("integers", lambda kind: pt.is_integer(kind) and not pt.is_uint64(kind)),
     ("booleans", pt.is_boolean),
     ("dates", pt.is_date),
@@ -55,38 +52,28 @@ class Columns(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """Returns the columns to read, each once."""
 
     def text_types(self) -> dict[str, pa.DataType]:
         """Returns the type of each column by its role: as which text formats and data frames are read."""
-        ...
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """Checks the columns of one file.
+        """Checks the columns of one file. Returns {column: kind of values} of those that must be alike in all files.
 
-        Returns:
-            {column: kind of values} for the columns that must hold the same kind in all files.
-
-        Raises:
-            RequestError: a column is missing or has a wrong type. The message names the file, the column and the
-                remedy.
+        Raises RequestError for a column that is missing or of a wrong type; it names the file, the column, the remedy.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """Auxiliary data: a column that holds one of a few categories.
+    """Auxiliary data: a column that holds one of a few categories. Raises RequestError for others.
 
     Attributes:
-        column: its name.
         categories: 2 to MAX_CATEGORIES different names. They must be public. They cannot be read from the logs, because
             the presence of a rare category would reveal that a user has it. Booleans, and the integers 0 and 1, have
             the categories false and true, in either order.
         assumed: whether the categories are the default of booleans and were not given.
-
-    Raises:
-        RequestError: there are too few or too many categories, or two are equal.
     """
 
     column: str
@@ -138,7 +125,7 @@ class Auxiliary:
 
 
 def _is_integer(text: str) -> bool:
-    """Whether text is a 64-bit integer in its usual form."""
+    """Whether text is an integer of 64 bits, signed or not, in its usual form."""
     try:
         return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 64
     except ValueError:
@@ -147,33 +134,20 @@ def _is_integer(text: str) -> bool:
 
 @dataclass(frozen=True)
 class LocationColumns:
-    """Names of the columns of a location log.
+    """Names of the columns of a location log. Raises RequestError for those that contradict each other.
 
-    Attributes:
-        user_id: integers, strings or bytes.
-        latitude, longitude: degrees, WGS 84.
-        weight: numbers >= 0; None without weights.
-        time: timestamps, or seconds; the weight of a record is then the time until the same user's next record. None
-            without. With neither weight nor time, all records of a user weigh the same.
-        max_dwell: upper bound of the weights from times, in seconds.
-        auxiliary: a category for each record; None without.
-        slots: of local time, in which records are counted apart; None without. Their column is no weight.
-        records_per_user: the most slots in which a user counts, each by one record.
-
-    Raises:
-        RequestError: both weight and time are given, max_dwell is out of range, a column has two roles, or both
-            auxiliary data and slots are given.
+    With neither weight nor time, all records of a user weigh the same.
     """
 
     user_id: str = "user_id"
     latitude: str = "latitude"
     longitude: str = "longitude"
-    weight: str | None = None
-    time: str | None = None
-    max_dwell: float = 3600.0
-    auxiliary: Auxiliary | None = None
-    slots: Slots | None = None
-    records_per_user: int = 1
+    weight: str | None = None  # numbers >= 0
+    time: str | None = None  # a record weighs the time until the same user's next record
+    max_dwell: float = 3600.0  # upper bound of the weights from times, in seconds
+    auxiliary: Auxiliary | None = None  # a category for each record
+    slots: Slots | None = None  # of local time, in which records are counted apart; their column is no weight
+    records_per_user: int = 1  # the most slots in which a user counts, each by one record
 
     def __post_init__(self) -> None:
         if self.auxiliary is not None and self.slots is not None:
@@ -221,7 +195,6 @@ class LocationColumns:
         return None if self.time is None else self.max_dwell
 
     def names(self) -> list[str]:
-        """The columns to read, each once."""
         return list(dict.fromkeys([self.user_id, self.latitude, self.longitude, *self.names_beside_coordinates()]))
 
     def names_beside_coordinates(self) -> list[str]:
@@ -230,11 +203,14 @@ class LocationColumns:
         more = (self.weight, self.time, *beside)
         return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
 
+    @property
+    def _times(self) -> list[str]:
+        """The columns of times."""
+        return [one for one in (self.time, self.slots.column if self.slots else None) if one is not None]
+
     def text_types(self) -> dict[str, pa.DataType]:
         types = {name: pa.float64() for name in (self.latitude, self.longitude, self.weight) if name is not None}
-        for column in (self.time, self.slots.column if self.slots else None):
-            if column is not None:
-                types[column] = TIME_TYPE
+        types |= dict.fromkeys(self._times, TIME_TYPE)
         if self.auxiliary is not None:
             types[self.auxiliary.column] = pa.bool_() if self.auxiliary.is_boolean else pa.string()
         return types | {self.user_id: pa.string()}
@@ -247,9 +223,8 @@ class LocationColumns:
             weight = field_type(schema, self.weight, "weight_column", path)
             if not (pt.is_floating(weight) or pt.is_integer(weight)):
                 raise RequestError(f"{path}: column {self.weight!r} must hold weights as numbers, it holds {weight}")
-        for column in (self.time, self.slots.column if self.slots else None):
-            if column is not None:
-                check_time(schema, column, path)
+        for column in self._times:
+            check_time(schema, column, path)
         if self.auxiliary is not None:
             self.auxiliary.check(schema, path)
         return {}
@@ -295,17 +270,9 @@ def check_user_id(schema: pa.Schema, name: str, path: str) -> None:
 
 def holds_text(kind: pa.DataType) -> bool:
     """Whether an Arrow type holds strings or bytes, dictionary-encoded or not."""
-    if pt.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_string_view(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-        or pt.is_binary_view(kind)
-        or pt.is_fixed_size_binary(kind)
-    )
+    kind = kind.value_type if pt.is_dictionary(kind) else kind
+    bytes_of = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
+    return is_text(kind) or any(is_kind(kind) for is_kind in bytes_of)
 
 
 @dataclass(frozen=True)
@@ -342,14 +309,9 @@ def column_kind(schema: pa.Schema, name: str, option: str, kinds: tuple[str, ...
 
 @dataclass(frozen=True)
 class TripColumns:
-    """Names of the columns of a log of trips.
+    """Names of the columns of a log of trips. Raises RequestError if a column has two roles.
 
-    Attributes:
-        origin, destination: columns of longitude and latitude in degrees, WGS 84.
-        user_id: integers, strings or bytes.
-
-    Raises:
-        RequestError: a column has two roles.
+    origin, destination: columns of longitude and latitude in degrees, WGS 84.
     """
 
     origin: tuple[str, str]
@@ -364,7 +326,6 @@ class TripColumns:
             )
 
     def names(self) -> list[str]:
-        """The columns to read."""
         return [self.user_id, *self.origin, *self.destination]
 
     @property
@@ -374,11 +335,9 @@ class TripColumns:
         return LocationColumns(self.user_id, begin[1], begin[0]), LocationColumns(self.user_id, end[1], end[0])
 
     def text_types(self) -> dict[str, pa.DataType]:
-        """See Columns.text_types."""
         return {**dict.fromkeys((*self.origin, *self.destination), pa.float64()), self.user_id: pa.string()}
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """See Columns.check."""
         check_user_id(schema, self.user_id, path)
         for option in ("origin", "destination"):
             for name in getattr(self, option):

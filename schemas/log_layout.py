@@ -20,10 +20,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 class CellColumn:
     """A column of cells in place of coordinates. A record lies at the centre of its cell.
 
-    Attributes:
-        column: its name.
-        index: `h3`, or `quadkey`.
-        resolution: of the cells: 0 to MAX_H3, or a quadkey's length, 1 to MAX_QUADKEY. Other cells are dropped.
+    index: `h3`, or `quadkey`. resolution: 0 to MAX_H3, or a quadkey's length, 1 to MAX_QUADKEY; others are dropped.
     """
 
     column: str
@@ -53,40 +50,27 @@ class CellColumn:
 class DayRows:
     """The rows of a log that are read: those of some days, by the calendar of a time zone.
 
-    Attributes:
-        column: of timestamps, or of seconds since 1970. A row without a time is of no day.
-        time_zone: name in the IANA database. A day has the hours that it has there: 23, 24 or 25, and others at times.
-        first, last: days, both included.
+    A day has the hours that it has there: 23, 24 or 25, and others at times. A row without a time is of no day.
     """
 
-    column: str
-    time_zone: str
+    column: str  # of timestamps, or of seconds since 1970
+    time_zone: str  # name in the IANA database
     first: date
-    last: date
+    last: date  # included
 
 
 @dataclass(frozen=True)
 class LogLayout:
-    """What a run says of its logs beside the names of their columns.
+    """What a run says of its logs beside the names of their columns."""
 
-    Attributes:
-        format: a name of `FORMATS`; None for the one that a file's name says.
-        latitude, longitude: the columns as which a job reads the places.
-        e7: whether both hold integers, degrees times 10^7.
-        geometry: a column of points in place of them; None without.
-        cells: a column of cells in place of them; None without.
-        columns: that a job reads, for warehouses that read these alone; empty for all.
-        days: the days whose rows are read; None for all rows.
-    """
-
-    format: str | None = None
-    latitude: str = "latitude"
+    format: str | None = None  # a name of `FORMATS`; None for the one that a file's name says
+    latitude: str = "latitude"  # the columns as which a job reads the places
     longitude: str = "longitude"
-    e7: bool = False
-    geometry: str | None = None
-    cells: CellColumn | None = None
-    columns: tuple[str, ...] = ()
-    days: DayRows | None = None
+    e7: bool = False  # whether both hold integers, degrees times 10^7
+    geometry: str | None = None  # a column of points in place of them
+    cells: CellColumn | None = None  # a column of cells in place of them
+    columns: tuple[str, ...] = ()  # that a job reads, for warehouses that read these alone; empty for all
+    days: DayRows | None = None  # whose rows are read; None for all rows
 
     @property
     def place_column(self) -> str | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import CATEGORIES, NUMBERS, check_degrees, check_user_id, column_kind
-from sfumato.schemas.release import CELLS_SCHEMA, INDEX_FIELDS, described, zones_schema
+from sfumato.schemas.release import CELL_FIELDS, CELLS_SCHEMA, INDEX_FIELDS, described, zones_schema
 
 MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
@@ -27,7 +27,7 @@ Method = Literal["threshold", "adaptive", "weighted", "auto"]
 class FixedPoint:
     """The fixed-point form of a column's values: the nearest multiple of the step 2^-fraction_bits.
 
-    Values outside the range are clamped to it.
+    Values outside the range are clamped to it. Raises RequestError for a value out of range.
 
     Attributes:
         bits: of the magnitude, 1..MAX_BITS.
@@ -35,9 +35,6 @@ class FixedPoint:
         signed: `no`, values are 0..(2^bits - 1) steps. `shift`, `offset` is added before and subtracted from the
             results. `split`, each bit exists once for positive and once for negative values (paper 002, Section 3.4).
         offset: in the column's unit.
-
-    Raises:
-        RequestError: a value is out of range.
     """
 
     bits: int = 16
@@ -100,25 +97,14 @@ class ValueRange:
 
 @dataclass(frozen=True)
 class ValueColumns:
-    """The columns of a log with a number.
-
-    Attributes:
-        column: of the number.
-        user_id: None if every row counts as a user of its own.
-        group: text, integers, booleans or dates; None without groups.
-        latitude, longitude: degrees; the map cell of the location is a row's group. None without a map.
-        second: of a second number, for covariances and correlations; None without one.
-
-    Raises:
-        RequestError: a column has two roles, or only one coordinate is given.
-    """
+    """The columns of a log with a number. Raises RequestError if one has two roles, or a coordinate lacks the other."""
 
     column: str
-    user_id: str | None = "user_id"
-    group: str | None = None
-    latitude: str | None = None
+    user_id: str | None = "user_id"  # None if every row counts as a user of its own
+    group: str | None = None  # text, integers, booleans or dates
+    latitude: str | None = None  # in degrees; the map cell of the location is a row's group
     longitude: str | None = None
-    second: str | None = None
+    second: str | None = None  # of a second number, for covariances and correlations
 
     def __post_init__(self) -> None:
         if self.column == self.user_id:
@@ -127,7 +113,6 @@ class ValueColumns:
             raise RequestError(f"second_column: {self.second!r} is the column of user ids, or that of --column")
         if self.group is not None and self.group in (self.user_id, self.column, self.second):
             raise RequestError(f"group_by: {self.group!r} is the column of user ids, or that of the values")
-
         if (self.latitude is None) != (self.longitude is None):
             raise RequestError("latitude_column, longitude_column: a location needs both")
 
@@ -136,24 +121,24 @@ class ValueColumns:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def text_types(self) -> dict[str, pa.DataType]:
-        numbers = (self.column, self.second, self.latitude, self.longitude)
         texts = (self.user_id, self.group)
-        types = {name: pa.float64() for name in numbers if name is not None}
-        return types | {name: pa.string() for name in texts if name is not None}
+        return {name: pa.string() if name in texts else pa.float64() for name in self.names()}
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        column_types = {}
         if self.user_id is not None:
             check_user_id(schema, self.user_id, path)
-        column_types[self.column] = column_kind(schema, self.column, "column", NUMBERS, path)
-        if self.second is not None:
-            column_types[self.second] = column_kind(schema, self.second, "second_column", NUMBERS, path)
-        if self.group is not None:
-            column_types[self.group] = column_kind(schema, self.group, "group_by", CATEGORIES, path)
+        found = {}
+        for name, option, kinds in (
+            (self.column, "column", NUMBERS),
+            (self.second, "second_column", NUMBERS),
+            (self.group, "group_by", CATEGORIES),
+        ):
+            if name is not None:
+                found[name] = column_kind(schema, name, option, kinds, path)
         for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
             if name is not None:
                 check_degrees(schema, name, role, path)
-        return column_types
+        return found
 
 
 @dataclass(frozen=True)
@@ -173,55 +158,40 @@ class Statistic:
 
 @dataclass(frozen=True)
 class MomentEstimate:
-    """One published number.
+    """One published number, with the ends of its 95% interval."""
 
-    Attributes:
-        group: EVERYBODY, a group's name, or OTHER.
-        statistic: its name.
-        value: the estimate.
-        stddev: of the estimator, in the unit of `value`.
-        low, high: ends of a 95% interval.
-        clients: number of clients who reported, estimated if groups are private.
-    """
-
-    group: str
+    group: str  # EVERYBODY, a group's name, or OTHER
     statistic: str
     value: float
-    stddev: float
+    stddev: float  # of the estimator, in the unit of `value`
     low: float
     high: float
-    clients: float
+    clients: float  # who reported, estimated if groups are private
 
 
 @dataclass(frozen=True, eq=False)
 class BitMeans:
-    """The share of clients with each bit of a quantity set, as in Figure 5(b) of paper 002.
+    """The share of clients with each of n bits of a quantity set, as in Figure 5(b) of paper 002.
+
+    Raises ValueError if the columns differ in length.
 
     With thresholds, a bit stands for the thresholds from its place value to the next: the mean share who reach them.
 
-    Attributes:
-        quantity: that has the bits: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a
-            second column `second_value`, `second_square`, and `product` (of both distances from the means).
-        weight: float64[n], the amount that a set bit adds, in the quantity's unit; negative for bits of negative
-            values. Within one sign the weights double from bit to bit.
-        mean: float64[n], estimated share of the clients with the bit set; noise may move it outside 0..1.
-        stddev: float64[n], standard deviation of `mean`.
-        reports: float64[n], number of clients who reported the bit.
-        squashed: bool[n], probably unused: the estimated probability that any client uses the bit is below half.
-            Estimates weight a bit by that probability.
-        read_probability: float64[n], the probability that a client's bit was read.
-
-    Raises:
-        ValueError: the columns differ in length.
+    quantity: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a second column
+    `second_value`, `second_square`, and `product` (of both distances from the means). A bit is squashed that is
+    probably unused: the estimated probability that any client uses it is below half. Estimates weight a bit by that
+    probability.
     """
 
-    quantity: str
-    weight: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    stddev: NDArray[np.float64]
-    reports: NDArray[np.float64]
+    quantity: str  # that has the bits
+    weight: NDArray[
+        np.float64
+    ]  # what a set bit adds, negative for negative values; doubles from bit to bit in one sign
+    mean: NDArray[np.float64]  # estimated share of the clients with the bit set; noise may move it outside 0..1
+    stddev: NDArray[np.float64]  # of `mean`
+    reports: NDArray[np.float64]  # number of clients who reported the bit
     squashed: NDArray[np.bool_]
-    read_probability: NDArray[np.float64]
+    read_probability: NDArray[np.float64]  # that a client's bit was read
 
     def __post_init__(self) -> None:
         for name in ("mean", "stddev", "reports", "squashed", "read_probability"):
@@ -254,15 +224,13 @@ BITS_SCHEMA = pa.schema(
 
 
 def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of a map's cells: bounds, the columns of `_of_statistics`, ids of indexes, shapes."""
-    shared = [CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")]
-    geometry = CELLS_SCHEMA.field("geometry")
-    fields = [*shared, *_of_statistics(statistics), *INDEX_FIELDS, geometry]
+    """The table of a map's cells."""
+    fields = [*CELL_FIELDS, *_of_statistics(statistics), *INDEX_FIELDS, CELLS_SCHEMA.field("geometry")]
     return pa.schema(fields, metadata=CELLS_SCHEMA.metadata)
 
 
 def moment_zones_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of zones with a statistic: ids, the columns of `_of_statistics`, shapes."""
+    """The table of zones with a statistic."""
     zone, geometry = (zones_schema().field(name) for name in ("zone", "geometry"))
     return pa.schema([zone, *_of_statistics(statistics), geometry], metadata=CELLS_SCHEMA.metadata)
 

@@ -12,9 +12,7 @@ import numpy as np
 class Places:
     """The layout of places: category << (2 depth) | code of the cell. So a category's places are contiguous.
 
-    Attributes:
-        depth: of the grid, which has 2^depth x 2^depth cells.
-        categories: of the auxiliary data; 1 without.
+    depth: of the grid, which has 2^depth x 2^depth cells. categories: of the auxiliary data; 1 without.
     """
 
     depth: int
@@ -27,7 +25,6 @@ class Places:
 
     @property
     def bits(self) -> int:
-        """Bits of a place."""
         return 2 * self.depth + self.category_bits
 
     @property

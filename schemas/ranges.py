@@ -15,29 +15,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, ground_metres
 
 PSI = 0.001  # share of all users; the smallest denominator of relative errors (paper 003, Sections 2.2 and 6.1.3)
 SMALLEST, LARGEST = 0.001, 2000 * math.pi * EARTH_RADIUS_KM
 """Sides of squares in metres: from a millimetre, the resolution of degrees, to the Earth's circumference."""
 BASE_DEPTH = 12  # 4096 x 4096 base cells: in a city of 20 km, 5 m each
 QUERY_COLUMNS = ("x", "y", "size")  # longitude and latitude of the square's centre, its side in metres
-ANSWERS_SCHEMA = pa.schema(
-    [
-        pa.field("x", pa.float64(), nullable=False),
-        pa.field("y", pa.float64(), nullable=False),
-        pa.field("size", pa.float64(), nullable=False),
-        pa.field("users", pa.float64(), nullable=False),
-        pa.field("stddev", pa.float64(), nullable=False),
-        pa.field("inside", pa.float64(), nullable=False),
-    ]
-)
+ANSWERS_SCHEMA = pa.schema([
+    pa.field(name, pa.float64(), nullable=False) for name in (*QUERY_COLUMNS, "users", "stddev", "inside")
+])  # fmt: skip
 """Queries with their results. users: in the part of the square inside the region, 0 or more. stddev: estimated root
 mean square error of `users` in squares around people, or a lower bound of it (see `answers_schema`). inside: share of
 the square's area inside the region."""
 ERROR_KINDS = ("estimate", "lower bound")
 """The meaning of `stddev`, which depends on the model."""
-_METRES_PER_DEGREE = math.pi / 180 * EARTH_RADIUS_KM * 1000
 
 
 def answers_schema(error: str) -> pa.Schema:
@@ -85,11 +77,7 @@ class Boxes:
 
     @classmethod
     def around(
-        cls,
-        x: NDArray[np.float64],
-        y: NDArray[np.float64],
-        width: NDArray[np.float64],
-        height: NDArray[np.float64],
+        cls, x: NDArray[np.float64], y: NDArray[np.float64], width: NDArray[np.float64], height: NDArray[np.float64]
     ) -> Boxes:
         """Rectangles of these sizes with these centres."""
         return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
@@ -103,23 +91,18 @@ class Field:
 
     @property
     def side(self) -> int:
-        """Base cells along one side."""
         return self.grid.side
 
     @property
     def cell_metres(self) -> tuple[float, float]:
         """Width and height of a base cell."""
-        region = self.grid.region
-        middle = math.radians((region.south + region.north) / 2)
-        width = (region.east - region.west) * _METRES_PER_DEGREE * math.cos(middle)
-        height = (region.north - region.south) * _METRES_PER_DEGREE
+        width, height = self.metres
         return width / self.side, height / self.side
 
     @property
     def metres(self) -> tuple[float, float]:
         """Width and height of the region."""
-        width, height = self.cell_metres
-        return width * self.side, height * self.side
+        return ground_metres(self.grid.region)
 
     def squares(
         self, longitude: NDArray[np.float64], latitude: NDArray[np.float64], size: NDArray[np.float64]

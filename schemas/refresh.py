@@ -21,16 +21,7 @@ from pydantic import (
 
 from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.ledger import ADD_OR_REMOVE, Limit, dataset_name, ordered, parse_amount
-from sfumato.schemas.requests.request_base import (
-    INPUT,
-    KEY,
-    LEDGER,
-    METHOD,
-    PRIVACY,
-    RUN,
-    Request,
-    option,
-)
+from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, METHOD, PRIVACY, RUN, Request, option
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.schemas.slots import UTC, check_time_zone
 
@@ -75,15 +66,10 @@ def _resolved_file(name: str, info: ValidationInfo) -> str:
 
 @dataclass(frozen=True)
 class Late:
-    """What is done about files that arrive after a day was charged.
+    """What is done about files that arrive after a day was charged: the day is published anew from all its files."""
 
-    Attributes:
-        days: for so many days after its day, a release is corrected: the day is published anew from all its files.
-        epsilon: of a correction, which is charged beside the release.
-    """
-
-    days: int
-    epsilon: float
+    days: int  # after its day, in which a release is corrected
+    epsilon: float  # of a correction, which is charged beside the release
 
 
 def _late(value: Any) -> Late | None:
@@ -99,17 +85,11 @@ def _late(value: Any) -> Late | None:
 
 @dataclass(frozen=True)
 class RowsOfDay:
-    """Which rows are a day's, by the time of each row.
+    """Which rows are a day's, by the time of each row."""
 
-    Attributes:
-        time_column: of timestamps, or of seconds since 1970.
-        time_zone: whose days count. A day has the hours that it has there: 23, 24 or 25.
-        folders: the folders that are read for a day, relative to it: -1 is that of the day before.
-    """
-
-    time_column: str
-    time_zone: str
-    folders: tuple[int, ...] = (0,)
+    time_column: str  # of timestamps, or of seconds since 1970
+    time_zone: str  # whose days count. A day has the hours that it has there: 23, 24 or 25
+    folders: tuple[int, ...] = (0,)  # that are read for a day, relative to it: -1 is that of the day before
 
 
 def _rows_of_day(value: Any) -> RowsOfDay | None:
@@ -191,14 +171,9 @@ class RefreshConfig(Request):
 
     @classmethod
     def read(cls, settings: Any, folder: str) -> RefreshConfig:
-        """The configuration that a YAML file holds.
+        """The configuration that a YAML file in a folder, local or gs://, holds.
 
-        Args:
-            settings: what the file holds.
-            folder: the file's, local or gs://.
-
-        Raises:
-            RequestError: a key is unknown, missing or out of its range; the message names it.
+        Raises RequestError for a key that is unknown, missing or out of its range; the message names it.
         """
         if not isinstance(settings, dict):
             raise RequestError("config: must map names to values, as in `dataset: taxis`")

@@ -28,13 +28,11 @@ class Locator(Protocol):
     @property
     def depth(self) -> int:
         """Codes are below 4^depth."""
-        ...
 
     def locate(
         self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
         """Which points have a code, bool[n], and their codes, uint64[number of these]. NaN has none. In degrees."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,9 @@ class Grid:
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
         """Which points are in the region, bool[n], and the codes of their cells. See Locator."""
         inside = self.region.holds(longitude, latitude)
-        if inside.all():
-            return inside, self.codes(longitude, latitude)
-        return inside, self.codes(longitude[inside], latitude[inside])
+        if not inside.all():
+            longitude, latitude = longitude[inside], latitude[inside]
+        return inside, self.codes(longitude, latitude)
 
     def codes(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.uint64]:
         """Codes of the cells of points, uint64[n]. The points must be in the region, borders included."""
@@ -109,15 +107,7 @@ def _spread(values: NDArray[np.uint32]) -> NDArray[np.uint64]:
     return spread
 
 
-def _spread_table() -> NDArray[np.uint32]:
-    numbers = np.arange(1 << 10, dtype=np.uint32)
-    spread = np.zeros_like(numbers)
-    for bit in range(10):
-        spread |= ((numbers >> np.uint32(bit)) & np.uint32(1)) << np.uint32(2 * bit)
-    return spread
-
-
-_SPREAD_10 = _spread_table()
+_SPREAD_10 = np.array([int(f"{number:b}", 4) for number in range(1 << 10)], dtype=np.uint32)  # bit i at bit 2 i
 
 
 def interleave(x: NDArray[np.uint32], y: NDArray[np.uint32]) -> NDArray[np.uint64]:
@@ -133,14 +123,9 @@ def deinterleave(codes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[
 def _gather(codes: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Moves bit 2 i to bit i and drops the odd bits."""
     bits = codes.astype(np.uint64) & np.uint64(0x5555555555555555)
-    for shift, mask in (
-        (1, 0x3333333333333333),
-        (2, 0x0F0F0F0F0F0F0F0F),
-        (4, 0x00FF00FF00FF00FF),
-        (8, 0x0000FFFF0000FFFF),
-        (16, 0x00000000FFFFFFFF),
-    ):
-        bits = (bits | (bits >> np.uint64(shift))) & np.uint64(mask)
+    masks = 0x3333333333333333, 0x0F0F0F0F0F0F0F0F, 0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF, 0x00000000FFFFFFFF
+    for step, mask in enumerate(masks):
+        bits = (bits | (bits >> np.uint64(1 << step))) & np.uint64(mask)
     return bits.astype(np.int64)
 
 

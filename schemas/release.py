@@ -39,41 +39,12 @@ ZONES_PICTURE = "zones.png"
 NIGHTS_FILE = "nights.parquet"
 SLOTS_FILE = "slots.parquet"
 SLOT_MAPS_FILE = "slots.npy"
-RELEASE_FILES = frozenset(
-    {
-        MANIFEST_FILE,
-        CELLS_FILE,
-        DENSITY_FILE,
-        PICTURE_FILE,
-        RATES_PICTURE,
-        PAGE_FILE,
-        ITEMS_FILE,
-        QUANTILES_FILE,
-        RANGES_FILE,
-        CURVE_FILE,
-        BINS_FILE,
-        HISTOGRAM_PICTURE,
-        HOTSPOTS_PICTURE,
-        QUANTILES_PICTURE,
-        MOMENTS_FILE,
-        BITS_FILE,
-        MOMENTS_PICTURE,
-        MODEL_FILE,
-        RANGES_PICTURE,
-        TOTALS_FILE,
-        ANSWERS_FILE,
-        BASEMAP_FILE,
-        FLOWS_FILE,
-        FLOWS_CSV,
-        FLOW_ZONES_FILE,
-        FLOWS_PICTURE,
-        ZONES_FILE,
-        ZONES_PICTURE,
-        NIGHTS_FILE,
-        SLOTS_FILE,
-        SLOT_MAPS_FILE,
-    }
-)
+RELEASE_FILES = frozenset({
+    MANIFEST_FILE, PAGE_FILE, BASEMAP_FILE, CELLS_FILE, DENSITY_FILE, PICTURE_FILE, RATES_PICTURE, TOTALS_FILE,
+    ANSWERS_FILE, SLOTS_FILE, SLOT_MAPS_FILE, NIGHTS_FILE, ZONES_FILE, ZONES_PICTURE, FLOWS_FILE, FLOWS_CSV,
+    FLOW_ZONES_FILE, FLOWS_PICTURE, ITEMS_FILE, HISTOGRAM_PICTURE, HOTSPOTS_PICTURE, QUANTILES_FILE, RANGES_FILE,
+    CURVE_FILE, BINS_FILE, QUANTILES_PICTURE, MOMENTS_FILE, BITS_FILE, MOMENTS_PICTURE, MODEL_FILE, RANGES_PICTURE,
+})  # fmt: skip
 MANIFEST_FORMAT = "sfumato-release/2"
 REFUSAL_FORMAT = "sfumato-refusal/2"  # of the notice that replaces a release that was refused after its charge
 EVALUATION_FORMAT = "sfumato-evaluation/2"  # of `sfumato compare`, which sfumato 0.1 of November 2026 or earlier has
@@ -87,11 +58,13 @@ CHANGES_FILES = frozenset({CHANGES_FILE, CHANGES_PICTURE, BASEMAP_FILE, PAGE_FIL
 CHANGES_FORMAT = "sfumato-changes/1"
 
 _NUMBER = pa.float64()
-_GEO: dict[str, Any] = {
-    "version": "1.1.0",
-    "primary_column": "geometry",
-    "columns": {"geometry": {"encoding": "WKB", "geometry_types": ["Polygon", "MultiPolygon"]}},
-}
+_ENDS = (("low", "lower"), ("high", "upper"))  # of an interval: in a column's name, and in words
+
+
+def _geo(*kinds: str) -> dict[str, Any]:
+    """GeoParquet's metadata of a table whose column `geometry` holds these kinds."""
+    columns = {"geometry": {"encoding": "WKB", "geometry_types": kinds}}
+    return {"version": "1.1.0", "primary_column": "geometry", "columns": columns}
 
 
 def described(name: str, text: str, kind: pa.DataType = _NUMBER, *, null: bool = False) -> pa.Field:
@@ -112,21 +85,19 @@ _OF_INDEX = "{} that holds the centre, of the resolution whose cells are about a
 INDEX_FIELDS = tuple(
     described(name, _OF_INDEX.format(text), pa.string()) for name, text in (("h3", "H3 cell"), ("quadkey", "Bing tile"))
 )
+_CELL_ID = described("cell_id", "r and one digit 0..3 a level of the quadtree", pa.string())
+_SIDES = tuple(pa.field(side, _NUMBER, False, {"unit": "degrees"}) for side in ("west", "south", "east", "north"))
+CELL_FIELDS = (_CELL_ID, described("depth", "level of the node, 0 for the region", pa.int8()), *_SIDES)
 CELLS_SCHEMA = pa.schema(
     [
-        described("cell_id", "r and one digit 0..3 a level of the quadtree", pa.string()),
-        described("depth", "level of the node, 0 for the region", pa.int8()),
-        pa.field("west", pa.float64(), False, {"unit": "degrees"}),
-        pa.field("south", pa.float64(), False, {"unit": "degrees"}),
-        pa.field("east", pa.float64(), False, {"unit": "degrees"}),
-        pa.field("north", pa.float64(), False, {"unit": "degrees"}),
+        *CELL_FIELDS,
         described("count", _COUNT),
         described("stddev", _STDDEV),
         pa.field("density", pa.float64(), True, {"unit": "users per square kilometre, null if the area is 0"}),
         *INDEX_FIELDS,
         described("geometry", "WKB, the node without its descendants", pa.binary()),
     ],
-    metadata={"geo": json.dumps(_GEO)},
+    metadata={"geo": json.dumps(_geo("Polygon", "MultiPolygon"))},
 )
 
 
@@ -136,8 +107,7 @@ _WITHOUT_SHRINKAGE = (
 )
 _UNBIASED = (
     described("users_unbiased", _WITHOUT_SHRINKAGE),
-    described("users_low", "lower end of a 95% interval of the cell's users"),
-    described("users_high", "upper end of a 95% interval of the cell's users"),
+    *(described(f"users_{end}", f"{side} end of a 95% interval of the cell's users") for end, side in _ENDS),
 )
 _MEASURED = (
     "variance of the measurements of the node and of its descendants, before they are reconciled with its parent; for "
@@ -157,7 +127,7 @@ TOTALS_SCHEMA = pa.schema(
 ANSWERS_SCHEMA = pa.schema(
     [
         described("sub_query", "its index in the manifest's sub_queries", pa.int16()),
-        described("cell_id", "r and one digit 0..3 a level of the quadtree", pa.string()),
+        _CELL_ID,
         described("users", f"noisy users by this sub-query alone; {NEGATIVE}"),
         described("stddev", "standard deviation of the noise, in users"),
     ]
@@ -170,7 +140,7 @@ _SLOT_STDDEV = (
 # One row for each slot and each cell that the sub-query by slot counted, slot after slot.
 SLOTS_SCHEMA = pa.schema(
     [
-        *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
+        *CELL_FIELDS,
         described("slot", "its index in the manifest's slots.names, from 0", pa.int16()),
         described("slot_name", "such as 08-09 h", pa.dictionary(pa.int16(), pa.string())),
         described("users", "estimated users with a counted record in the cell and slot; add up to the map's count"),
@@ -179,8 +149,7 @@ SLOTS_SCHEMA = pa.schema(
             "expected", "users to expect in such a slot, by the profiles of all cells: the pattern without chance"
         ),
         described("users_unbiased", f"users with the noise alone; {NEGATIVE}"),
-        described("users_low", "lower end of a 95% interval of the users"),
-        described("users_high", "upper end of a 95% interval of the users"),
+        *(described(f"users_{end}", f"{side} end of a 95% interval of the users") for end, side in _ENDS),
     ]
 )
 
@@ -189,36 +158,39 @@ def changes_schema() -> pa.Schema:
     """The table of changes between two heatmaps: one row for each node of the quadtree that both know."""
     return pa.schema(
         [
-            described("cell_id", "r and one digit 0..3 a level of the quadtree", pa.string()),
+            _CELL_ID,
             described("depth", "level of the node, 0 for the whole region", pa.int8()),
-            *(pa.field(name, _NUMBER, False, {"unit": "degrees"}) for name in ("west", "south", "east", "north")),
+            *_SIDES,
             described("leaf", "the finest cell that both maps know; otherwise a merged region", pa.bool_()),
             described("before", f"unbiased users of the first map, scaled if shares are compared; {NEGATIVE}"),
             described("after", f"unbiased users of the second map; {NEGATIVE}"),
             described("difference", "after - before, in users"),
             described("stddev", "standard deviation of the difference if nothing changed: noise and sampling"),
-            described("low", "lower end of the difference's 95% interval, for each row by itself"),
-            described("high", "upper end of the difference's 95% interval, for each row by itself"),
+            *(
+                described(end, f"{side} end of the difference's 95% interval, for each row by itself")
+                for end, side in _ENDS
+            ),
             described("changed", "q_value is at most the stated false discovery rate", pa.bool_()),
             described("shown", "of changed rows that lie within each other the most significant", pa.bool_()),
             described("p_value", "two-sided; null where nearly nobody is in either map: not tested", null=True),
             described("q_value", "least false discovery rate at which it is changed; null if not tested", null=True),
-            described("changed_low", "lower end of an interval that allows for the selection; or null", null=True),
-            described("changed_high", "upper end of an interval that allows for the selection; or null", null=True),
+            *(
+                described(
+                    f"changed_{end}", f"{side} end of an interval that allows for the selection; or null", null=True
+                )
+                for end, side in _ENDS
+            ),
             *INDEX_FIELDS,
             described("geometry", "WKB, the node's rectangle", pa.binary()),
         ],
-        metadata={"geo": json.dumps(_GEO)},
+        metadata={"geo": json.dumps(_geo("Polygon", "MultiPolygon"))},
     )
 
 
 def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:
-    """The columns of `cells.parquet` of a heatmap.
+    """The columns of `cells.parquet` of a heatmap: by names of categories, and of those with published rates.
 
-    Args:
-        categories: names; none without auxiliary data.
-        rates: names of the categories with published rates, see `rate_columns`.
-        unbiased: whether there are unbiased users and their intervals.
+    unbiased: whether there are unbiased users and their intervals.
     """
     fields = [*(_UNBIASED if unbiased else ()), *_auxiliary_fields(categories, rates, "cell")]
     *before, geometry = CELLS_SCHEMA
@@ -255,12 +227,7 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
 
 
 def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
-    """The columns of `zones.parquet`: one row for each zone of each level, the finest level first.
-
-    Args:
-        categories: names; none without auxiliary data.
-        rates: names of the categories with published rates, see `rate_columns`.
-    """
+    """The columns of `zones.parquet`: a row for each zone of each level, the finest level first. See `cells_schema`."""
     return pa.schema(
         [
             described("zone", "id of the zone", pa.string()),
@@ -331,7 +298,7 @@ def hot_cells_schema(noisy: bool = False) -> pa.Schema:
     """The columns of `cells.parquet` of counted cells. noisy: counted with noise, and not by sample and threshold."""
     return pa.schema(
         [
-            *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
+            *CELL_FIELDS,
             *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
             pa.field("density", pa.float64(), False, {"unit": "users per square kilometre"}),
             *INDEX_FIELDS,
@@ -380,12 +347,7 @@ BINS_SCHEMA = pa.schema(
 
 
 def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
-    """The columns of `items.parquet`: one row a published item or prefix.
-
-    Args:
-        item: type of the items, text or integers.
-        noisy: counted with noise, and not by sample and threshold.
-    """
+    """The columns of `items.parquet`: one row a published item or prefix, text or integers. See `hot_cells_schema`."""
     return pa.schema(
         [
             pa.field("item", item, False),
@@ -413,63 +375,42 @@ def flows_schema(zones: bool = False) -> pa.Schema:
     zones: whether flows are of pairs of zones.
     """
     cell = "r and one digit 0..3 a level of the quadtree; r alone is the region"
-    columns = {"encoding": "WKB", "geometry_types": ["LineString", "Point"]}
+    rest = "the trips of a pair of large cells without those of the pairs that are listed"
+    places = [
+        described("origin_cell", f"where the trips begin: {cell}", pa.string()),
+        described("destination_cell", f"where they end: {cell}", pa.string()),
+        described("depth", "level of both cells, 0 for the region", pa.int8()),
+    ]
+    if zones:
+        rest = "all trips from a zone without those of the pairs that are listed"
+        places = [
+            described("origin_zone", "id of the zone where the trips begin", pa.string()),
+            described("destination_zone", "id of the zone where they end; null for a rest", pa.string(), null=True),
+        ]
+    shrunk = "expected trips (shrunk: a posterior mean); of a rest without shrinkage, may be negative by noise"
+    noisy = f"noisy count of the same trips, without shrinkage; {NEGATIVE.replace('users', 'trips')}"
+    stddev = "standard deviation of trips: posterior, which holds on average; of a rest of its error"
+    points = []
+    for end in ("origin", "destination"):
+        text = {
+            "unit": "degrees",
+            "description": f"of a point in the {end} zone" if zones else f"centre of the {end} cell",
+        }
+        nullable = zones and end == "destination"
+        points += [pa.field(f"{end}_{axis}", _NUMBER, nullable, text) for axis in ("longitude", "latitude")]
     return pa.schema(
         [
-            *(
-                (
-                    described("origin_zone", "id of the zone where the trips begin", pa.string()),
-                    described(
-                        "destination_zone", "id of the zone where they end; null for a rest", pa.string(), null=True
-                    ),
-                    described(
-                        "is_rest", "all trips from a zone without those of the pairs that are listed", pa.bool_()
-                    ),
-                )
-                if zones
-                else (
-                    described("origin_cell", f"where the trips begin: {cell}", pa.string()),
-                    described("destination_cell", f"where they end: {cell}", pa.string()),
-                    described("depth", "level of both cells, 0 for the region", pa.int8()),
-                    described(
-                        "is_rest",
-                        "the trips of a pair of large cells without those of the pairs that are listed",
-                        pa.bool_(),
-                    ),
-                )
-            ),
-            described(
-                "trips",
-                "expected trips (shrunk: a posterior mean); of a rest without shrinkage, may be negative by noise",
-            ),
-            described(
-                "stddev", "standard deviation of trips: posterior, which holds on average; of a rest of its error"
-            ),
+            *places,
+            described("is_rest", rest, pa.bool_()),
+            described("trips", shrunk),
+            described("stddev", stddev),
             described("low", "lower end of a 95% interval, for each row by itself, also for the largest flows"),
             described("high", "upper end of the interval"),
             described("present", "probability that there is a trip; at least 0.5 for a listed pair"),
-            described(
-                "noisy",
-                f"noisy count of the same trips, without shrinkage; {NEGATIVE.replace('users', 'trips')}",
-                pa.int64(),
-            ),
+            described("noisy", noisy, pa.int64()),
             described("noise_stddev", "standard deviation of the noise in it; variances of rows add up"),
-            *(
-                pa.field(
-                    f"{end}_{name}",
-                    _NUMBER,
-                    zones and end == "destination",
-                    {
-                        "unit": "degrees",
-                        "description": f"of a point in the {end} zone" if zones else f"centre of the {end} cell",
-                    },
-                )
-                for end in ("origin", "destination")
-                for name in ("longitude", "latitude")
-            ),
+            *points,
             described("geometry", "WKB, a line from centre to centre; a point within one cell or zone", pa.binary()),
         ],
-        metadata={
-            "geo": json.dumps({"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": columns}})
-        },
+        metadata={"geo": json.dumps(_geo("LineString", "Point"))},
     )

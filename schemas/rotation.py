@@ -20,19 +20,14 @@ class Rotation:
     With c cohorts, night d asks cohort 1 + d mod c, where d is the number of the day. So any n consecutive nights ask
     a user at most ceil(n / c) times, whatever the user does.
 
-    Attributes:
-        cohort: the one that is asked, 1..cohorts.
-        cohorts: how many there are, 1..366. A single cohort holds all users.
-        partition: identifies the division of the users, 32 hexadecimal digits: a keyed digest of the dataset's name
-            and the number of cohorts. Empty until the key is known.
+    The partition identifies the division of the users: a keyed digest of the dataset's name and the number of cohorts.
 
-    Raises:
-        RequestError: a value is out of range.
+    Raises RequestError for a value out of range.
     """
 
-    cohort: int
-    cohorts: int
-    partition: str = ""
+    cohort: int  # the one that is asked, 1..cohorts
+    cohorts: int  # how many there are, 1..366. A single cohort holds all users
+    partition: str = ""  # 32 hexadecimal digits; empty until the key is known
 
     def __post_init__(self) -> None:
         if not 1 <= self.cohorts <= MAX_COHORTS:

@@ -15,22 +15,12 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of local time.
+    """Slots of local time. Raises RequestError for a value that is unknown or out of range."""
 
-    Attributes:
-        column: of timestamps, or of seconds since 1970.
-        kind: `hour`, `weekday`, `hour_of_week` or `edges`.
-        time_zone: name in the IANA database, by which a moment has its local time.
-        edges: of the kind `edges`, hours of the day from 0 to 24, ascending; empty for the other kinds.
-
-    Raises:
-        RequestError: a value is unknown or out of range.
-    """
-
-    column: str
-    kind: str
-    time_zone: str = UTC
-    edges: tuple[float, ...] = ()
+    column: str  # of timestamps, or of seconds since 1970
+    kind: str  # one of KINDS, or `edges`
+    time_zone: str = UTC  # name in the IANA database, by which a moment has its local time
+    edges: tuple[float, ...] = ()  # of the kind `edges`, hours of the day from 0 to 24, ascending
 
     def __post_init__(self) -> None:
         if self.kind == "edges":
@@ -64,7 +54,6 @@ class Slots:
         return cls(column, "edges", time_zone, edges)
 
     def __len__(self) -> int:
-        """The number of slots."""
         return {"hour": 24, "weekday": 7, "hour_of_week": 168, "edges": len(self.edges) - 1}[self.kind]
 
     @property

@@ -16,11 +16,8 @@ _TILES = re.compile(
 def tile_host(tiles: str) -> str:
     """The origin that a page with these tiles may load images from, such as `https://tile.example.org`.
 
-    Args:
-        tiles: pattern of a tile server's addresses, with {z}, {x} and {y}.
-
-    Raises:
-        ValueError: no such pattern. What it says may go into a page's content security policy, so nothing else passes.
+    Raises ValueError unless it is a pattern of addresses with {z}, {x} and {y}. What it says may go into a page's
+    content security policy, so nothing else passes.
     """
     found = _TILES.fullmatch(tiles)
     if found is None or not all(tiles.count(name) == 1 for name in ("{z}", "{x}", "{y}")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Period, Reservation
+from sfumato.schemas.ledger import Period, Reservation, parse_day
 from sfumato.schemas.rotation import Rotation
 
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CELL = re.compile(r"r[0-3]{0,32}")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")  # relative, never upwards
 
@@ -52,55 +50,41 @@ class PlaceChange:
         return cls(cells, *(float(entry[name]) for name in ("users", "low", "high", "expected")))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DatedRelease:
-    """One release of the timeline, by its manifest.
+    """One release of the timeline, by its manifest. Raises ValueError for a value out of range.
 
     Attributes:
-        date: YYYY-MM-DD, the day of the data.
-        release_id: the release's name.
         folder: its path, relative to the timeline's page, such as `releases/2026-11-20`.
-        job: the command that made it.
-        epsilon, delta: of its guarantee.
-        users: number of users, public or noisy; None if unknown.
-        users_stddev: standard deviation of the error of `users`; None if unknown.
-        created: ISO 8601 time.
-        warm_start: id of the release that it started from, if any.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
         safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
-        rotation: the cohort that was asked; None where all users were. A manifest does not state its partition.
         rests_on: periods whose noisy answers its estimate rests on, as text, in order; None for an estimate of the
             night's own answers alone.
-        started_anew: why the nights before were left out, as a sentence; None where they were not.
         changes: places that differ from what the nights before lead to expect; None as for `rests_on`.
-        pruned: whether its files were removed, all but the manifest.
         damaged: whether its manifest cannot be read. Then the entry states what the ledger knows of its charge.
-
-    Raises:
-        ValueError: a value is out of range.
     """
 
-    date: str
+    date: str  # YYYY-MM-DD, the day of the data
     release_id: str
     folder: str
     job: str
     epsilon: float
     delta: float
-    users: float | None
-    created: str
-    warm_start: str | None
-    map: str | None
+    users: float | None = None  # public or noisy; None if unknown
+    created: str  # ISO 8601
+    warm_start: str | None = None  # id of the release that it started from, if any
+    map: str | None = None
     safe: bool
-    rotation: Rotation | None = None
+    rotation: Rotation | None = None  # the cohort that was asked, of which a manifest does not state the partition
     rests_on: tuple[str, ...] | None = None
-    started_anew: str | None = None
+    started_anew: str | None = None  # why the nights before were left out, as a sentence; None where they were not
     changes: tuple[PlaceChange, ...] | None = None
-    pruned: bool = False
-    users_stddev: float | None = None
+    pruned: bool = False  # whether its files were removed, all but the manifest
+    users_stddev: float | None = None  # of the error of `users`; None if unknown
     damaged: bool = False
 
     def __post_init__(self) -> None:
-        _check_date(self.date)
+        parse_day("date", self.date)
         for name, path in (("folder", self.folder), ("map", self.map)):
             if path is not None and not _PATH.fullmatch(path):
                 raise ValueError(f"{name}: must be a path below the page, such as releases/2026-11-20, got {path!r}")
@@ -134,10 +118,7 @@ class DatedRelease:
             job=charge.job,
             epsilon=float(charge.epsilon),
             delta=float(charge.delta),
-            users=None,
             created=reservation.time,
-            warm_start=None,
-            map=None,
             safe=True,  # a ledger's charges have a kept key
             rotation=charge.rotation,
             damaged=True,
@@ -155,8 +136,13 @@ class DatedRelease:
             stddev = counted.get("users_stddev")
             start = (manifest.get("parameters") or {}).get("warm_start") or {}
             over_nights = manifest.get("nights")
-            rests_on = None if over_nights is None else tuple(over_nights["rests_on"])
-            changes = None if over_nights is None else tuple(map(PlaceChange.from_manifest, over_nights["changes"]))
+            over: dict[str, Any] = {}
+            if over_nights is not None:
+                over = {
+                    "rests_on": tuple(over_nights["rests_on"]),
+                    "started_anew": over_nights.get("started_anew"),
+                    "changes": tuple(map(PlaceChange.from_manifest, over_nights["changes"])),
+                }
             return cls(
                 date=date,
                 release_id=str(manifest["release_id"]),
@@ -171,11 +157,9 @@ class DatedRelease:
                 map=map_file,
                 safe=privacy["randomness"].get("safe") is True,
                 rotation=stated_rotation(manifest),
-                rests_on=rests_on,
-                started_anew=None if over_nights is None else over_nights.get("started_anew"),
-                changes=changes,
                 pruned=pruned,
                 users_stddev=None if stddev is None else float(stddev),
+                **over,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RequestError(
@@ -211,7 +195,7 @@ class Spending:
             raise ValueError(f"days: must be 1 or more, got {self.days}")
         dates = [date for date, _ in self.spent]
         for date, spent in self.spent:
-            _check_date(date)
+            parse_day("date", date)
             if not (math.isfinite(spent) and spent >= 0):
                 raise ValueError(f"spent: must be finite numbers >= 0, got {spent} on {date}")
         if dates != sorted(set(dates)):
@@ -228,9 +212,3 @@ def stated_rotation(manifest: Mapping[str, Any]) -> Rotation | None:
     if stated is None:
         return None
     return Rotation(int(stated["cohort"]), int(stated["cohorts"]))
-
-
-def _check_date(text: str) -> None:
-    if not _DATE.fullmatch(text):
-        raise ValueError(f"date: must be written as YYYY-MM-DD, got {text!r}")
-    datetime.date.fromisoformat(text)

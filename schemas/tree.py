@@ -24,12 +24,7 @@ _MAX_KEPT_LEVEL = 10  # some 100 MB with its index
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A set of nodes.
-
-    Attributes:
-        depth: of the grid.
-        nodes: uint64[n], ascending and so level by level, with the root.
-    """
+    """A set of nodes: uint64[n], ascending and so level by level, with the root. depth: of the grid."""
 
     depth: int
     nodes: NDArray[np.uint64]
@@ -89,7 +84,6 @@ class Tree:
 
     @property
     def level(self) -> int:
-        """The level of the deepest node."""
         return int(node_levels(self.nodes[-1:])[0])
 
     @property
@@ -133,18 +127,13 @@ class Tree:
 class TreeIndex:
     """Elementary intervals of a tree: codes in [boundaries[i], boundaries[i + 1]) count for entry owner[i].
 
-    Attributes:
-        boundaries: uint64[E + 1], ascending, from 0 to 4^depth.
-        owner: int64[E].
-        order: int64[E], sorts the intervals by owner.
-        groups: the start of each owner's intervals in that order.
-        entries: length T of the vector.
+    The vector has T = `entries` entries.
     """
 
-    boundaries: NDArray[np.uint64]
-    owner: NDArray[np.int64]
-    order: NDArray[np.int64]
-    groups: NDArray[np.int64]
+    boundaries: NDArray[np.uint64]  # [E + 1], ascending, from 0 to 4^depth
+    owner: NDArray[np.int64]  # [E]
+    order: NDArray[np.int64]  # [E], sorts the intervals by owner
+    groups: NDArray[np.int64]  # the start of each owner's intervals in that order
     entries: int
 
     def owners(self, codes: NDArray[np.uint64]) -> NDArray[np.int64]:

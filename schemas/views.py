@@ -492,8 +492,7 @@ class TimelineBody(_Model):
 
 
 Body = Annotated[
-    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | TimelineBody,
-    Field(discriminator="kind"),
+    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | TimelineBody, Field(discriminator="kind")
 ]
 
 

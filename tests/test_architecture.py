@@ -22,7 +22,6 @@ WITH_BEAM = {
     "transforms/heatmap/refine.py",
     "transforms/histogram/sample_and_threshold.py",
     "transforms/moments/transform.py",
-    "transforms/locations/group.py",
     "transforms/beam_caches.py",
     "transforms/beam_patch.py",
     "transforms/locations/read.py",
@@ -38,7 +37,7 @@ WITH_BEAM = {
     "transforms/synth/generate.py",
 }
 # Those that wait for each other do so for random times; nothing else of theirs is random.
-WAITING = {"transforms/privacy/ledger/bucket_store.py", "transforms/privacy/ledger/ledger.py"}
+WAITING = {"transforms/privacy/ledger/stores.py", "transforms/privacy/ledger/ledger.py"}
 SOURCES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 API = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "api").rglob("*.py"))
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, PlainValidator, model_validator
 
-from sfumato.schemas.byte_sizes import parse_bytes
 from sfumato.schemas.errors import RequestError, shown
+from sfumato.schemas.known_digits import parse_bytes
 from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
 from sfumato.schemas.log_layout import DayRows, PartitionFilter
 from sfumato.schemas.rectangle import Region

@@ -18,7 +18,7 @@ from sfumato.pipelines.release_run import _publish_refusal
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.ledger import Disclosure, Limit, Period
-from sfumato.transforms.privacy.ledger.entries import (
+from sfumato.transforms.privacy.ledger.history import (
     DISCLOSE,
     LIMITS,
     RECOVER,
@@ -28,10 +28,10 @@ from sfumato.transforms.privacy.ledger.entries import (
     entry_bytes,
     limits_content,
     recover_content,
+    replay,
 )
-from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError, open_ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import stated_charge
 from sfumato.transforms.release.publishing import ledger_metadata
@@ -41,7 +41,8 @@ from tests.pipelines.moment_logs import LENGTH, run, table
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 DAY = Period.parse("2026-11-20")
-PLAIN = Disclosure("plain", "moments", "bits", DAY, 2, "request", "binding", ("a" * 32,))
+OF = {"release_id": "plain", "job": "moments", "dataset": "bits", "request": "request", "binding": "binding"}
+PLAIN = Disclosure(**OF, period=DAY, bits=2, files=("a" * 32,))
 METERED = ["--trust", "secagg", "--no_dp", *LENGTH, "--method", "weighted", "--period", "2026-11-20"]
 
 

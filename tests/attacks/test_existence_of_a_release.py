@@ -16,7 +16,7 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import start
-from sfumato.transforms.locations.group import BuildShards
+from sfumato.transforms.locations.read import BuildShards
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import UserCounts, check_admission, count_users

@@ -15,7 +15,7 @@ import pytest
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("9/1d")

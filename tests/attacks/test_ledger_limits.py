@@ -31,9 +31,8 @@ from sfumato.schemas.ledger import (
 )
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.privacy.ledger.entries import LIMITS, RESERVE, charge_content, entry_bytes, read_entries
-from sfumato.transforms.privacy.ledger.history import replay
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.history import LIMITS, RESERVE, charge_content, entry_bytes, read_entries, replay
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.privacy.ledger.windows import (
     convert_adjacency,
     find_overrun,

@@ -20,7 +20,7 @@ import pytest
 from sfumato.beam import PrivateHistogram
 from sfumato.pipelines import cli
 from sfumato.schemas.places import Places
-from sfumato.transforms.inputs.delta_table import delta_files
+from sfumato.transforms.inputs.table_files import delta_files
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_slots, bound_users

@@ -25,7 +25,7 @@ from sfumato.pipelines.run import request_of
 from sfumato.releases import Release
 from sfumato.schemas.errors import FormatError, NotAdmittedError, RequestError
 from sfumato.schemas.ledger import Limit, Period
-from sfumato.transforms.privacy.ledger.entries import read_entries
+from sfumato.transforms.privacy.ledger.history import read_entries
 from tests.keys import write_key
 
 REGION = (-1.0, 50.0, 1.0, 51.0)

@@ -17,11 +17,10 @@ from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.ledger.entries import RECOVER, entry_bytes, read_entries, recover_content
-from sfumato.transforms.privacy.ledger.history import replay
+from sfumato.transforms.privacy.ledger.history import RECOVER, entry_bytes, read_entries, recover_content, replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
-from sfumato.transforms.privacy.rotation import rotation_key, with_partition
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
+from sfumato.transforms.privacy.user_hashes import rotation_key, with_partition
 from sfumato.transforms.release.catalog import check_not_lost, disagreement, lost_charges
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import manifest_at

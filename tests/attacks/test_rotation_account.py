@@ -25,13 +25,12 @@ from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import Charge, Limit, Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.ledger.entries import RESERVE, charge_content, entry_bytes, read_entries
-from sfumato.transforms.privacy.ledger.history import replay
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.history import RESERVE, charge_content, entry_bytes, read_entries, replay
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.privacy.ledger.windows import find_overrun, fits, max_spent, spent_in_window
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, rho_for_delta
-from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
 from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key, with_partition
 from tests.keys import write_key
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
@@ -99,7 +98,17 @@ def one_charge(name: str, first: int, last: int, rotation: tuple[int, int] | Non
     """A charge of these days for all users, or for a cohort (partition's number, cohort). It costs 1."""
     period = Period(ORIGIN + timedelta(days=first), ORIGIN + timedelta(days=last))
     own = None if rotation is None else Rotation(rotation[1], cohorts[rotation[0]], partition(rotation[0]))
-    return Charge(name, "heatmap", DATASET, period, Decimal(1), Decimal(0), "", "", rotation=own)
+    return Charge(
+        release_id=name,
+        job="heatmap",
+        dataset=DATASET,
+        period=period,
+        epsilon=Decimal(1),
+        delta=Decimal(0),
+        request="",
+        binding="",
+        rotation=own,
+    )
 
 
 def drawn(rng: Generator, cohorts: tuple[int, ...], night: int) -> tuple[int, int, tuple[int, int] | None]:

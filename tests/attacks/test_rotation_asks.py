@@ -22,9 +22,8 @@ from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.rotation import cohort_of, rotation_key
+from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, rotation_key
 from tests.conftest import write_files
 
 COHORTS, USERS = 3, 600

@@ -20,7 +20,7 @@ from sfumato.pipelines.inputs import InputFile
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.rotation import cohort_of, rotation_key
+from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key
 from tests.conftest import make_logs, write_files
 from tests.keys import SECRET, write_key
 from tests.pipelines.test_refresh import CONFIG, Place

@@ -19,7 +19,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.locations.encode import encode_locations
-from sfumato.transforms.locations.group import BoundUsers
+from sfumato.transforms.locations.read import BoundGroups, LocationBound
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
@@ -41,5 +41,5 @@ def test_every_user_is_counted_at_every_depth(depth: int, most: int) -> None:
     encoded = encode_locations(pa.RecordBatch.from_pydict(columns), log, Grid(Region(-1, 50, 1, 51), depth), b"k" * 32)
     chunks = list(split_by_user_group(encoded, Spill()))
     with beam.Pipeline(runner=FnApiRunner()) as root:
-        _, users = root | beam.Create(chunks) | BoundUsers(places, Spill(), records_per_user=most)
+        _, users = root | beam.Create(chunks) | BoundGroups(LocationBound(places, Spill(), records_per_user=most))
         assert_that(users | beam.CombineGlobally(sum_user_counts), equal_to([UserCounts(USERS, 0)]))

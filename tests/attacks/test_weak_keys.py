@@ -16,15 +16,15 @@ import pytest
 
 from sfumato.pipelines import cli
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.privacy.key_strength import (
+from sfumato.transforms.privacy.secrets import (
     _BASE64,
     _LEVEL,
     _PRINTABLE,
     MIN_SECRET_BYTES,
+    FileSecret,
     few_distinct_probability,
     key_weakness,
 )
-from sfumato.transforms.privacy.secrets import FileSecret
 from tests.conftest import write_files
 
 GOOD = np.random.default_rng(12).bytes(32)

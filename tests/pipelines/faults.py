@@ -28,7 +28,7 @@ from sfumato.transforms.histogram import sample_and_threshold
 from sfumato.transforms.privacy import noise
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.release import release_folder, release_index
 from tests.keys import write_key
 
@@ -155,7 +155,7 @@ class BucketPlace:
 
     def watch(self, steps: Steps) -> None:
         """Makes steps of what changes the place."""
-        from sfumato.transforms.privacy.ledger.bucket_store import BucketStore
+        from sfumato.transforms.privacy.ledger.stores import BucketStore
 
         steps.around(BucketStore, "append", "ledger append")
         steps.around(FileSystems, "create", "object")

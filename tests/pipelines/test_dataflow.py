@@ -20,11 +20,11 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.runner_settings import runner_settings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.locations.read import ReadLocations
+from sfumato.transforms.locations.read import LocationEncoding, ReadLogs
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.rotation import rotation_key
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
+from sfumato.transforms.privacy.user_hashes import rotation_key
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
 from tests.leaks import forms, holds
@@ -211,7 +211,7 @@ def test_the_search_for_secrets_finds_one() -> None:
     grid = Grid(REGION, 6)
     root = beam.Pipeline()
     key = RunKey.derive(FixedSecret(SECRET), {})
-    _ = root | beam.Create(["path"]) | ReadLocations(LocationColumns(), grid, key, Spill(None))
+    _ = root | beam.Create(["path"]) | ReadLogs(LocationEncoding(LocationColumns(), grid, key, Spill(None)))
     graph = root.to_runner_api().SerializeToString()
     assert SECRET not in graph
     assert holds(graph, SECRET)

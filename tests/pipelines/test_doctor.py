@@ -17,7 +17,7 @@ import yaml
 from sfumato.pipelines import cli, doctor, job_servers
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.keys import SECRET, write_key
 from tests.leaks import forms
 from tests.transforms.privacy.ledger.helpers import charge, ledger

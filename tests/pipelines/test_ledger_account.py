@@ -16,8 +16,8 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
 from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key, with_partition
 from tests.keys import write_key
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 

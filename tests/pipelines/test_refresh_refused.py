@@ -10,7 +10,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.conftest import make_logs, write_files
 from tests.permissions import permissions_hold
 from tests.pipelines.test_refresh import CONFIG, Place

@@ -10,7 +10,7 @@ import pytest
 from sfumato.schemas.errors import NotReadyError
 from sfumato.transforms import google_errors
 from sfumato.transforms.files import content_digest, file_version, read_file, write_file
-from sfumato.transforms.privacy.ledger.bucket_store import BucketStore
+from sfumato.transforms.privacy.ledger.stores import BucketStore
 from sfumato.transforms.release.release_folder import manifest_at, publish, with_digests
 from sfumato.transforms.storage import listed, matching
 from tests.storage import BUCKET, Emulator, collect_refused, put, storage_emulator

@@ -15,13 +15,19 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import RunSubQueries, start_sub_queries
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import check_prior, digest
-from sfumato.transforms.locations.asked_users import AskedUsers
-from sfumato.transforms.locations.group import BoundUsers, BuildShards
-from sfumato.transforms.locations.read import AdmitUsers, ReadLocations
+from sfumato.transforms.locations.read import (
+    AdmitUsers,
+    BoundGroups,
+    BuildShards,
+    LocationBound,
+    LocationEncoding,
+    ReadLogs,
+)
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.user_hashes import AskedUsers
 
 
 class CountLocations(beam.PTransform):
@@ -65,7 +71,7 @@ class CountLocations(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         locator, parameters, key, spill = self._locator, self._parameters, self._key, self._spill
         columns, places = self._columns, Places(locator.depth, parameters.bins)
-        bound = BoundUsers(
+        bound = LocationBound(
             places,
             spill,
             parameters.contributes,
@@ -73,9 +79,10 @@ class CountLocations(beam.PTransform):
             columns.dwell_limit,
             parameters.records_per_user,
         )
+        encoding = LocationEncoding(columns, locator, key, spill, self._asked)
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
-        chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, locator, key, spill, self._asked)
-        bounded, users = chunks | "BoundUsers" >> bound  # PCollection[bytes], PCollection[UserCounts]
+        chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
+        bounded, users = chunks | "BoundUsers" >> BoundGroups(bound)  # PCollection[bytes], PCollection[UserCounts]
         admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, key)  # PCollection[NoisyUserCounts]
         start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(HeatmapState)
         state = admitted | "Start" >> start  # PCollection[HeatmapState]

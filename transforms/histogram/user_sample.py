@@ -22,8 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.sampling_round import Histogram, Prefixes, Sampling
-from sfumato.transforms.inputs.text_values import without_views
-from sfumato.transforms.locations.record_values import nulls
+from sfumato.transforms.inputs.text_values import nulls, without_views
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import any_repeated, by_user_group
 from sfumato.transforms.privacy.admission import UserCounts

@@ -20,19 +20,12 @@ _MAX_STREAMS = 64
 
 
 class TableState(NamedTuple):
-    """What BigQuery says of a table now.
-
-    Attributes:
-        rows: their number.
-        size: in bytes.
-        changed: time of the last change, in seconds since 1970.
-        version: changes whenever the table does.
-    """
+    """What BigQuery says of a table now."""
 
     rows: int
-    size: int
-    changed: float
-    version: str
+    size: int  # in bytes
+    changed: float  # time of the last change, in seconds since 1970
+    version: str  # changes whenever the table does
 
 
 class BigQueryLog:
@@ -117,14 +110,12 @@ def table_digest(path: str) -> str:
 
 
 def _client(project: str) -> Any:
-    """The client that describes tables."""
     from google.cloud import bigquery
 
     return bigquery.Client(project=project)
 
 
 def _read_client() -> Any:
-    """The client that reads tables."""
     from google.cloud import bigquery_storage_v1
 
     return bigquery_storage_v1.BigQueryReadClient()
@@ -132,7 +123,6 @@ def _read_client() -> Any:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Converts errors of Google's clients into ours."""
     try:
         from google.api_core.exceptions import GoogleAPIError, NotFound
         from google.auth.exceptions import GoogleAuthError

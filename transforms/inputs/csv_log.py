@@ -228,11 +228,8 @@ def _records(data: bytes, delimiter: str, columns: int, is_end: bool) -> Iterato
     Values are bytes as Latin-1; a blank line has none, and a line that is no record has None. A record of several lines
     must be as RFC 4180 says. Otherwise its first line is no record, and the second one begins the next.
 
-    Args:
-        data: begin with a record.
-        delimiter: between values.
-        columns: the number of values of a record.
-        is_end: whether no more lines come. If some do, records end before one that they may belong to.
+    data: begin with a record. columns: the number of values of a record. is_end: whether no more lines come. If some
+    do, records end before one that they may belong to.
     """
     csv.field_size_limit(2 * MAX_RECORD_BYTES)
     raw = data.split(b"\n")

@@ -1,9 +1,8 @@
 """Data frames of pandas as Arrow tables, each value by the role of its column. Pure.
 
-The type of a data frame's column follows from all of its values: one missing id makes
-floating-point numbers of integers, and one text makes objects of them. So a column's type decides
-nothing here. Each value is read by itself, as from a text format, and what a column is follows
-from the job's options.
+The type of a data frame's column follows from all of its values: one missing id makes floating-point numbers of
+integers, and one text makes objects of them. So a column's type decides nothing here. Each value is read by itself, as
+from a text format, and what a column is follows from the job's options.
 """
 
 from __future__ import annotations
@@ -23,13 +22,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import TIME_TYPE, Columns
 from sfumato.schemas.log_layout import CellColumn, LogLayout
 from sfumato.transforms.inputs.log_file import types_of
-from sfumato.transforms.inputs.text_values import (
-    canonical_text,
-    finite,
-    parsed,
-    text_array,
-    values_of,
-)
+from sfumato.transforms.inputs.text_values import canonical_text, finite, parsed, text_array, values_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,15 +34,8 @@ _EPOCH = datetime(1970, 1, 1)
 def table_of(frame: pd.DataFrame, columns: Columns, layout: LogLayout) -> pa.Table:
     """Returns the columns that a job reads, each in the type of its role.
 
-    Other columns are left out unread, as they may hold anything.
-
-    Args:
-        frame: the data frame.
-        columns: that the job reads.
-        layout: with the columns that a run reads of the log.
-
-    Raises:
-        RequestError: two columns have the name of one that the job reads.
+    Other columns are left out unread, as they may hold anything. Raises RequestError if two columns have the name of
+    one that the job reads.
     """
     names = [str(label) for label in frame.columns]
     types = types_of(columns, layout)
@@ -72,7 +58,6 @@ def table_of(frame: pd.DataFrame, columns: Columns, layout: LogLayout) -> pa.Tab
 def _arrays(
     frame: pd.DataFrame, names: list[str], types: Mapping[str, pa.DataType], layout: LogLayout
 ) -> dict[str, pa.Array]:
-    """Returns the named columns in their types."""
     made = {}
     for name, kind in types.items():
         column = frame.iloc[:, names.index(name)]
@@ -89,7 +74,6 @@ def _arrays(
 
 
 def _texts(column: pd.Series) -> pa.Array:
-    """Returns the canonical text of each value."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iu":
         return pa.array(column.to_numpy().astype(f"{column.dtype.kind}8")).cast(pa.string())
     return text_array([canonical_text(_plain(value)) for value in column])

@@ -9,28 +9,25 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.log_layout import DayRows
+from sfumato.transforms.inputs.text_values import nulls
 
 DAY_SECONDS = 24 * 3600
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_SECOND, _END_SECOND = -62_135_510_400, 253_402_214_400  # of the years 1 to 9999, a day inside
 _MAX_SECONDS = 1e15
 
 
 def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The local time of each moment, and whether there is one: int64[n], bool[n].
+    """Seconds since 1970-01-01 00:00 on the zone's clocks, int64[n], and whether there is a time at all, bool[n].
 
     A timestamp without a zone, and a number of seconds since 1970, is in UTC. A moment outside the years 1 to 9999
     counts as no time.
-
-    Returns:
-        Seconds since 1970-01-01 00:00 on the zone's clocks; of no meaning where there is no time.
     """
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pt.is_timestamp(column.type):
-        unit = _PER_SECOND[column.type.unit]
-        known = ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
-        seconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // unit
+        known = ~nulls(column)
+        seconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // PER_SECOND[column.type.unit]
     else:
         numbers = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
         known = np.isfinite(numbers)
@@ -41,11 +38,7 @@ def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], 
 
 
 def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, int]:
-    """Which moments are of the days, by the zone's calendar, and the numbers of those before and after them.
-
-    Returns:
-        bool[n], False without a time; then two numbers of moments.
-    """
+    """Which moments are of the days, by the zone's calendar, bool[n], and how many are before and after them."""
     local, known = local_seconds(column, days.time_zone)
     date = local // DAY_SECONDS
     epoch = np.datetime64("1970-01-01", "D")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
+from sfumato.schemas.errors import DataError, reason_of
 from sfumato.schemas.locations import TIME_TYPE, Columns
 from sfumato.schemas.log_layout import LogLayout
 
@@ -32,42 +33,33 @@ def types_of(columns: Columns, layout: LogLayout) -> dict[str, pa.DataType]:
 class LogFile:
     """A file to read, or a table of a warehouse.
 
-    Attributes:
-        path: local or remote.
-        version: of `log_version` at the start of the run; None if unknown.
-        name: identifies the file in jobs that identify users by file and row; None for the path.
-        layout: what the run says of its logs.
-        partition: columns that the path or a table's log states, with the value of all rows as text, None for missing.
-        field_ids: the columns' ids in the table that the file is a part of, empty without; a file with other ids under
-            these names is refused, because its columns were renamed since.
-        size: in bytes, of this version; None if unknown.
+    field_ids: the columns' ids in the table that the file is a part of, empty without. A file with other ids under
+    these names is refused, because its columns were renamed since.
     """
 
     path: str
-    version: str | None = None
-    name: str | None = None
+    version: str | None = None  # of `log_version` at the start of the run; None if unknown
+    name: str | None = None  # identifies the file in jobs that identify users by file and row; None for the path
     layout: LogLayout = field(default_factory=LogLayout)
-    partition: tuple[tuple[str, str | None], ...] = ()
+    partition: tuple[
+        tuple[str, str | None], ...
+    ] = ()  # that the path or a table's log states, as text; None is missing
     field_ids: tuple[tuple[str, int], ...] = ()
-    size: int | None = None
+    size: int | None = None  # in bytes, of this version; None if unknown
 
 
 @dataclass(frozen=True)
 class FileSlice:
     """A part of a file: what lies from `first` to before `end`, row groups or bytes.
 
-    Attributes:
-        file: the file.
-        first, end: the borders; 0 and TO_THE_END of a file that is one slice and was not opened before.
-        is_last: whether this is the last slice of the file.
-        stream: the name of the slice in a warehouse; empty for files.
+    They are 0 and TO_THE_END of a file that is one slice and was not opened before.
     """
 
     file: LogFile
     first: int
     end: int
-    is_last: bool
-    stream: str = ""
+    is_last: bool  # of the file
+    stream: str = ""  # name of the slice in a warehouse; empty for files
 
 
 class OpenLog(Protocol):
@@ -92,11 +84,25 @@ class OpenLog(Protocol):
         """The named columns of a slice, in batches of at most about a million rows."""
 
 
-class LogFormat(Protocol):
-    """A format of logs: it opens a file.
+# A format of logs: it opens a file. Types are of the columns that the job reads, by their roles. A format of text
+# yields the columns in these types; a format with a schema keeps its own.
+LogFormat = Callable[[LogFile, Types], AbstractContextManager[OpenLog]]
 
-    types: of the columns that the job reads, by their roles. A format of text yields the columns in these types; a
-    format with a schema keeps its own.
+
+@contextmanager
+def reading_file(path: str, kind: str, problem_of: Callable[[Exception], str] | None = None) -> Iterator[None]:
+    """Converts errors of reading a file into DataErrors that name it.
+
+    problem_of: what is wrong, where an error quotes a line or a value; such an error is not shown as the cause either.
     """
-
-    def __call__(self, log: LogFile, types: Types) -> AbstractContextManager[OpenLog]: ...
+    try:
+        yield
+    except MemoryError:  # Arrow's own is an ArrowException too, and the file is not damaged
+        raise
+    except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: cannot be opened ({reason_of(error)})") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        problem = error if problem_of is None else problem_of(error)
+        raise DataError(
+            f"{path}: cannot be read as {kind} ({problem}); if it is damaged or cut off, replace it and run again"
+        ) from (error if problem_of is None else None)

@@ -7,9 +7,9 @@ the job's own check sees the result. So a job reads every format alike.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
@@ -20,15 +20,14 @@ import pyarrow.types as pt
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, check_time, field_type
-from sfumato.schemas.log_layout import LogLayout
 from sfumato.transforms.files import file_version, is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
-from sfumato.transforms.inputs.json_log import open_json_log
 from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog, types_of
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
+from sfumato.transforms.inputs.text_lines import open_json_log
 from sfumato.transforms.inputs.text_values import parsed, text_array, without_views
 
 FORMATS: Mapping[str, LogFormat] = MappingProxyType({
@@ -57,13 +56,7 @@ def format_by_name(path: str) -> str | None:
 
 @dataclass(frozen=True)
 class LogMetadata:
-    """The number of rows of a file, estimated where it has no footer, and the kind of each column's values.
-
-    Attributes:
-        rows: their number.
-        column_types: see Columns.check.
-        is_exact: whether the rows were counted, and not estimated.
-    """
+    """The number of rows of a file, exact or estimated where it has no footer, and the kinds of `Columns.check`."""
 
     rows: int
     column_types: dict[str, str]
@@ -77,10 +70,7 @@ def inspect_log(log: LogFile, columns: Columns) -> LogMetadata:
 
 
 def kinds_of(inspected: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
-    """Returns the kind of each column's values in all files. Raises RequestError if two files differ.
-
-    inspected: the path of each file and the kinds of its columns.
-    """
+    """Returns the kind of each column's values in all files, by path. Raises RequestError if two files differ."""
     kinds, first = dict[str, str](), dict[str, str]()
     for path, of_file in inspected:
         for column, kind in of_file.items():
@@ -95,7 +85,7 @@ def kinds_of(inspected: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, st
 
 def count_rows(log: LogFile) -> int:
     """The rows of a file: 0 if it has none, otherwise their number, or an estimate. Raises DataError."""
-    with _opened(log, {}) as file:
+    with FORMATS[_format_of(log)](log, {}) as file:
         return 0 if file.is_empty else max(file.rows, 1)
 
 
@@ -103,7 +93,7 @@ def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
     """Cuts a file into slices of about four million rows."""
     log = LogFile(source) if isinstance(source, str) else source
     _check_version(log)
-    with _opened(log, {}) as file:
+    with FORMATS[_format_of(log)](log, {}) as file:
         cuts = list(file.cuts())
     for number, (first, end, stream) in enumerate(cuts, 1):
         yield FileSlice(log, first, end, number == len(cuts), stream)
@@ -136,10 +126,7 @@ def slice_bundle(source: str | LogFile | tuple[LogFile, ...]) -> Iterator[tuple[
 def read_bundle(
     parts: Sequence[FileSlice], columns: Columns, left_out: LeftOut | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of `read_batches` for each of the parts. Neighbouring batches of small files are joined.
-
-    left_out, Raises: see `read_batches`.
-    """
+    """Yields the rows of `read_batches` for each of the parts. Neighbouring batches of small files are joined."""
     if len(parts) == 1:
         yield from read_batches(parts[0], columns, left_out)
         return
@@ -164,12 +151,13 @@ def _batches_of_files(
     """The batches of small files in their order. Remote ones are read ahead by threads, because each takes a while."""
     if not is_remote(parts[0].file.path):
         for part in parts:
-            yield from _batches_of(part, columns, left_out)
+            yield from read_batches(part, columns, left_out, ahead=False)
         return
 
     def read(part: FileSlice) -> tuple[list[pa.RecordBatch], list[tuple[int, int]]]:
         other_days = list[tuple[int, int]]()  # Beam's metrics belong to the thread of the caller
-        return list(_batches_of(part, columns, lambda *rows: other_days.append(rows))), other_days
+        batches = read_batches(part, columns, lambda *rows: other_days.append(rows), ahead=False)
+        return list(batches), other_days
 
     reading = deque[Future[tuple[list[pa.RecordBatch], list[tuple[int, int]]]]]()
     waiting = iter(parts)
@@ -184,39 +172,39 @@ def _batches_of_files(
             yield from batches
 
 
-def _batches_of(part: FileSlice, columns: Columns, left_out: LeftOut | None) -> Iterator[pa.RecordBatch]:
-    """`read_batches` without a thread."""
-    _check_version(part.file)
-    try:
-        with open_log(part.file, columns) as (file, reading):
-            for batch in file.batches(part, reading.sources):
-                if (rows := reading.of_its_days(batch, left_out)).num_rows:
-                    yield reading.presented(rows)
-    except RequestError as error:
-        raise DataError(str(error)) from error
-    _check_version(part.file)
-
-
-def read_batches(part: FileSlice, columns: Columns, left_out: LeftOut | None = None) -> Iterator[pa.RecordBatch]:
-    """Yields the columns of a slice in batches of at most a million rows. A thread decodes the next batch meanwhile.
+def read_batches(
+    part: FileSlice, columns: Columns, left_out: LeftOut | None = None, ahead: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Yields the columns of a slice in batches of at most a million rows.
 
     left_out: is given the numbers of rows of earlier and of later days than those that are read.
+    ahead: whether a thread decodes the next batch meanwhile.
 
     Raises DataError for a file that is damaged, that lacks a column, or whose version is not that of the LogFile.
     """
-    log = part.file
-    _check_version(log)
+    _check_version(part.file)
     try:
-        with open_log(log, columns) as (file, reading), ThreadPoolExecutor(1) as thread:
-            batches = file.batches(part, reading.sources)
-            upcoming = thread.submit(next, batches, None)
-            while (batch := upcoming.result()) is not None:
-                upcoming = thread.submit(next, batches, None)
+        with (
+            open_log(part.file, columns) as (file, reading),
+            closing(_decoded(file.batches(part, reading.sources), ahead)) as batches,  # closed before the file
+        ):
+            for batch in batches:
                 if (rows := reading.of_its_days(batch, left_out)).num_rows:
                     yield reading.presented(rows)
     except RequestError as error:
         raise DataError(str(error)) from error
-    _check_version(log)
+    _check_version(part.file)
+
+
+def _decoded(batches: Iterator[pa.RecordBatch], ahead: bool) -> Generator[pa.RecordBatch, None, None]:
+    if not ahead:
+        yield from batches
+        return
+    with ThreadPoolExecutor(1) as thread:
+        upcoming = thread.submit(next, batches, None)
+        while (batch := upcoming.result()) is not None:
+            upcoming = thread.submit(next, batches, None)
+            yield batch
 
 
 def log_version(path: str) -> str:
@@ -229,12 +217,6 @@ def _check_version(log: LogFile) -> None:
         raise DataError(f"{log.path}: changed while the job was running; nothing is charged or published, run it again")
 
 
-@contextmanager
-def _opened(log: LogFile, types: Mapping[str, pa.DataType]) -> Iterator[OpenLog]:
-    with FORMATS[_format_of(log)](log, types) as file:
-        yield file
-
-
 def _format_of(log: LogFile) -> str:
     return log.layout.format or format_by_name(log.path) or "parquet"
 
@@ -243,31 +225,21 @@ def _format_of(log: LogFile) -> str:
 def open_log(log: LogFile, columns: Columns) -> Iterator[tuple[OpenLog, Reading]]:
     """Opens a file and checks its columns. Raises RequestError, or DataError if it cannot be read."""
     types = types_of(columns, log.layout)
-    with _opened(log, types) as file:
+    with FORMATS[_format_of(log)](log, types) as file:
         yield file, _reading(log, columns, file.schema, types)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How the columns of one file become those that a job reads.
-
-    Attributes:
-        log: the file.
-        wanted: the columns that the job reads.
-        sources: the columns to read from the file.
-        constants: columns that hold one value: of a partition.
-        derives: whether latitude and longitude come from another column.
-        column_types: see Columns.check.
-        untyped: columns of the file that have Arrow's type of no values, with the types of their roles.
-    """
+    """How the columns of one file become those that a job reads."""
 
     log: LogFile
-    wanted: tuple[str, ...]
-    sources: tuple[str, ...]
-    constants: Mapping[str, pa.Scalar]
-    derives: bool
-    column_types: dict[str, str]
-    untyped: Mapping[str, pa.DataType]
+    wanted: tuple[str, ...]  # the columns that the job reads
+    sources: tuple[str, ...]  # the columns to read from the file
+    constants: Mapping[str, pa.Scalar]  # columns that hold one value: of a partition
+    derives: bool  # whether latitude and longitude come from another column
+    column_types: dict[str, str]  # see Columns.check
+    untyped: Mapping[str, pa.DataType]  # columns that have Arrow's type of no values, with the types of their roles
 
     def of_its_days(self, batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
         """The rows of a batch of the file that are of the run's days, in types that can be filtered."""
@@ -321,7 +293,12 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
     derives = bool(axes) and layout.place_column is not None
     shown, sources = schema, [name for name in wanted if name in schema.names]
     if derives:
-        _check_places(layout, schema, log.path)
+        option = "geometry_column" if layout.cells is None else "cell_column"
+        field_type(schema, str(layout.place_column), option, log.path)
+        if layout.cells is None:
+            check_points(schema, str(layout.geometry), log.path)
+        else:
+            check_cells(schema, layout.cells, log.path)
         for name in axes:
             shown = _with_column(shown, name, pa.float64())
         sources = [*(name for name in sources if name not in axes), str(layout.place_column)]
@@ -347,28 +324,15 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
     try:
         kinds = columns.check(shown, log.path)
     except RequestError as error:
-        raise RequestError(f"{error}{_advice(layout, shown, axes)}") from None
+        missing = layout.place_column is None and any(name not in shown.names for name in axes)
+        has_points = missing and (b"geo" in (shown.metadata or {}) or "geometry" in shown.names)
+        advice = "; or give --geometry_column for a column of points" if has_points else ""
+        raise RequestError(f"{error}{advice}") from None
     kinds = {name: kind for name, kind in kinds.items() if name not in untyped}
     return Reading(log, wanted, tuple(dict.fromkeys(sources)), constants, derives, kinds, untyped)
-
-
-def _check_places(layout: LogLayout, schema: pa.Schema, path: str) -> None:
-    field_type(schema, str(layout.place_column), "cell_column" if layout.cells else "geometry_column", path)
-    if layout.cells is not None:
-        check_cells(schema, layout.cells, path)
-    else:
-        check_points(schema, str(layout.geometry), path)
 
 
 def _with_column(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
     place = schema.get_field_index(name)
     field = pa.field(name, kind)
     return schema.append(field) if place < 0 else schema.set(place, field)
-
-
-def _advice(layout: LogLayout, schema: pa.Schema, axes: list[str]) -> str:
-    """What to try where the columns of the coordinates are missing and a file of points is at hand."""
-    missing = layout.place_column is None and any(name not in schema.names for name in axes)
-    if missing and (b"geo" in (schema.metadata or {}) or "geometry" in schema.names):
-        return "; or give --geometry_column for a column of points"
-    return ""

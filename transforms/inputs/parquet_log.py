@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from sfumato.schemas.errors import DataError, RequestError, reason_of
+from sfumato.schemas.errors import RequestError
 from sfumato.transforms.files import is_remote, open_file
-from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
+from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types, reading_file
 
 SLICE_ROWS = 4_000_000
 BATCH_ROWS = 1 << 20
@@ -27,28 +27,17 @@ def open_parquet(path: str, version: str | None = None, size: int | None = None)
 
     version, size: see `open_file`.
     """
-    try:
-        # Arrow reads local files without Python's lock, and a few pages at a time: a row group may have any size.
-        # Remote files need Beam's file systems, and few large reads: Arrow then holds the columns of a row group.
-        remote = is_remote(path)
-        with (
-            open_file(path, version, size) if remote else pa.OSFile(os.fsencode(path)) as source,
-            pq.ParquetFile(
-                source,
-                page_checksum_verification=True,
-                pre_buffer=remote,
-                buffer_size=0 if remote else _READ_BYTES,
-            ) as file,
-        ):
-            yield file
-    except MemoryError:  # Arrow's own is an ArrowException too, and the file is not damaged
-        raise
-    except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: cannot be opened ({reason_of(error)})") from error
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path}: cannot be read as Parquet ({error}); if it is damaged or cut off, replace it and run again"
-        ) from error
+    # Arrow reads local files without Python's lock, and a few pages at a time: a row group may have any size.
+    # Remote files need Beam's file systems, and few large reads: Arrow then holds the columns of a row group.
+    remote = is_remote(path)
+    with (
+        reading_file(path, "Parquet"),
+        open_file(path, version, size) if remote else pa.OSFile(os.fsencode(path)) as source,
+        pq.ParquetFile(
+            source, page_checksum_verification=True, pre_buffer=remote, buffer_size=0 if remote else _READ_BYTES
+        ) as file,
+    ):
+        yield file
 
 
 class ParquetLog:

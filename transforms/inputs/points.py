@@ -20,9 +20,9 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.locations import holds_text
+from sfumato.schemas.locations import holds_text, is_text
 from sfumato.schemas.log_layout import CellColumn
-from sfumato.transforms.inputs.text_values import as_bytes, is_text
+from sfumato.transforms.inputs.text_values import as_bytes
 
 Degrees = tuple[pa.Array, pa.Array]  # latitudes and longitudes, float64[n], missing where there is no place
 _WGS_84 = {("EPSG", "4326"), ("OGC", "CRS84")}
@@ -48,7 +48,7 @@ _HEX[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
 def check_points(schema: pa.Schema, name: str, path: str) -> None:
     """Raises RequestError unless a column can hold points of WGS 84, by its type and what the file states of it."""
     field = schema.field(name)
-    kind = _storage_type(field.type)
+    kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
     held = {part.name: part.type for part in kind} if pt.is_struct(kind) else {}
     numbers = (pt.is_floating, pt.is_integer, pt.is_null)  # nulls where no row has a place
     is_struct = all(axis in held and any(is_kind(held[axis]) for is_kind in numbers) for axis in "xy")
@@ -85,10 +85,6 @@ def _is_wgs84(crs: Any) -> bool:
         return crs.upper() in {f"{authority}:{code}" for authority, code in _WGS_84}
     code = _dict(crs.get("id")) if isinstance(crs, dict) else {}
     return (str(code.get("authority")), str(code.get("code"))) in _WGS_84
-
-
-def _storage_type(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def points_of(column: pa.Array) -> Degrees:

@@ -1,19 +1,28 @@
-"""Files of lines, plain or with gzip: slices and chunks of whole records, and errors without values."""
+"""Files of lines, plain or with gzip: slices and chunks of whole records, errors without values; and JSON objects.
+
+Each line of newline-delimited JSON is parsed by itself, and each value as the role of its column says: ids and
+categories as the canonical text of the value, the rest as numbers, times or booleans. A field that a line lacks is
+missing there; a line that is no object has no field at all. So no record decides how another one is read.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from typing import Any
 
+import orjson
 import pyarrow as pa
+import pyarrow.types as pt
 
-from sfumato.schemas.errors import DataError, reason_of
+from sfumato.schemas.errors import DataError
 from sfumato.transforms.files import is_remote, open_file
-from sfumato.transforms.inputs.log_file import TO_THE_END, LogFile
+from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, Types, reading_file
+from sfumato.transforms.inputs.text_values import values_of
 
 Whole = Callable[[bytes], int]  # how many bytes of some data are whole records; the data begin with a record
 
@@ -23,6 +32,7 @@ MAX_RECORD_BYTES = 16 << 20
 NO_RECORD = b"\0\n"  # a line that no format takes for a record
 HEAD_BYTES = 1 << 20
 _GZIP_RATIO = 4  # a rough guess at how much smaller gzip makes a log; only the number of threads depends on it
+_MAX_INTEGER = 2.0**63  # orjson rounds larger integers
 
 
 def whole_lines(data: bytes) -> int:
@@ -31,16 +41,12 @@ def whole_lines(data: bytes) -> int:
 
 
 class LineFile:
-    """A file of lines, read from any place on.
+    """A file of lines, read from any place on, through gzip if its name says so.
 
     Args:
         log: the file.
         whole: finds whole records, where a record may have several lines.
         quote: around values with line breaks; None where a record is a line.
-
-    Attributes:
-        path: of the file.
-        is_packed: whether it is read through gzip, by its name.
     """
 
     def __init__(self, log: LogFile, whole: Whole = whole_lines, quote: bytes | None = None):
@@ -161,24 +167,81 @@ class LineFile:
             yield stream
 
 
-@contextmanager
-def reading_text(path: str, kind: str) -> Iterator[None]:
+def reading_text(path: str, kind: str) -> AbstractContextManager[None]:
     """Converts errors of reading text into DataErrors that name the file. No value of the file is in the message."""
-    try:
-        yield
-    except MemoryError:  # Arrow's own is an ArrowException too, and the file is not damaged
-        raise
-    except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: cannot be opened ({reason_of(error)})") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        problem = next((text for pattern, text in _PROBLEMS if re.search(pattern, str(error))), f"it is not {kind}")
-        # The cause quotes the line or the value, so it is not shown.
-        raise DataError(
-            f"{path}: cannot be read as {kind} ({problem}); if it is damaged or cut off, replace it and run again"
-        ) from None
+
+    def problem_of(error: Exception) -> str:
+        return next((text for pattern, text in _PROBLEMS if re.search(pattern, str(error))), f"it is not {kind}")
+
+    return reading_file(path, kind, problem_of)
 
 
 _PROBLEMS = (
     (r"UTF-?8|utf-8", "its header is not UTF-8 text"),
     (r"[Tt]runcated compressed|zlib|gzip", "its gzip data are damaged or end too early"),
 )
+
+
+class JsonLog:
+    """An open file of JSON objects; see OpenLog. Its columns are those that the job reads: a file states none."""
+
+    def __init__(self, log: LogFile, types: Types):
+        self._types = types
+        self._lines = LineFile(log)
+        if self._lines.head.lstrip()[:1] == b"[":
+            raise DataError(f"{log.path}: is one JSON array; write one object a line (NDJSON) instead")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(list(self._types.items()))
+
+    @property
+    def rows(self) -> int:
+        return self._lines.estimated_lines(0)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._lines.is_blank(0)
+
+    def cuts(self) -> Iterator[tuple[int, int, str]]:
+        yield from self._lines.cuts(0)
+
+    def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for chunk in self._lines.chunks(part.first, part.end):
+            lines = [line for line in bytes(chunk).split(b"\n") if line.strip()]
+            records = [_record(line) for line in lines]
+            columns = []
+            for name in names:
+                values = [record.get(name) for record in records]
+                if not pt.is_floating(self._types[name]):
+                    values = [
+                        _lenient(line).get(name) if type(value) is float and abs(value) >= _MAX_INTEGER else value
+                        for line, value in zip(lines, values, strict=True)
+                    ]
+                columns.append(values_of(values, self._types[name]))
+            yield pa.RecordBatch.from_arrays(columns, list(names))
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """The fields of a line; none where it is no object."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return _lenient(line)
+    return record if isinstance(record, dict) else {}
+
+
+def _lenient(line: bytes) -> dict[str, Any]:
+    """The fields of a line by Python's parser: it knows NaN, half surrogate pairs and integers of any size."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+@contextmanager
+def open_json_log(log: LogFile, types: Types) -> Iterator[JsonLog]:
+    """Opens a file; see LogFormat."""
+    with reading_text(log.path, "newline-delimited JSON"):
+        yield JsonLog(log, types)

@@ -1,8 +1,8 @@
 """Values of text formats, parsed one by one by the role of their column. Pure.
 
-A value is parsed by its own text alone: what another record holds decides neither its type nor its
-parser. A value of another kind than its column's is missing and never an error, because whether a run
-ends must not depend on one user's record.
+A value is parsed by its own text alone: what another record holds decides neither its type nor its parser. A value of
+another kind than its column's is missing and never an error, because whether a run ends must not depend on one user's
+record.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
-from sfumato.schemas.locations import TIME_TYPE
+from sfumato.schemas.locations import TIME_TYPE, is_text
 
 _BLANKS = " \t"  # around numbers and times; an id or a category keeps its own
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -43,24 +44,13 @@ _ZONED_TIME = rf"^{_DATE}[T ]{_HOUR}:{_SIXTY}{_SECONDS}{_ZONE}$"
 _FINER_THAN_MICROSECONDS = r"(\.[0-9]{6})[0-9]+"
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Returns whether an Arrow type holds strings."""
-    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
-
-
 def parsed(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Parses text as values of a kind; a value of another kind, and an empty one, is missing.
 
-    Numbers are decimal and finite. Times are ISO 8601 with a zone or in UTC, or seconds since 1970;
-    a word such as `now` is no time, because it would mean the clock of the run. Booleans are true,
-    false, 1 and 0.
+    Numbers are decimal and finite. Times are ISO 8601 with a zone or in UTC, or seconds since 1970; a word such as
+    `now` is no time, because it would mean the clock of the run. Booleans are true, false, 1 and 0.
 
-    Args:
-        column: n strings, which need not be UTF-8.
-        kind: strings, float64, int64, booleans, or TIME_TYPE.
-
-    Returns:
-        n values of the kind.
+    column: strings, which need not be UTF-8. kind: strings, float64, int64, booleans, or TIME_TYPE.
     """
     if is_text(kind):
         return pc.if_else(pc.equal(column, ""), None, column)
@@ -125,25 +115,24 @@ def as_bytes(column: pa.Array) -> pa.Array:
 def without_views(column: pa.Array) -> pa.Array:
     """Returns strings and bytes as such where they are views: Arrow filters no views.
 
-    Whether a row is filtered out depends on records, so a type that cannot be filtered would let one
-    user's record end a run.
+    Whether a row is filtered out depends on records, so a type that cannot be filtered would let one user's record end
+    a run.
     """
     if pt.is_string_view(column.type):
         return pc.cast(as_bytes(column), options=pc.CastOptions(pa.large_string(), allow_invalid_utf8=True))
     return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
 
 
+def nulls(column: pa.Array) -> NDArray[np.bool_]:
+    """Whether each value is missing: bool[n]."""
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
+
+
 def canonical_text(value: Any) -> str | None:
-    """Returns the text of a value by which an id or a category is known in every format.
+    """Returns the text by which an id or a category of JSON or of a data frame is known in every format.
 
-    The integer 7, the number 7.0 and the text "7" are one id: formats and tools turn one into the
-    other, and a user would count twice.
-
-    Args:
-        value: of JSON or of a data frame. NumPy's scalars count as Python's.
-
-    Returns:
-        The text; None for missing values, and for what is neither text, number nor boolean.
+    The integer 7, the number 7.0 and the text "7" are one id: formats and tools turn one into the other, and a user
+    would count twice. None for missing values, and for what is neither text, number nor boolean.
     """
     if isinstance(value, str):
         return value

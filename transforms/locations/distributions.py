@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.records import UserRecords, join_records, keyed_below, sorted_records
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
-from sfumato.transforms.locations.spill import Spill, take
+from sfumato.transforms.locations.spill import Spill, join
+from sfumato.transforms.locations.users import UserRecords, join_records, keyed_below, sorted_records
 
 # The largest number below, gamma n + n, then fits 63 bits: a user's amounts add up to n <= 2^31.
 MAX_GAMMA = (1 << 31) - 1
@@ -30,12 +30,8 @@ _ROWS_PER_ELEMENT = 700_000
 class Distributions:
     """Locations of users, one in each row, in the order of (user, code), each pair once.
 
-    The complete hash identifies a user. The shard depends on the same upper bits as with one location a user.
-
-    Attributes:
-        users: uint64[rows], hashes.
-        codes: places.dtype[rows].
-        weights: int64[rows], at least 1. A user's weights add up to gamma.
+    The complete hash identifies a user. The shard depends on the same upper bits as with one location a user. Weights
+    are at least 1; a user's add up to gamma.
     """
 
     users: NDArray[np.uint64]
@@ -43,7 +39,6 @@ class Distributions:
     weights: NDArray[np.int64]
 
     def population(self) -> int:
-        """The number of users."""
         return int(np.count_nonzero(self.users[1:] != self.users[:-1])) + bool(len(self.users))
 
     def store(self, spill: Spill) -> Iterator[bytes]:
@@ -56,9 +51,8 @@ class Distributions:
     def from_columns(cls, columns: tuple[memoryview, ...], places: Places) -> Distributions:
         """The rows of one part, loaded."""
         users, weights, codes = columns
-        return cls(
-            np.frombuffer(users, np.uint64), np.frombuffer(codes, places.dtype), np.frombuffer(weights, np.int64)
-        )
+        hashes, amounts = np.frombuffer(users, np.uint64), np.frombuffer(weights, np.int64)
+        return cls(hashes, np.frombuffer(codes, places.dtype), amounts)
 
 
 def check_gamma(gamma: int) -> None:
@@ -76,15 +70,9 @@ def bound_distributions(
     the location's share of the user, and its mean over the hash is exact. A share is of the records, or of their
     weights to within 2^-31. Locations with weight 0 are left out.
 
-    Args:
-        chunks: of the group's records, from `split_by_user_group`.
-        places: how a location and a category are coded.
-        gamma: the sum of a user's weights.
-        max_dwell: see `sorted_records`.
+    chunks: see `join_records`. gamma: the sum of a user's weights. max_dwell: see `sorted_records`.
 
-    Raises:
-        RequestError: gamma is out of range.
-        DataError: there are too many records.
+    Raises RequestError if gamma is out of range, DataError if there are too many records.
     """
     check_gamma(gamma)
     blocks = [
@@ -98,7 +86,6 @@ def bound_distributions(
 
 
 def _distributions_of(records: UserRecords, gamma: int, places: Places) -> Distributions:
-    """See `bound_distributions`."""
     amounts = records.amounts()
     user = amounts.user
     # Let A_j of the user's n be in their first j locations, and U be uniform in [0, 1). These locations together get
@@ -129,14 +116,8 @@ def split_distributions(
 def build_weighted_shard_group(
     group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill
 ) -> ShardGroup:
-    """The index of one shard group, from all its chunks of `split_distributions`, which are taken.
-
-    Ranks are in order of hashes.
-    """
-    stored = list(map(take, chunks))
-    users = np.concatenate([np.frombuffer(columns[0], np.uint64) for columns in stored])
-    weights = np.concatenate([np.frombuffer(columns[1], np.int64) for columns in stored])
-    keys = np.concatenate([np.frombuffer(columns[2], key_dtype(places)) for columns in stored])
+    """The index of one shard group, from its chunks of `split_distributions`, which are taken. Ranks follow hashes."""
+    users, weights, keys = join(chunks, (np.dtype(np.uint64), np.dtype(np.int64), key_dtype(places)), last=True)
     first, shards = shards_in(group, cohort, cohort.shift(True))
     order = np.argsort(users, kind="stable")  # fast: users are in order in each chunk, so this is a merge
     users, weights, keys = users[order], weights[order], keys[order]

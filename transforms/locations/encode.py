@@ -1,4 +1,4 @@
-"""From Arrow batches to hashes of users and codes of locations. Bad rows are dropped and counted by reason. Pure."""
+"""From Arrow batches to users, locations, weights and categories. Bad rows are dropped and counted by reason. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import DROP_REASONS, LocationColumns
+from sfumato.schemas.locations import DROP_REASONS, Auxiliary, LocationColumns, holds_text
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
-from sfumato.transforms.inputs.text_values import without_views
-from sfumato.transforms.locations.record_values import REASONS, nulls, read_values
+from sfumato.schemas.slots import Slots
+from sfumato.transforms.inputs.local_time import DAY_SECONDS, PER_SECOND, local_seconds
+from sfumato.transforms.inputs.text_values import as_bytes, nulls, without_views
 from sfumato.transforms.privacy.user_hashes import hash_users
 
+REASONS = ("null_value", "bad_weight", "unknown_category")
+_EPOCH_WEEKDAY = 3  # 1 January 1970 was a Thursday
 NULL_USER = DROP_REASONS.index("null_user_id")
 _VALUE_REASONS = [DROP_REASONS.index(reason) for reason in REASONS]
 
@@ -24,25 +29,90 @@ _VALUE_REASONS = [DROP_REASONS.index(reason) for reason in REASONS]
 _BLOCK_ROWS = 1 << 16
 
 
+def read_values(
+    block: pa.RecordBatch, columns: LocationColumns
+) -> tuple[NDArray[np.float64] | None, NDArray[np.uint64] | None, NDArray[np.int8]]:
+    """Reads the values of a batch of n rows.
+
+    Returns:
+        Weights or times in seconds, float64[n], and categories or slots, uint64[n]; None where the columns name none.
+        Then the fault of each row, int8[n]: 0 for a good row, else 1 + the index in REASONS. The other numbers of a row
+        with a fault have no meaning.
+    """
+    faults = np.zeros(block.num_rows, dtype=np.int8)
+    numbers = categories = None
+    if columns.weight is not None:
+        numbers = _numbers(block.column(columns.weight))
+        _note(faults, "bad_weight", ~((numbers >= 0) & (numbers < np.inf)))
+        _note(faults, "null_value", nulls(block.column(columns.weight)))
+    elif columns.time is not None:
+        numbers = _numbers(block.column(columns.time))
+        _note(faults, "null_value", ~np.isfinite(numbers))
+    if columns.auxiliary is not None:
+        categories, known = _categories(block.column(columns.auxiliary.column), columns.auxiliary)
+        _note(faults, "unknown_category", ~known & (faults == 0))
+        _note(faults, "null_value", nulls(block.column(columns.auxiliary.column)))
+    if columns.slots is not None:
+        categories, known = slots_of(block.column(columns.slots.column), columns.slots)
+        _note(faults, "null_value", ~known & (faults == 0))
+    return numbers, categories, faults
+
+
+def _note(faults: NDArray[np.int8], reason: str, where: NDArray[np.bool_]) -> None:
+    faults[where] = 1 + REASONS.index(reason)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pt.is_dictionary(column.type) else column
+
+
+def _numbers(column: pa.Array) -> NDArray[np.float64]:
+    """Numbers, and times in seconds. Nulls are NaN."""
+    column, unit = _plain(column), 1
+    if pt.is_timestamp(column.type):
+        column, unit = column.cast(pa.int64()), PER_SECOND[column.type.unit]
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64) / unit
+
+
+def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """The slot of each time, by the local time of the slots' zone, and whether there is a time: uint64[n], bool[n].
+
+    A timestamp without a zone, and a number of seconds since 1970, is in UTC. A moment outside the years 1 to 9999
+    counts as no time.
+    """
+    local, known = local_seconds(column, slots.time_zone)
+    day, second = np.divmod(local, DAY_SECONDS)
+    weekday = (day + _EPOCH_WEEKDAY) % 7
+    if slots.kind == "weekday":
+        return weekday.astype(np.uint64), known
+    hour = np.searchsorted(slots.edge_seconds, second, side="right") - 1
+    slot = hour + 24 * weekday if slots.kind == "hour_of_week" else hour
+    return np.asarray(slot, dtype=np.uint64), known
+
+
+def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """The index of each value among the categories, and whether it is one of them: uint64[n], bool[n]."""
+    column = _plain(column)
+    if holds_text(column.type):
+        texts = pa.array([name.encode() for name in auxiliary.categories], pa.large_binary())
+        found = pc.index_in(as_bytes(column), value_set=texts).fill_null(-1).to_numpy()
+        return np.maximum(found, 0).astype(np.uint64), found >= 0
+    values = column.fill_null(False if pt.is_boolean(column.type) else 0).to_numpy(zero_copy_only=False)
+    known = [("false", "true").index(name) if auxiliary.is_boolean else int(name) for name in auxiliary.categories]
+    matches = np.array([values == value for value in known], dtype=bool)
+    return np.argmax(matches, axis=0).astype(np.uint64), np.asarray(np.any(matches, axis=0))
+
+
 @dataclass(frozen=True)
 class EncodedLocations:
-    """The n valid rows of a batch.
+    """The n valid rows of a batch. Users of valid rows may be among the k unusable ones."""
 
-    Attributes:
-        users: uint64[n], keyed hashes of the ids.
-        codes: places.dtype[n], locations and categories.
-        rows: rows read.
-        dropped: rows dropped, one number for each reason of DROP_REASONS.
-        values: float64[n], weights or times in seconds; None where the columns name none.
-        unusable: uint64[k], the users of dropped rows that have an id, in any order. Users of valid rows may be among
-            them.
-    """
-
-    users: NDArray[np.uint64]
-    codes: NDArray[Any]
-    rows: int
-    dropped: tuple[int, ...]
-    values: NDArray[np.float64] | None = None
+    users: NDArray[np.uint64]  # [n], keyed hashes of the ids
+    codes: NDArray[Any]  # places.dtype[n], locations and categories
+    rows: int  # that were read
+    dropped: tuple[int, ...]  # rows, one number for each reason of DROP_REASONS
+    values: NDArray[np.float64] | None = None  # [n], weights or times in seconds; None where the columns name none
+    # [k], the users of dropped rows that have an id, in any order
     unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
 
 
@@ -114,11 +184,9 @@ def _users_of(ids: pa.Array, rows: NDArray[np.bool_], user_key: bytes) -> NDArra
 def _located(
     block: pa.RecordBatch, columns: LocationColumns, locator: Locator, dropped: NDArray[np.int64]
 ) -> tuple[pa.RecordBatch, NDArray[np.uint64], NDArray[np.bool_]]:
-    """The rows with a user and coordinates that have a code.
+    """The rows with a user and coordinates that have a code, their codes, and which of all rows they are, bool[n].
 
-    Returns:
-        The rows, their codes, and which of all rows they are, bool[n]. The numbers of dropped rows are added to
-        `dropped`.
+    The numbers of dropped rows are added to `dropped`.
     """
     usable = np.ones(block.num_rows, dtype=bool)
     ids, latitude, longitude = (block.column(name) for name in (columns.user_id, columns.latitude, columns.longitude))
@@ -132,7 +200,7 @@ def _located(
         usable = ~(null_user | null_coordinate)
         present = pa.array(usable)
         rest, latitude, longitude = (column.filter(present) for column in (rest, latitude, longitude))
-    north, east = _degrees(latitude), _degrees(longitude)
+    north, east = (np.asarray(one.to_numpy(zero_copy_only=False), np.float64) for one in (latitude, longitude))
     inside, cells = locator.locate(east, north)
     if not inside.all():
         dropped[2:5] += _reasons(north, east, inside)
@@ -142,10 +210,6 @@ def _located(
 
 def _only(rows: NDArray[np.bool_] | NDArray[np.int64], column: NDArray[Any] | None) -> NDArray[Any] | None:
     return None if column is None else column[rows]
-
-
-def _degrees(column: pa.Array) -> NDArray[np.float64]:
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def _reasons(north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -1,29 +1,55 @@
-"""From logs to an admitted run, for every job: read slices, group records by user, bound contributions, count users.
+"""From logs to shards, as pipeline stages: read slices, group records by user, bound contributions, count users.
 
     logs -> ReadLogs -> BoundGroups -> AdmitUsers
+                                    -> BuildShards
 
-A job passes its own encoding of rows and its own bound. `ReadLocations` and `group.BoundUsers` are those of locations.
-Jobs that count items combine records in place of BoundGroups, see `sample_and_threshold`.
+A job passes its own encoding of rows and its own bound. `LocationEncoding` and `LocationBound` are those of locations,
+of which a user contributes one (`users.py`) or a distribution (`distributions.py`). Jobs that count items combine
+records in place of BoundGroups, see `sample_and_threshold`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import apache_beam as beam
+import numpy as np
 from apache_beam import typehints
 
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
 from sfumato.transforms import beam_caches, beam_patch  # noqa: F401
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
-from sfumato.transforms.locations.asked_users import AskedUsers
+from sfumato.transforms.locations.distributions import (
+    Distributions,
+    bound_distributions,
+    build_weighted_shard_group,
+    check_gamma,
+    split_distributions,
+)
 from sfumato.transforms.locations.encode import encode_locations
-from sfumato.transforms.locations.spill import Spill, lengths_of
-from sfumato.transforms.locations.users import UserGroups, count_unusable, split_unusable
+from sfumato.transforms.locations.shards import (
+    Cohort,
+    ShardGroup,
+    build_shard_group,
+    empty_shard_groups,
+    split_by_shard_group,
+)
+from sfumato.transforms.locations.spill import Spill, lengths_of, take
+from sfumato.transforms.locations.users import (
+    Contribution,
+    UserGroups,
+    bound_slots,
+    bound_users,
+    count_distinct,
+    count_unusable,
+    split_unusable,
+)
 from sfumato.transforms.logs import COUNTED_COHORT, COUNTED_USERS, READ_COUNTS, READ_FILE, Event
 from sfumato.transforms.metrics import (
     BOUNDED_USERS,
@@ -33,6 +59,8 @@ from sfumato.transforms.metrics import (
     LATER_DAYS_ROWS,
     READ_FILES,
     READ_ROWS,
+    SHARD_GROUP_BYTES,
+    SHARD_GROUP_USERS,
     SLICE_READ,
     SLICE_ROWS,
     USER_GROUP_BYTES,
@@ -40,20 +68,16 @@ from sfumato.transforms.metrics import (
 )
 from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.user_hashes import AskedUsers
 
 ROW_COUNTS = "row_counts"  # tag of the output with row counts
 _USERS = "users"
+_USERS_PER_ELEMENT = 2_000_000
 
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Exact numbers of rows. They are not published.
-
-    Attributes:
-        rows: rows read.
-        dropped: rows dropped, one number for each reason of DROP_REASONS.
-        clamped: rows whose value was moved to an end of its range.
-    """
+    """Exact numbers of rows, which are not published: read, dropped by DROP_REASONS, moved to an end of their range."""
 
     rows: int = 0
     dropped: tuple[int, ...] = (0,) * len(DROP_REASONS)
@@ -61,8 +85,7 @@ class RowCounts:
 
     def __add__(self, other: RowCounts) -> RowCounts:
         dropped = tuple(a + b for a, b in zip(self.dropped, other.dropped, strict=True))
-        clamped = self.clamped + other.clamped
-        return RowCounts(self.rows + other.rows, dropped, clamped)
+        return RowCounts(self.rows + other.rows, dropped, self.clamped + other.clamped)
 
     def report(self, parts: Sequence[FileSlice], stopwatch: Stopwatch) -> None:
         """Adds the counts of a bundle of slices to the job's metrics, and logs each file after its last slice."""
@@ -81,8 +104,8 @@ class RowCounts:
     def nobody(self) -> int:
         """Users without an id: 1 if any row has none, else 0.
 
-        All of these rows may be one user's. If each counted as a user, that user would change a
-        count by the number of their rows, under noise for one.
+        All of these rows may be one user's. If each counted as a user, that user would change a count by the number of
+        their rows, under noise for one.
         """
         return min(self.dropped[DROP_REASONS.index("null_user_id")], 1)
 
@@ -114,15 +137,10 @@ class SliceEncoding(Protocol):
         """
 
 
-class UserBound(Protocol):
-    """What the users of a group contribute. It travels to workers, as a SliceEncoding does."""
-
-    def __call__(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Yields stored contributions, each with the number of users that none before it had.
-
-        Args:
-            records: all records of the group's users, as chunks that SliceEncoding stored; one or more.
-        """
+# What the users of a group contribute. It travels to workers, as a SliceEncoding does. Of all records of the group's
+# users, as chunks that the SliceEncoding stored, one or more, it yields stored contributions, each with the number of
+# users that none before it had.
+UserBound = Callable[[list[bytes]], Iterator[tuple[int, bytes]]]
 
 
 @typehints.with_input_types(tuple[FileSlice, ...])
@@ -147,8 +165,7 @@ class ReadLogs(beam.PTransform):
         tags: of the TaggedOutputs among its elements, each of which gets a PCollection.
         kind: the type of all other elements.
 
-    Raises:
-        DataError: when the pipeline runs. A file is damaged, has changed or lacks a column; the message has its path.
+    Raises DataError when the pipeline runs: a file is damaged, has changed or lacks a column; the message has its path.
     """
 
     def __init__(self, encoding: SliceEncoding, *tags: str, kind: Any = tuple[int, bytes]):
@@ -214,20 +231,14 @@ class AdmitUsers(beam.PTransform):
 
     Args:
         admit: charges the run and counts its users; None admits the run and gives None.
-        key: of the run.
         nobody: how many users without an id count, from `RowCounts.nobody`; for counts of a sample.
         event: logged after the admission; None for the noisy count.
 
-    Raises:
-        NotAdmittedError: when the pipeline runs, see `Admit`.
+    Raises NotAdmittedError when the pipeline runs, see `Admit`.
     """
 
     def __init__(
-        self,
-        admit: Admit | None,
-        key: RunKey,
-        nobody: Callable[[int], int] | None = None,
-        event: Event | None = None,
+        self, admit: Admit | None, key: RunKey, nobody: Callable[[int], int] | None = None, event: Event | None = None
     ):
         super().__init__()
         self._admit = admit
@@ -265,7 +276,7 @@ class AdmitUsers(beam.PTransform):
 
 @dataclass(frozen=True)
 class LocationEncoding:
-    """Locations of users, as chunks of `UserGroups`; see `ReadLocations`."""
+    """Locations of users, as chunks of `UserGroups`. asked: the users whose rows are read; None reads all."""
 
     columns: LocationColumns
     locator: Locator
@@ -274,7 +285,6 @@ class LocationEncoding:
     asked: AskedUsers | None = None
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[tuple[int, bytes]]]]:
-        """See SliceEncoding."""
         user_key, groups = self.run_key.subkey("users"), UserGroups(self.spill)
         for batch in read_bundle(parts, self.columns, count_other_days):
             if self.asked is not None:
@@ -285,18 +295,113 @@ class LocationEncoding:
         yield RowCounts(), groups.chunks()
 
 
-class ReadLocations(ReadLogs):
-    """Paths of logs, LogFiles or bundles of them -> (user group, chunk) of `UserGroups`, and a singleton RowCounts.
+@dataclass(frozen=True)
+class LocationBound:
+    """What a user contributes of their locations, see `BoundGroups`.
 
-    asked: the users whose rows are read; None reads all. Raises: see ReadLogs.
+    A contribution is a stored result of `bound_users`, uint64[users]; with contribution `all` it is stored rows of
+    `bound_distributions`. No other transform may read the chunks: the memory that holds them is released.
+
+    Raises RequestError if gamma is out of range.
     """
 
-    def __init__(
-        self,
-        columns: LocationColumns,
-        locator: Locator,
-        run_key: RunKey,
-        spill: Spill,
-        asked: AskedUsers | None = None,
-    ):
-        super().__init__(LocationEncoding(columns, locator, run_key, spill, asked))
+    places: Places
+    spill: Spill
+    contribution: Contribution = "one"  # what a user adds
+    gamma: int | None = None  # with contribution `all`, the sum of a user's weights, see `rounding.stored_total`
+    max_dwell: float | None = None  # see `sorted_records`
+    records_per_user: int = 1  # above 1, a user adds one record in each of so many slots at most, see `bound_slots`
+
+    def __post_init__(self) -> None:
+        if (self.gamma is not None) != (self.contribution == "all"):
+            raise ValueError(f"gamma belongs to contribution all, got {self.gamma} and {self.contribution!r}")
+        if self.gamma is not None:
+            check_gamma(self.gamma)
+
+    def __call__(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
+        if self.gamma is not None:
+            rows = bound_distributions(records, self.places, self.gamma, self.max_dwell)
+            users, stored = rows.population(), rows.store(self.spill)
+        else:
+            if self.records_per_user > 1:
+                users = count_distinct(records)  # a row's bits of the hash are too few to tell users apart
+                bounded = bound_slots(records, self.places, self.records_per_user)
+            else:
+                bounded = bound_users(records, self.places, self.max_dwell, self.contribution == "top")
+                users = len(bounded)
+            parts = np.array_split(bounded, 1 + len(bounded) // _USERS_PER_ELEMENT)
+            stored = (self.spill.store(part.data) for part in parts)
+        yield from zip(itertools.chain([users], itertools.repeat(0)), stored, strict=False)
+
+
+class ShardGroupCoder(beam.coders.Coder):
+    """A shard group as a 32-byte header and its stored columns."""
+
+    def encode(self, value: ShardGroup) -> bytes:
+        header = np.array([value.first, value.shards, value.places.depth, value.places.categories], dtype="<i8")
+        return header.tobytes() + (value.stored or Spill().store(*value.columns()))
+
+    def decode(self, encoded: bytes) -> ShardGroup:
+        first, shards, depth, categories = np.frombuffer(encoded, "<i8", 4).tolist()
+        return ShardGroup.from_columns(first, shards, Places(depth, categories), encoded[32:])
+
+    def is_deterministic(self) -> bool:
+        return True
+
+
+beam.coders.registry.register_coder(ShardGroup, ShardGroupCoder)
+
+
+class _OfShards(beam.DoFn):
+    def __init__(self, places: Places, spill: Spill):
+        self._places = places
+        self._spill = spill
+
+
+@typehints.with_input_types(bytes, Cohort)
+@typehints.with_output_types(tuple[int, bytes])
+class _SplitByShardGroupFn(_OfShards):
+    def process(self, bounded: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
+        columns, places, spill = take(bounded), self._places, self._spill
+        if len(columns) == 1:
+            yield from split_by_shard_group(np.frombuffer(columns[0], np.uint64), cohort, places, spill)
+        else:
+            yield from split_distributions(Distributions.from_columns(columns, places), cohort, places, spill)
+
+
+@typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
+@typehints.with_output_types(ShardGroup)
+class _BuildShardGroupFn(_OfShards):
+    def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
+        group, chunks = element[0], list(element[1])  # references, or data that the runner has read already
+        build = build_shard_group if len(lengths_of(chunks[0])) == 1 else build_weighted_shard_group
+        index = build(group, chunks, cohort, self._places, self._spill)
+        SHARD_GROUP_USERS.record(index.user_starts[-1])
+        SHARD_GROUP_BYTES.record(sum(column.nbytes for column in index.columns()))
+        yield index
+
+
+class BuildShards(beam.PTransform):
+    """Bounded users (bytes, from `LocationBound`) and a singleton Cohort -> every ShardGroup of the cohort.
+
+    No other transform may read the bounded users: the memory that holds them is released. Deterministic, given the key.
+    weighted: whether users have distributions.
+    """
+
+    def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill, weighted: bool = False):
+        super().__init__()
+        self._places = places
+        self._spill = spill
+        self._weighted = weighted
+        self._cohort = cohort
+
+    def expand(self, bounded: beam.PCollection) -> beam.PCollection:
+        places, spill, cohort = self._places, self._spill, beam.pvalue.AsSingleton(self._cohort)
+        filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(places, spill), cohort)
+        empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted)
+        return (
+            (filled, empty)  # PCollection[tuple[ShardGroupNumber, Rows]]
+            | "AllGroups" >> beam.Flatten().with_output_types(tuple[int, bytes])
+            | "GroupByShard" >> beam.GroupByKey()
+            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(places, spill), cohort)  # PCollection[ShardGroup]
+        )

@@ -75,15 +75,11 @@ class Spill:
         start = self._end
         with naming_file(self.place):
             for view in views:
-                self._write(view)
+                while len(view):
+                    written = os.write(self._file, view)
+                    self._end += written
+                    view = view[written:]
         return _FILE + f"{start}:{','.join(map(str, lengths))}:{self._path}".encode()
-
-    def _write(self, data: memoryview) -> None:
-        assert self._file is not None
-        while len(data):
-            written = os.write(self._file, data)
-            self._end += written
-            data = data[written:]
 
     def __reduce__(self) -> tuple[type[Spill], tuple[str | None, int]]:
         return Spill, (self.place, self.group_bits)  # every worker opens its own file
@@ -136,15 +132,9 @@ def join(chunks: Iterable[bytes], dtypes: Sequence[np.dtype[Any]], last: bool = 
     """Joins stored chunks, whose parts are columns: one array for each column, in order of chunks.
 
     Chunks are read one at a time, because there may be more of them than a process may open files, and more than its
-    memory holds twice.
+    memory holds twice. last: whether they are taken, see `take`.
 
-    Args:
-        chunks: references.
-        dtypes: of the columns.
-        last: whether the chunks are taken, see `take`.
-
-    Raises:
-        ValueError: the columns of a chunk have different lengths.
+    Raises ValueError if the columns of a chunk have different lengths.
     """
     chunks = list(chunks)  # references, or in line what the runner has read anyway
     total = sum(lengths_of(chunk)[0] for chunk in chunks) // dtypes[0].itemsize

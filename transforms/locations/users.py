@@ -1,24 +1,31 @@
 """Contribution bounding: one location of each user, in the group that holds all of the user's records. Pure.
 
 The upper bits of a user's hash choose the group, so groups do not depend on the order of files and bundles. Within a
-group, one record of each user counts. The key chooses it.
+group, all records are in one order: by user, then by location. One record of each user counts, and the key chooses it.
+Weights of records become integers here: the amounts of a user's locations. All that follows is exact, and is the same
+for weights as for plain counts.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.errors import DataError
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations.encode import EncodedLocations
-from sfumato.transforms.locations.records import UserRecords, join_records, keyed_below, sorted_records
-from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS, Spill, lengths_of, load
+from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS, Spill, join, lengths_of, load
 
+# A group of users has fewer records: gamma n + n with gamma and n below 2^31 fits 63 bits.
+_MAX_RECORDS = (1 << 31) - 1
+_AMOUNT = 1 << 31  # about the sum of the amounts of a user whose records have weights
 # What a user adds: one of their records, their location of largest weight, or a distribution over all their locations.
 Contribution = Literal["one", "top", "all"]
 MAX_GROUP_BITS = 16  # NumPy sorts numbers of at most 16 bits by their digits, which takes linear time
@@ -30,18 +37,162 @@ _BUFFERED_ROWS = 1 << 22
 _RARE_BITS = 10
 
 
+def join_records(
+    chunks: Iterable[bytes], places: Places
+) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.float64] | None]:
+    """All records of one user group, in any order, from its chunks, which are taken, see `spill.take`.
+
+    Hashes are uint64[n], codes places.dtype[n], and values float64[n], or None where the chunks hold none.
+    """
+    chunks = list(chunks)
+    values = [np.dtype(np.float64)] * (len(lengths_of(chunks[0])) - 2)
+    users, *held, codes = join(chunks, (np.dtype(np.uint64), *values, places.dtype), last=True)
+    return users, codes, held[0] if held else None
+
+
+def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A keyed uniform integer in [0, below) for each user, int64[users], from the lower 32 bits of their hash.
+
+    below is at most 2^31. The distance from uniform is at most below / 2^32.
+    """
+    words = (users & np.uint64(0xFFFFFFFF)) * below.astype(np.uint64)
+    return (words >> np.uint64(32)).astype(np.int64)
+
+
+def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_dwell: float) -> NDArray[np.float64]:
+    """How long each record lasts, in seconds, float64[n]: until the same user's next record, at most max_dwell.
+
+    A user's last record lasts max_dwell, so no user's weights are all zero. Records of one user and moment share their
+    time. Records may be in any order.
+    """
+    order = np.lexsort((seconds, users))
+    users, seconds = users[order], seconds[order]
+    new_user = np.ones(len(users), dtype=bool)
+    new_user[1:] = users[1:] != users[:-1]
+    new_moment = new_user.copy()
+    new_moment[1:] |= seconds[1:] != seconds[:-1]
+    first = np.flatnonzero(new_moment)
+    at, last = seconds[first], np.append(new_user[first[1:]], True)
+    with np.errstate(over="ignore"):  # an infinite wait is cut to max_dwell
+        wait = np.diff(at, append=np.inf)
+    wait = np.where(last, max_dwell, np.minimum(wait, max_dwell))
+    together = np.diff(first, append=len(users))
+    weights = np.empty(len(users))
+    weights[order] = np.repeat(wait / together, together)
+    return weights
+
+
+@dataclass(frozen=True)
+class UserRecords:
+    """Records in the order of (user, code), whatever their order was."""
+
+    places: Places
+    users: NDArray[np.uint64]  # [users], the distinct hashes, ascending
+    starts: NDArray[np.int64]  # [users], the index of each user's first record
+    counts: NDArray[np.int64]  # [users], the number of their records
+    by_code: NDArray[np.uint64]  # [n], (index of the user in `users`) << places.bits | code, ascending
+    weights: NDArray[np.float64] | None = None  # [n], finite and at least 0; None where all records weigh the same
+
+    @classmethod
+    def from_columns(
+        cls, users: NDArray[np.uint64], codes: NDArray[Any], places: Places, weights: NDArray[np.float64] | None = None
+    ) -> UserRecords:
+        """Sorts records of at most `most_users` users: hashes uint64[n], sorted in place, and codes unsigned[n]."""
+        order = np.argsort(users)
+        codes = codes[order]
+        weights = None if weights is None else weights[order]
+        del order  # up to half of a worker's memory
+        users.sort()
+        new = np.ones(len(users), dtype=bool)
+        new[1:] = users[1:] != users[:-1]
+        starts = np.flatnonzero(new)
+        del new
+        counts = np.diff(starts, append=len(users))
+        # Sorting (index of the user, code) as one number orders each user's records by code.
+        by_code = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
+        by_code <<= np.uint64(places.bits)
+        by_code |= codes
+        if weights is None:
+            by_code.sort()
+            return cls(places, users[starts], starts, counts, by_code)
+        by_place = np.argsort(by_code)
+        return cls(places, users[starts], starts, counts, by_code[by_place], weights[by_place])
+
+    def codes_of(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return self.by_code[rows] & self.places.mask
+
+    def amounts(self) -> Amounts:
+        """The amount of each user in each of their locations. Raises DataError for too many records."""
+        if len(self.by_code) > _MAX_RECORDS:
+            raise DataError(
+                "too many records in a group of users: use less data, or plain --contribution one without weights"
+            )
+        last = np.ones(len(self.by_code), dtype=bool)  # whether this is the last of its user's records in its location
+        last[:-1] = self.by_code[1:] != self.by_code[:-1]
+        rows = np.flatnonzero(last)
+        user = (self.by_code[rows] >> np.uint64(self.places.bits)).astype(np.int64)
+        if self.weights is None:
+            return Amounts(rows, user, rows + 1, self.starts, self.counts)
+        first_place = np.searchsorted(user, np.arange(len(self.users)))
+        # A user's heaviest record becomes about 2^62 / (number of records), so that the sum fits 63 bits. Rounding
+        # loses nothing that matters, and integers have the same sum in any order. Weights of only 0 count as equal.
+        heaviest = np.repeat(np.maximum.reduceat(self.weights, self.starts), self.counts)
+        shares = np.divide(self.weights, heaviest, out=np.ones_like(heaviest), where=heaviest > 0)
+        bits = 62 - np.frexp(self.counts.astype(np.float64))[1]
+        integers = np.ldexp(shares, np.repeat(bits, self.counts)).astype(np.int64)
+        held = np.add.reduceat(integers, np.append(0, rows[:-1] + 1)).astype(np.float64)
+        held /= np.add.reduceat(integers, self.starts)[user]
+        upto = np.cumsum((held * _AMOUNT).astype(np.int64))  # below 2^62: users of a group times 2^31
+        ends = upto[np.append(first_place[1:], len(user)) - 1]
+        totals = np.diff(ends, prepend=0)
+        return Amounts(rows, user, upto, ends - totals, totals)
+
+
+def sorted_records(
+    users: NDArray[np.uint64],
+    codes: NDArray[Any],
+    values: NDArray[np.float64] | None,
+    places: Places,
+    max_dwell: float | None,
+) -> Iterator[UserRecords]:
+    """Yields the records of `join_records` in order, by blocks of users. `users` may be sorted in place.
+
+    A block has as many users as fit beside a code in 64 bits. No number of users is an error: one user more would end a
+    run. max_dwell: seconds, if values are times; None if they are weights.
+    """
+    if values is not None and max_dwell is not None:
+        values = dwell_weights(users, values, max_dwell)
+    most_users = 1 << (64 - places.bits)
+    if len(users) <= most_users:
+        yield UserRecords.from_columns(users, codes, places, values)
+        return
+    order = np.argsort(users)
+    users, codes, values = users[order], codes[order], None if values is None else values[order]
+    starts = np.flatnonzero(np.append(True, users[1:] != users[:-1]))
+    for first, end in itertools.pairwise([*starts[::most_users].tolist(), len(users)]):
+        block = slice(first, end)
+        yield UserRecords.from_columns(users[block], codes[block], places, None if values is None else values[block])
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """The amount of each user in each of their locations, in integers: the records there, or a share of their weights.
+
+    A row is a location of a user, in the order of (user, code).
+    """
+
+    rows: NDArray[np.int64]  # [rows], the index of one of its records
+    user: NDArray[np.int64]  # [rows], the index of the user
+    upto: NDArray[np.int64]  # [rows], the sum of all amounts up to and including this row
+    before: NDArray[np.int64]  # [users], the sum of all amounts before a user's first row
+    totals: NDArray[np.int64]  # [users], the sum of each user's amounts, in 1..2^31
+
+
 def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
-    """How many upper bits of a hash say the user group: log2 of the number of groups.
+    """How many upper bits of a hash say the user group, 2..16: log2 of the number of groups.
 
     It follows from public figures alone, and no result depends on it. Groups have about a million rows, up to 64
     groups. From there on they grow up to the memory for one group, and then their number follows the rows.
-
-    Args:
-        rows: of the logs.
-        max_bytes: of memory for one group.
-
-    Returns:
-        2..16.
     """
     few = min((-(-rows // _GROUP_ROWS) - 1).bit_length(), _MANY_BITS) if rows else 0
     needed = max(math.ceil(rows * ROW_BYTES / max_bytes) - 1, 0).bit_length()
@@ -51,14 +202,9 @@ def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
 def by_user_group(
     users: NDArray[np.uint64], bits: int = DEFAULT_GROUP_BITS
 ) -> tuple[NDArray[np.int64], list[tuple[int, slice]]]:
-    """Sorts records by user group. A user's group is the upper bits of their hash.
+    """Sorts records by user group: the upper 1..16 bits of the users' hashes, uint64[n].
 
-    Args:
-        users: uint64[n], hashes.
-        bits: 1..16, log2 of the number of groups.
-
-    Returns:
-        The order of the records, int64[n], and for each group that has records its number and its slice of the order.
+    Returns the order of the records, int64[n], and of each group that has records its number and slice of the order.
     """
     group = (users >> np.uint64(64 - bits)).astype(np.uint8 if bits <= 8 else np.uint16)
     ends = np.cumsum(np.bincount(group, minlength=1 << bits)).tolist()
@@ -127,15 +273,19 @@ def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
     """How many users of dropped rows have no record. The arguments are the results of `split_unusable`."""
     if not unusable:
         return 0
-    hashes = np.unique(np.concatenate([np.frombuffer(load(chunk)[0], np.uint64) for chunk in unusable]))
+    hashes = np.unique(np.concatenate(list(map(_users_of, unusable))))
     for chunk in records:
-        hashes = hashes[~np.isin(hashes, np.frombuffer(load(chunk)[0], np.uint64))]
+        hashes = hashes[~np.isin(hashes, _users_of(chunk))]
     return len(hashes)
 
 
 def count_distinct(records: list[bytes]) -> int:
     """How many users the chunks of one group's records have, by their whole hashes."""
-    return len(np.unique(np.concatenate([np.frombuffer(load(chunk)[0], np.uint64) for chunk in records])))
+    return len(np.unique(np.concatenate(list(map(_users_of, records)))))
+
+
+def _users_of(chunk: bytes) -> NDArray[np.uint64]:
+    return np.frombuffer(load(chunk)[0], np.uint64)
 
 
 def any_repeated(users: NDArray[np.uint64]) -> bool:
@@ -150,13 +300,10 @@ def bound_users(
     """One location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the code.
 
     The lower bits of the user's hash choose one of their records, uniformly or with probability in proportion to
-    weights. So the choice depends on no other user and on no order.
+    weights. So the choice depends on no other user and on no order. top: it is the location that holds most of the
+    user's records or weight; among equal ones, by their hash.
 
-    Args:
-        chunks: of one group's records, from `split_by_user_group`.
-        places: how a location and a category are coded.
-        max_dwell: see `sorted_records`.
-        top: chooses the location that holds most of the user's records or weight; among equal ones, by their hash.
+    chunks: of one group's records, see `join_records`. max_dwell: see `sorted_records`.
     """
     users, codes, values = join_records(chunks, places)
     if not len(users):
@@ -190,19 +337,11 @@ def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) 
     """One record of each user in each of so many slots at most: uint64[rows], like the results of `bound_users`.
 
     In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
-    so the choice depends on no other user and on no order.
-
-    Args:
-        chunks: of one group's records, from `split_by_user_group`, without weights.
-        places: how a location and a slot are coded.
-        records_per_user: at least 1.
+    so the choice depends on no other user and on no order. chunks: see `join_records`, without weights.
     """
     users, codes, _ = join_records(chunks, places)
-    blocks = [
-        _slots_of_users(records, places, records_per_user)
-        for records in sorted_records(users, codes, None, places, None)
-    ]
-    return np.sort(np.concatenate(blocks))
+    blocks = sorted_records(users, codes, None, places, None)
+    return np.sort(np.concatenate([_slots_of_users(records, places, records_per_user) for records in blocks]))
 
 
 def _slots_of_users(records: UserRecords, places: Places, records_per_user: int) -> NDArray[np.uint64]:

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.locations import DROP_REASONS
 from sfumato.schemas.moments import FixedPoint, ValueColumns
-from sfumato.transforms.inputs.text_values import without_views
-from sfumato.transforms.locations.record_values import nulls
-from sfumato.transforms.locations.records import keyed_below
+from sfumato.transforms.inputs.text_values import nulls, without_views
 from sfumato.transforms.locations.spill import Spill, join, load
-from sfumato.transforms.locations.users import any_repeated, by_user_group
+from sfumato.transforms.locations.users import any_repeated, by_user_group, keyed_below
 from sfumato.transforms.moments.groups import Groups
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users

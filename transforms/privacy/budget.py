@@ -17,14 +17,10 @@ def check_epsilon(name: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """A budget of pure epsilon under basic composition.
+    """A total above 0 of pure epsilon under basic composition, and the charges of it, in order.
 
     Every charge is a multiple of the total's last binary place. So sums and differences of charges are not rounded,
     and remaining + spent == total holds exactly.
-
-    Attributes:
-        total: above 0.
-        charges: the epsilons spent, in order.
     """
 
     total: float
@@ -51,11 +47,7 @@ class Budget:
         return min(math.floor(epsilon / unit) * unit, self.remaining)
 
     def charge(self, epsilon: float) -> Budget:
-        """Returns the budget after spending epsilon.
-
-        Raises:
-            ValueError: epsilon is above what remains, or no multiple of the total's last binary place.
-        """
+        """Returns the budget after spending epsilon: at most what remains, by the last binary place, or ValueError."""
         if not (0 < epsilon <= self.remaining) or epsilon != self.affordable(epsilon):
             raise ValueError(f"cannot charge {epsilon} of {self.remaining} remaining")
         return Budget(self.total, (*self.charges, epsilon))

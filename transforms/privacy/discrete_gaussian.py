@@ -41,21 +41,13 @@ _MAX_SUMMED_SIGMA = 1000
 
 @dataclass(frozen=True)
 class BlockTable:
-    """The distribution of the block: block i has been drawn if i thresholds are at most a uniform 128-bit number.
+    """The distribution of the block: block i has been drawn if i thresholds are at most a uniform 128-bit number."""
 
-    Attributes:
-        first: number of the lowest block. Block b holds the integers from b * width to (b + 1) * width - 1.
-        width: integers in a block.
-        thresholds: 2^128 P[block < first + i] for i = 1, 2, ..., rounded down, ascending.
-        upper: uint64, the upper 64 bits of the thresholds.
-        guide: int16[65536], i by a number's upper 16 bits; -1 where these do not decide.
-    """
-
-    first: int
+    first: int  # number of the lowest block. Block b holds the integers from b * width to (b + 1) * width - 1
     width: int
-    thresholds: tuple[int, ...]
-    upper: NDArray[np.uint64]
-    guide: NDArray[np.int16]
+    thresholds: tuple[int, ...]  # 2^128 P[block < first + i] for i = 1, 2, ..., rounded down, ascending
+    upper: NDArray[np.uint64]  # the upper 64 bits of the thresholds
+    guide: NDArray[np.int16]  # [65536], i by a number's upper 16 bits; -1 where these do not decide
 
     def lookup(self, upper: NDArray[np.uint64], lower: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Returns i for 128-bit numbers, whose halves are uint64[n] each: int64[n]."""
@@ -79,7 +71,7 @@ def block_table(sigma: float) -> BlockTable:
     with localcontext() as context:
         context.prec = 60
         scale = -1 / (2 * Decimal(sigma) ** 2)
-        weights = [(_nearest(block, width) ** 2 * scale).exp() for block in blocks]
+        weights = [(int(one) ** 2 * scale).exp() for one in _nearest(np.array(blocks), width)]
         total = sum(weights)
         sums = accumulate(weights[:-1])
         thresholds = tuple(int(one * (1 << 128) / total) for one in sums)
@@ -91,28 +83,17 @@ def block_table(sigma: float) -> BlockTable:
     return BlockTable(first, width, thresholds, upper, guide)
 
 
-def _nearest(block: int, width: int) -> int:
-    """Returns the absolute value of the block's integer that is nearest to 0."""
-    return block * width if block >= 0 else -(block + 1) * width + 1
+def _nearest(blocks: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Returns the absolute value of each block's integer that is nearest to 0."""
+    return np.where(blocks >= 0, blocks * width, -(blocks + 1) * width + 1)
 
 
 def discrete_gaussian(
     key: RunKey, label: str, streams: NDArray[np.uint64], count: int, sigma: float
 ) -> NDArray[np.int64]:
-    """Draws discrete Gaussian noise.
+    """Draws discrete Gaussian noise, int64[s, count], of at most 10.1 sigma in size. See `noise.geometric`.
 
-    Args:
-        key: of the run.
-        label: the purpose of the draw.
-        streams: uint64[s]. Row i depends on the key, the label and streams[i] alone.
-        count: variates for each stream.
-        sigma: the distribution's parameter, 0.1..1e9; its standard deviation is close to it (`discrete_variance`).
-
-    Returns:
-        int64[s, count]. No value is above 10.1 sigma in size.
-
-    Raises:
-        ValueError: sigma is out of range.
+    sigma: the distribution's parameter, 0.1..1e9; its standard deviation is close to it (`discrete_variance`).
     """
     table = block_table(sigma)
     words = random_bits_16(key.subkey(label, "gaussian", "upper"), streams, count)
@@ -145,8 +126,7 @@ def _keep(
     """Returns a uniform integer of each drawn block, int64[n], and whether it is kept, bool[n]."""
     blocks = drawn + table.first
     integers = blocks * table.width + (inner[:, 1] & np.uint64(table.width - 1)).astype(np.int64)
-    nearest = np.where(blocks >= 0, blocks * table.width, -(blocks + 1) * table.width + 1)
-    size = np.abs(integers)
+    nearest, size = _nearest(blocks, table.width), np.abs(integers)
     exponent = ((size - nearest) * (size + nearest)).astype(np.float64) / (2 * sigma * sigma)  # at most 0.18
     probability = np.ones(len(exponent))
     for power in range(12, 0, -1):  # exp(-exponent) by its series: one rounding rule, unlike exp, on every machine

@@ -62,12 +62,9 @@ def gaussian_rho(sigma: float, sensitivity: float = 1) -> float:
     across the centre, k = 0: 2 Phi^-1(1/2 + P[Z = 0] / 2), which is (1 + 1 / (24 sigma^2) + ...) / sigma. A change by d
     counts d times, and changes of several counts compose by their squares.
 
-    Args:
-        sigma: of the noise, 0.1..1e9.
-        sensitivity: L2 norm of the largest change of the counts by one user. All changes are integers.
+    sensitivity: L2 norm of the largest change of the counts by one user. All changes are integers.
 
-    Returns:
-        About sensitivity^2 / (2 sigma^2), the rho of zCDP, and slightly above it: by 0.8% at sigma 3.
+    The result is about sensitivity^2 / (2 sigma^2), the rho of zCDP, and slightly above it: by 0.8% at sigma 3.
     """
     check_sigma(sigma)
     if sigma > 5:

@@ -1,22 +1,35 @@
-"""Secrets from the operating system, a key file, Secret Manager, or (unsafe) a seed."""
+"""Secrets from the operating system, a key file, Secret Manager, or (unsafe) a seed; and tests that refuse weak keys.
+
+Each test refuses random bytes with a known, small probability. For 32 random bytes, raw, in hexadecimal or in base64,
+all tests together refuse with a probability below 1e-9 (see tests/attacks/test_weak_keys.py). The tests find keys that
+were not drawn at random: zeros, repeated or counted bytes, words. No test can show that a key was random.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import itertools
+import math
 import os
 import re
 import shlex
 import stat
+import string
 from dataclasses import dataclass
 from typing import Any
 
 from sfumato.schemas.errors import NotReadyError, RequestError, reason_of
 from sfumato.transforms.files import is_remote, read_file
 from sfumato.transforms.google_errors import MAX_WAIT_S, google_retry, may_pass
-from sfumato.transforms.privacy.key_files import SECRET_BYTES, check_folder
-from sfumato.transforms.privacy.key_strength import key_weakness
 from sfumato.transforms.privacy.keys import FixedSecret
 
 _SECRET_NAME = re.compile(r"projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/(?P<version>[^/\s]+)")
+SECRET_BYTES = 32  # of a new key
+MIN_SECRET_BYTES = 16
+_LEVEL = 1e-10  # probability of refusing random symbols, of each of the two tests that count symbols
+_PRINTABLE = frozenset(string.printable.encode())
+_BASE64 = len(string.ascii_letters) + 12  # 10 digits, two signs
 
 
 def entropy_secret() -> FixedSecret:
@@ -69,9 +82,8 @@ class FileSecret:
 class SecretManagerSecret:
     """A secret that each worker reads from Google's Secret Manager. The job's graph holds the name only.
 
-    Attributes:
-        name: `projects/P/secrets/S/versions/N` with a number N. The version `latest` is refused, because its secret may
-            change between two retries or two workers.
+    name: `projects/P/secrets/S/versions/N` with a number N. The version `latest` is refused, because its secret may
+    change between two retries or two workers.
     """
 
     name: str
@@ -89,9 +101,8 @@ class SecretManagerSecret:
     def read(self) -> bytes:
         """Returns the secret's bytes.
 
-        Raises:
-            RequestError: the secret does not exist, may not be read, or is a weak key (see key_weakness).
-            NotReadyError: Secret Manager cannot be reached now.
+        Raises RequestError if it does not exist, may not be read, or is a weak key; NotReadyError if Secret Manager
+        cannot be reached now.
         """
         try:
             from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
@@ -131,3 +142,90 @@ class SecretManagerSecret:
 
 def _connect(client: Any) -> Any:
     return client(transport="rest")  # gRPC's threads do not survive a fork of the process
+
+
+def check_folder(path: str) -> None:
+    """Raises RequestError if everybody may replace this local file."""
+    folder = os.path.dirname(os.path.realpath(path))
+    try:
+        mode = os.stat(folder).st_mode
+    except OSError as error:
+        raise RequestError(f"key_file: {folder} cannot be read ({reason_of(error)}); name another folder") from None
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise RequestError(
+            f"key_file: everybody may replace files in {folder}; run: chmod o-w {shlex.quote(folder)}, or keep the "
+            "key elsewhere"
+        )
+
+
+def create_key_file(path: str) -> None:
+    """Writes a new key to a new local file that only its owner may read.
+
+    Raises RequestError if the path is not local, exists or cannot be written, or everybody may replace files there.
+    """
+    if "://" in path:
+        raise RequestError(f"FILE: must be a local path, got {path!r}; copy the key there afterwards")
+    check_folder(path)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise RequestError(
+            f"FILE: {path} exists, and a key that was used is never replaced; name another file"
+        ) from None
+    except OSError as error:
+        raise RequestError(f"FILE: {path} cannot be written ({error.strerror})") from None
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)  # independent of the process's umask
+        file.write(os.urandom(SECRET_BYTES))
+        file.flush()
+        os.fsync(descriptor)
+
+
+def key_weakness(secret: bytes) -> str | None:
+    """Returns what is wrong with the content of a key file, white space around text aside; None for a good key.
+
+    It is a phrase for an error message, which reveals the key's length at most.
+    """
+    if len(secret) < MIN_SECRET_BYTES:
+        return f"holds {len(secret)} bytes; a secret needs {MIN_SECRET_BYTES} or more"
+    symbols, alphabet, random_bytes = _symbols(secret)
+    if alphabet == 0:
+        return "holds text that is neither hexadecimal nor base64 of random bytes"
+    if random_bytes < MIN_SECRET_BYTES:
+        return f"holds text that stands for {random_bytes} bytes; a secret needs {MIN_SECRET_BYTES} or more"
+    steps = bytes((after - before) % 256 for before, after in itertools.pairwise(symbols))
+    for found in (symbols, steps) if alphabet == 256 else (symbols,):
+        if few_distinct_probability(len(found), len(set(found)), alphabet) <= _LEVEL:
+            return "is not random: the same few bytes, or steps between bytes, again and again"
+    return None
+
+
+def few_distinct_probability(length: int, distinct: int, alphabet: int) -> float:
+    """Bounds the probability that `length` random symbols have at most `distinct` different values.
+
+    A union bound over all sets of `distinct` symbols: C(alphabet, distinct) (distinct / alphabet)^length.
+    """
+    if distinct >= alphabet:
+        return 1.0
+    return min(1.0, math.exp(math.log(math.comb(alphabet, distinct)) + length * math.log(distinct / alphabet)))
+
+
+def _symbols(secret: bytes) -> tuple[bytes, int, int]:
+    """Returns the symbols to test, the size of their alphabet (0 for other text), and the number of bytes encoded."""
+    if not _PRINTABLE.issuperset(secret):
+        return secret, 256, len(secret)
+    text = secret.strip()
+    try:
+        decoded = bytes.fromhex(text.decode())
+        return decoded, 256, len(decoded)
+    except ValueError:
+        pass
+    body = text.rstrip(b"=")
+    signs = b"-_" if set(body) & set(b"-_") else b"+/"  # of the URL-safe alphabet, or of the standard one
+    try:
+        decoded = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=signs, validate=True)
+    except binascii.Error:
+        return b"", 0, 0
+    if body.islower() or body.isupper():  # ordinary text; base64 of random bytes has both cases
+        return b"", 0, 0
+    return body[: len(decoded) * 4 // 3], _BASE64, len(decoded)

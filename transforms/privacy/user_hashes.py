@@ -1,6 +1,8 @@
-"""Keyed hashes of users' ids, of every type that logs may hold. Pure."""
+"""Keyed hashes of users' ids, of every type that logs may hold, and the cohorts that such hashes choose. Pure."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -8,43 +10,41 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import holds_text
-from sfumato.transforms.inputs.text_values import as_bytes
-from sfumato.transforms.privacy.keys import keyed_hash
+from sfumato.schemas.ledger import dataset_name
+from sfumato.schemas.locations import LocationColumns, holds_text
+from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.inputs.text_values import as_bytes, nulls, without_views
+from sfumato.transforms.privacy.keys import RunKey, Secret, keyed_hash
 
 _INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _LARGEST, _SMALLEST = b"9223372036854775807", b"-9223372036854775808"
+_PARTITION_DIGITS = 32
+_NOBODY = b"\0 no user id"  # an id that no text format holds
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
-    """Returns the keyed hash of each user.
+    """Returns the keyed hash of each user, uint64[n], for n integers, strings or bytes without nulls.
 
-    The integer 7 and the text "7" are one user: their logs may be Parquet on one night and CSV or
-    NDJSON, where every id is text, on the next.
-
-    Args:
-        ids: Arrow array of n integers, strings or bytes, without nulls.
-        user_key: of the run.
-
-    Returns:
-        uint64[n].
+    The integer 7 and the text "7" are one user: their logs may be Parquet on one night and CSV or NDJSON, where every
+    id is text, on the next.
     """
     if pt.is_dictionary(ids.type):
         return np.asarray(hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
     if not holds_text(ids.type):
         return _hash_integers(ids, user_key)
-    text = as_bytes(ids)
-    integers = _are_integers(text)
+    text = as_bytes(ids)  # some of which is a signed 64-bit integer as a program writes it
+    beyond = pc.or_(_is_above(text, _LARGEST), pc.and_(pc.starts_with(text, b"-"), _is_above(text, _SMALLEST)))
+    integers = pc.and_not(pc.match_substring_regex(text, _INTEGER), beyond)
     are_integers = np.asarray(integers.to_numpy(zero_copy_only=False), dtype=bool)
     hashes = np.empty(len(text), dtype=np.uint64)
     numbers = text.filter(integers).cast(pa.large_string()).cast(pa.int64())
     hashes[are_integers] = keyed_hash(user_key, numbers.to_numpy())
-    hashes[~are_integers] = hash_text(text.filter(pc.invert(integers)), user_key)
+    hashes[~are_integers] = _hash_text(text.filter(pc.invert(integers)), user_key)
     return hashes
 
 
-def hash_text(text: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
-    """Returns the keyed hashes of bytes, uint64[n], whatever they spell."""
+def _hash_text(text: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
     return keyed_hash(user_key, np.asarray(text.to_numpy(zero_copy_only=False), dtype=object))
 
 
@@ -54,17 +54,82 @@ def _hash_integers(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
     if pt.is_uint64(ids.type) and (beyond := numbers >= np.uint64(1 << 63)).any():
         # As signed integers these would be the users of negative ids.
         text = as_bytes(ids.filter(pa.array(beyond)).cast(pa.large_string()))
-        hashes[beyond] = hash_text(text, user_key)
+        hashes[beyond] = _hash_text(text, user_key)
     return hashes
-
-
-def _are_integers(text: pa.Array) -> pa.Array:
-    """Whether each text is a signed 64-bit integer as a program writes it."""
-    digits = pc.match_substring_regex(text, _INTEGER)
-    beyond = pc.or_(_is_above(text, _LARGEST), pc.and_(pc.starts_with(text, b"-"), _is_above(text, _SMALLEST)))
-    return pc.and_not(digits, beyond)
 
 
 def _is_above(text: pa.Array, limit: bytes) -> pa.Array:
     """Whether bytes are as many as those of a limit and above it: of integers, the one with larger digits."""
     return pc.and_(pc.equal(pc.binary_length(text), len(limit)), pc.greater(text, pa.scalar(limit, text.type)))
+
+
+def rotation_key(secret: Secret, dataset: str, cohorts: int, id_column: str = "user_id") -> RunKey:
+    """Returns the key that divides a dataset's users into cohorts: the same in every run with the same secret.
+
+    The ids of another column divide the same people otherwise, so a cohort of the one shares users with every cohort
+    of the other. Raises RequestError: the secret cannot be read, or the dataset's name is not allowed.
+    """
+    return RunKey.derive(secret, {"rotation": cohorts, "dataset": dataset_name(dataset), "id_column": id_column})
+
+
+def cohort_of(ids: pa.Array, key: RunKey, cohorts: int) -> NDArray[np.int64]:
+    """Returns the cohort of each user: 1 + floor(h c / 2^64), with c cohorts and h the keyed hash of the id.
+
+    The probabilities of two cohorts differ by 2^-64 at most. The integer 7 and the text "7" are in one cohort.
+
+    ids: as for `hash_users`. key: from `rotation_key`, for this number of cohorts, 1..2^31. Returns int64[n].
+    """
+    hashes, number = _hashes(ids, key.subkey("users")), np.uint64(cohorts)
+    # The product has up to 96 bits, so it is made of two halves that fit 64 bits. No bit is lost.
+    low = (hashes & _LOW) * number >> _HALF
+    return ((((hashes >> _HALF) * number + low) >> _HALF) + np.uint64(1)).astype(np.int64)
+
+
+def _hashes(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
+    """Keyed hashes, uint64[n], in which text that is an integer of 64 bits, signed or not, has the integer's hash.
+
+    Unlike `hash_users`, an unsigned integer beyond 63 bits has the hash of the signed one with the same bits. A cohort
+    is for years: whoever changes this asks users of running divisions twice.
+    """
+    if pt.is_dictionary(ids.type):
+        return np.asarray(_hashes(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
+    if not holds_text(ids.type):
+        return keyed_hash(user_key, ids.to_numpy(zero_copy_only=False))
+    hashes, text = hash_users(ids, user_key), as_bytes(ids)
+    # Of two integers with equally many digits, the text of the smaller is the smaller one.
+    digits = pc.match_substring_regex(text, r"^[1-9][0-9]{18,19}$")
+    low, high = (pa.scalar(limit, text.type) for limit in (b"9223372036854775807", b"18446744073709551615"))
+    in_19 = pc.and_(pc.equal(pc.binary_length(text), 19), pc.greater(text, low))
+    in_20 = pc.and_(pc.equal(pc.binary_length(text), 20), pc.less_equal(text, high))
+    beyond = pc.and_(digits, pc.or_(in_19, in_20))
+    if pc.any(beyond).as_py():
+        numbers = text.filter(beyond).cast(pa.large_string()).cast(pa.uint64())
+        hashes[beyond.to_numpy(zero_copy_only=False)] = keyed_hash(user_key, numbers.to_numpy())
+    return hashes
+
+
+def with_partition(rotation: Rotation, key: RunKey) -> Rotation:
+    """Returns a run's rotation with the digest of its division of the users. key: from `rotation_key`, for the run."""
+    return replace(rotation, partition=key.subkey("partition").hex()[:_PARTITION_DIGITS])
+
+
+@dataclass(frozen=True)
+class AskedUsers:
+    """The cohort that a run asks. All other users' rows are left out where they are read. key: from `rotation_key`.
+
+    All rows without a user id count as one user (`RowCounts.nobody`), with a cohort like any other's.
+    """
+
+    rotation: Rotation
+    key: RunKey
+
+    def only(self, batch: pa.RecordBatch, columns: LocationColumns) -> pa.RecordBatch:
+        """The rows of the asked users."""
+        names = batch.schema.names
+        batch = pa.RecordBatch.from_arrays([without_views(column) for column in batch.columns], names)
+        ids = batch.column(columns.user_id)
+        missing = nulls(ids)
+        cohorts = np.empty(len(ids), dtype=np.int64)
+        cohorts[~missing] = cohort_of(ids.drop_null(), self.key, self.rotation.cohorts)
+        cohorts[missing] = cohort_of(pa.array([_NOBODY]), self.key, self.rotation.cohorts)[0]
+        return batch.filter(pa.array(cohorts == self.rotation.cohort))

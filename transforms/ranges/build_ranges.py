@@ -13,8 +13,7 @@ from apache_beam import typehints
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
-from sfumato.transforms.locations.group import BoundUsers
-from sfumato.transforms.locations.read import AdmitUsers, ReadLocations
+from sfumato.transforms.locations.read import AdmitUsers, BoundGroups, LocationBound, LocationEncoding, ReadLogs
 from sfumato.transforms.locations.spill import Spill, take
 from sfumato.transforms.logs import TRAINED
 from sfumato.transforms.privacy.admission import Admit
@@ -90,9 +89,10 @@ class CollectCounts(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         grid, spill = self._plan.field.grid, self._spill
         places = Places(grid.depth)
-        bound = BoundUsers(places, spill, max_dwell=self._columns.dwell_limit)
+        bound = BoundGroups(LocationBound(places, spill, max_dwell=self._columns.dwell_limit))
+        encoding = LocationEncoding(self._columns, grid, self._key, spill)
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
-        chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, self._key, spill)
+        chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
         locations, users = chunks | "BoundUsers" >> bound  # PCollection[bytes], PCollection[UserCounts]
         admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, self._key)  # PCollection[NoisyUserCounts]
         return (
@@ -105,7 +105,7 @@ class CollectCounts(beam.PTransform):
 @typehints.with_input_types(bytes)
 @typehints.with_output_types(ExactCounts)
 class SumExactCounts(beam.CombineFn):
-    """Stored locations of bounded users (see `BoundUsers`) -> ExactCounts of a grid. Both are unprotected.
+    """Stored locations of bounded users (see `LocationBound`) -> ExactCounts of a grid. Both are unprotected.
 
     No other transform may read the locations: the memory that holds them is released.
     """

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import FormatError, RequestError
-from sfumato.schemas.file_formats import check_format
+from sfumato.schemas.errors import FormatError, RequestError, check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Region
 from sfumato.transforms.ranges.field_counts import CollectionSpec, clamp_width

@@ -15,8 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.errors import FormatError, LedgerError
-from sfumato.schemas.file_formats import check_format
+from sfumato.schemas.errors import FormatError, LedgerError, check_format
 from sfumato.schemas.ledger import (
     ADD_OR_REMOVE,
     ZERO_OUT,

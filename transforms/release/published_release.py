@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.errors import FormatError, RequestError
-from sfumato.schemas.file_formats import check_format
+from sfumato.schemas.errors import FormatError, RequestError, check_format
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import (

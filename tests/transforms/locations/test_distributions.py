@@ -14,7 +14,7 @@ from scipy import stats
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations import distributions
-from sfumato.transforms.locations import records as records_module
+from sfumato.transforms.locations import users as users_module
 from sfumato.transforms.locations.distributions import (
     MAX_GAMMA,
     Distributions,
@@ -23,7 +23,7 @@ from sfumato.transforms.locations.distributions import (
     split_distributions,
 )
 from sfumato.transforms.locations.encode import EncodedLocations
-from sfumato.transforms.locations.group import BoundUsers, BuildShards, ShardGroupCoder
+from sfumato.transforms.locations.read import BoundGroups, BuildShards, LocationBound, ShardGroupCoder
 from sfumato.transforms.locations.shards import (
     Cohort,
     ShardGroup,
@@ -297,12 +297,12 @@ def test_gammas_out_of_range_are_refused(gamma: float) -> None:
     with pytest.raises(RequestError, match=r"gamma: must be an integer in 1\.\.2147483647, got"):
         bound_distributions([pack([(1, 1)], 1)], Places(1), gamma)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="gamma"):
-        BoundUsers(Places(1), Spill(), "all", gamma)  # type: ignore[arg-type]
+        LocationBound(Places(1), Spill(), "all", gamma)  # type: ignore[arg-type]
 
 
 def test_more_records_than_the_arithmetic_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(records_module._AMOUNT + 1, records_module._MAX_RECORDS) * (MAX_GAMMA + 1) < 2**63
-    monkeypatch.setattr(records_module, "_MAX_RECORDS", 2)
+    assert max(users_module._AMOUNT + 1, users_module._MAX_RECORDS) * (MAX_GAMMA + 1) < 2**63
+    monkeypatch.setattr(users_module, "_MAX_RECORDS", 2)
     with pytest.raises(DataError, match="too many records"):
         bound_distributions([pack([(1, 1), (2, 1), (3, 1)], 1)], Places(1), 5)
 
@@ -324,8 +324,8 @@ def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> No
         assert len(expected) > 1
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         elements = pipeline | "Chunks" >> beam.Create(chunks)
-        bound = BoundUsers(Places(depth), Spill(), "one" if gamma is None else "all", gamma)
-        bounded, users = elements | bound
+        bound = LocationBound(Places(depth), Spill(), "one" if gamma is None else "all", gamma)
+        bounded, users = elements | BoundGroups(bound)
         planned = pipeline | "Cohort" >> beam.Create([cohort])
         shards = bounded | BuildShards(Places(depth), planned, Spill(), weighted=gamma is not None)
         encoded = [ShardGroupCoder().encode(group) for group in expected]

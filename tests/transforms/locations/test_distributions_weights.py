@@ -15,9 +15,8 @@ from scipy import stats
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations.distributions import MAX_GAMMA, bound_distributions
 from sfumato.transforms.locations.encode import EncodedLocations
-from sfumato.transforms.locations.records import dwell_weights
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.locations.users import bound_users, dwell_weights, split_by_user_group
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.statistics import FLAKE_RATE
 from tests.transforms.locations import oracle

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.group import ShardGroupCoder
+from sfumato.transforms.locations.read import ShardGroupCoder
 from sfumato.transforms.locations.shards import (
     Cohort,
     ShardGroup,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 

@@ -19,7 +19,7 @@ from sfumato.transforms.locations.distributions import (
     split_distributions,
 )
 from sfumato.transforms.locations.encode import EncodedLocations
-from sfumato.transforms.locations.group import ShardGroupCoder
+from sfumato.transforms.locations.read import ShardGroupCoder
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import bound_users, split_by_user_group

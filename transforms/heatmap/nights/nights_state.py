@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import FormatError, RequestError
-from sfumato.schemas.file_formats import check_format
+from sfumato.schemas.errors import FormatError, RequestError, check_format
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event

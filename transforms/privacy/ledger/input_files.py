@@ -10,32 +10,20 @@ from dataclasses import dataclass
 
 from sfumato.schemas.ledger import Charge
 
-_LABEL = b"sfumato input file "
-_BYTES = 16
-
 
 def file_digest(secret: bytes, content_digest: str) -> str:
-    """Returns the digest of an input file in a ledger. It is the same in every run with the same secret.
+    """Returns the digest of an input file in a ledger, 32 hexadecimal digits, the same in every run with this secret.
 
-    Args:
-        secret: the secret behind the run's key. Without it, nobody can confirm a guess at the file's content.
-        content_digest: identifies the file's content, such as its SHA-256.
+    Without the secret behind the run's key, nobody can confirm a guess at the file's content.
 
-    Returns:
-        32 hexadecimal digits.
+    content_digest: identifies the file's content, such as its SHA-256.
     """
-    return hmac.digest(secret, _LABEL + content_digest.encode(), hashlib.sha256)[:_BYTES].hex()
+    return hmac.digest(secret, b"sfumato input file " + content_digest.encode(), hashlib.sha256)[:16].hex()
 
 
 @dataclass(frozen=True)
 class FileSelection:
-    """The files found now, compared with the files of an earlier charge.
-
-    Attributes:
-        charged: indices of found files that were charged.
-        late: indices of found files that were not charged.
-        missing: digests of charged files that were not found.
-    """
+    """Indices of the found files that were charged and that were not, and digests of charged files that are missing."""
 
     charged: tuple[int, ...]
     late: tuple[int, ...]
@@ -43,14 +31,9 @@ class FileSelection:
 
 
 def select_files(charged: Iterable[str], found: Sequence[str]) -> FileSelection:
-    """Compares found files with charged files by content. Renamed or moved files still match.
+    """Compares the digests of found files with those of charged ones, `Charge.files`. Renamed or moved files match.
 
-    Args:
-        charged: digests of the charged files (`Charge.files`), one for each copy.
-        found: digests of the files found now, in any order.
-
-    Returns:
-        The selection. If there are more copies of a file than were charged, the later copies are late.
+    If there are more copies of a file than were charged, the later copies are late.
     """
     left = Counter(charged)
     kept: list[int] = []
@@ -68,14 +51,10 @@ def charged_elsewhere(charges: Iterable[Charge], new: Charge) -> list[Charge]:
     Without those of the same dataset that read other days' rows of the file, by the same column and time zone: no row
     is in both.
     """
+
+    def same_days_or_other_rows(one: Charge) -> bool:
+        return one.period.overlaps(new.period) or (one.rows_by is not None and one.rows_by == new.rows_by)
+
     files = set(new.files)
-    return [
-        one
-        for one in charges
-        if not files.isdisjoint(one.files)
-        and not (one.dataset == new.dataset and (one.period.overlaps(new.period) or _reads_other_rows(one, new)))
-    ]
-
-
-def _reads_other_rows(one: Charge, other: Charge) -> bool:
-    return one.rows_by is not None and one.rows_by == other.rows_by and not one.period.overlaps(other.period)
+    shared = [one for one in charges if not files.isdisjoint(one.files)]
+    return [one for one in shared if one.dataset != new.dataset or not same_days_or_other_rows(one)]

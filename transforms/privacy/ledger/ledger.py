@@ -13,7 +13,7 @@ from typing import Any
 
 from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, dataset_name, format_amount, parse_amount
-from sfumato.transforms.privacy.ledger.entries import (
+from sfumato.transforms.privacy.ledger.history import (
     COMMIT,
     DISCLOSE,
     KINDS,
@@ -23,19 +23,19 @@ from sfumato.transforms.privacy.ledger.entries import (
     REMOVE,
     RESERVE,
     SETTLE,
+    History,
     charge_content,
     disclosure_content,
     entry_bytes,
     limits_content,
     recover_content,
     recovered_of,
+    replay,
     settle_content,
 )
-from sfumato.transforms.privacy.ledger.history import History, replay
 from sfumato.transforms.privacy.ledger.input_files import charged_elsewhere
 from sfumato.transforms.privacy.ledger.stores import LedgerStore, open_store
-from sfumato.transforms.privacy.ledger.user_accounts import same_cohorts
-from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, first_fit, is_bounded
+from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, first_fit, is_bounded, same_cohorts
 
 _MAX_WAIT_S = 600.0  # while other writers are faster
 

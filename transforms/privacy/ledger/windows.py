@@ -4,23 +4,25 @@ A window covers days of the data, not the days on which releases are made. A lim
 of any 365 consecutive days, however late and in whatever order those days are released. A charge for a period counts
 in every window that shares a day with the period.
 
-A limit holds for every user. Charges of rotating cohorts count for the users of one cohort, so each window is judged by
-the accounts of the users who may have spent the most in it (see `user_accounts`).
+A limit holds for every user. A charge with a rotation counts for the users of one cohort of one partition, and any
+other charge for all users. A user has one cohort in each partition. Partitions are independent, so every combination of
+their cohorts has users. Each window is judged by the accounts of the users who may have spent the most in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from functools import lru_cache
+from itertools import product, zip_longest
+from typing import NamedTuple
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period, format_amount
-from sfumato.transforms.privacy.ledger.user_accounts import MovingWindow, charges_of_users, exact_sum
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta, rho_for_delta
 from sfumato.transforms.statistics.bisection import bisect
 
@@ -31,16 +33,15 @@ _RHO_TOLERANCE = 1e-4  # epsilon, delta and rho of a charge are rounded numbers
 # Steps of the first adjacency that make one step of the second. For other pairs no bound is known.
 _STEPS = {(ADD_OR_REMOVE, ZERO_OUT): 1, (ADD_OR_REMOVE, REPLACE): 2, (ZERO_OUT, REPLACE): 2}
 _MAX_DELTA = 1 - Decimal("1e-28")
+_MAX_ACCOUNTS = 64  # that are compared one by one
+_EXACT = Context(prec=250)  # amounts have 28 digits and are at least 1e-100, so sums are not rounded
 
 
 @dataclass(frozen=True)
 class Overrun:
-    """A window in which a new charge exceeds a limit.
+    """The first window in which a new charge exceeds a limit.
 
-    Attributes:
-        limit: that is exceeded.
-        window: the first one.
-        spent: `spent_epsilon` in it before the charge, by the users of the charge who spent the most.
+    spent: `spent_epsilon` in it before the charge, by the users of the charge who spent the most.
     """
 
     limit: Limit
@@ -94,11 +95,7 @@ def convert_adjacency(charge: Charge, adjacency: str) -> Charge | None:
 
 
 def check_rho(charge: Charge) -> None:
-    """Checks that a charge's rho is the one of its epsilon and delta, so that no charge understates one of them.
-
-    Raises:
-        RequestError: they contradict each other.
-    """
+    """Raises RequestError unless a charge's rho is that of its epsilon and delta, so that none understates another."""
     if charge.rho is None:
         return
     epsilon, rho = float(charge.epsilon), float(charge.rho)
@@ -112,7 +109,7 @@ def check_rho(charge: Charge) -> None:
 
 def is_bounded(charge: Charge, limits: Sequence[Limit]) -> bool:
     """Returns whether any of the limits bounds the charge."""
-    return any(convert_adjacency(charge, limit.adjacency) is not None for limit in limits)
+    return any(_converted([charge], limit.adjacency) for limit in limits)
 
 
 def _converted(charges: Sequence[Charge], adjacency: str) -> list[Charge]:
@@ -196,11 +193,8 @@ def _composed_delta(rho: float, others: tuple[tuple[tuple[float, float], int], .
 def daily_epsilon(limit: Limit, delta: float, cohorts: int = 1) -> float:
     """Returns the largest epsilon at which a release of each day of a limit's window fits, if nothing else is charged.
 
-    Args:
-        limit: of the dataset.
-        delta: of each release, of Gaussian noise; 0 for other noise.
-        cohorts: of a rotation, which asks each user on ceil(days / cohorts) days of the window at most; 1 for releases
-            of all users.
+    delta: of each release, of Gaussian noise; 0 for other noise.
+    cohorts: of a rotation, which asks each user on ceil(days / cohorts) days of the window at most; 1 for all users.
     """
     epsilon, most = float(limit.epsilon), float(limit.delta)
     days = -(-limit.days // cohorts)
@@ -241,12 +235,7 @@ def spent_in_window(
 ) -> Decimal:
     """Returns `spent_epsilon` of what counts towards a dataset's limit in the window that ends on day `last`.
 
-    Args:
-        charges: of a ledger.
-        dataset: name of the logs.
-        last: day of the data.
-        limit: of the dataset.
-        cohorts: of a user, by partition; None for the user who has spent the most.
+    cohorts: of a user, by partition; None for the user who has spent the most.
     """
     return spent_by_day(charges, dataset, [last], limit, cohorts)[0]
 
@@ -301,3 +290,142 @@ def _windows(charges: Sequence[Charge], period: Period, days: int) -> list[Perio
     before = timedelta(days=days - 1)
     starts = {one.period.first - before for one in charges} | {period.first - before}
     return [Period(s, s + before) for s in sorted(starts) if period.first - before <= s <= period.last]
+
+
+class _Total(NamedTuple):
+    """What charges cost together: sums over those with a rho, and (epsilon, delta) of each other one, largest first.
+
+    Without composition the sums are over all charges, and `others` is empty.
+    """
+
+    epsilon: Decimal
+    delta: Decimal
+    rho: Decimal
+    others: tuple[tuple[Decimal, Decimal], ...]
+
+    @classmethod
+    def of(cls, charges: Iterable[Charge], composed: bool) -> _Total:
+        charges = list(charges)
+        summed = [one for one in charges if one.rho is not None] if composed else charges
+        others = [(one.epsilon, one.delta) for one in charges if one.rho is None] if composed else []
+        return cls(
+            exact_sum(one.epsilon for one in summed),
+            exact_sum(one.delta for one in summed),
+            exact_sum(one.rho for one in summed if one.rho is not None) if composed else Decimal(0),
+            tuple(sorted(others, reverse=True)),
+        )
+
+    def costs_at_most(self, other: _Total) -> bool:
+        """Whether these charges cost at most as much as the other ones, whatever else a user is charged with."""
+        return (
+            all(mine <= its for mine, its in zip(self[:3], other[:3], strict=True))
+            and len(self.others) <= len(other.others)
+            and all(e <= f and d <= g for (e, d), (f, g) in zip(self.others, other.others, strict=False))
+        )
+
+
+def exact_sum(amounts: Iterable[Decimal]) -> Decimal:
+    """Returns the sum of amounts of charges, not rounded."""
+    with localcontext(_EXACT):
+        return sum(amounts, Decimal(0))
+
+
+def same_cohorts(charges: Iterable[Charge], new: Charge) -> bool:
+    """Returns whether the new charge's partition has the number of cohorts that it has in all earlier charges."""
+    rotation = new.rotation
+    return rotation is None or all(
+        one.rotation is None or one.rotation.partition != rotation.partition or one.rotation.cohorts == rotation.cohorts
+        for one in charges
+    )
+
+
+def charges_of_users(charges: Iterable[Charge], cohorts: Mapping[str, int]) -> list[Charge]:
+    """Returns the charges that may count for a user of these cohorts, by partition; in others, of any cohort."""
+    return [
+        one
+        for one in charges
+        if one.rotation is None or cohorts.get(one.rotation.partition, one.rotation.cohort) == one.rotation.cohort
+    ]
+
+
+class MovingWindow:
+    """The charges of a window that moves to later days, by the users for whom they count.
+
+    charges: of one dataset, as they count towards one limit.
+    composed: whether they are composed by more than the sums of epsilons and deltas.
+    """
+
+    def __init__(self, charges: Sequence[Charge], composed: bool):
+        self._composed = composed
+        numbered = list(enumerate(charges))
+        self._joining = sorted(numbered, key=lambda one: one[1].period.first, reverse=True)
+        self._leaving = sorted(numbered, key=lambda one: one[1].period.last, reverse=True)
+        self._of_all: dict[int, Charge] = {}
+        self._cohorts: dict[str, dict[int, dict[int, Charge]]] = defaultdict(lambda: defaultdict(dict))
+        self._totals: dict[tuple[str, int], _Total] = {}
+        self._costliest: dict[str, list[list[Charge]]] = {}
+
+    def move_to(self, window: Period) -> None:
+        """Moves to a window that begins and ends no earlier than the one before."""
+        while self._joining and self._joining[-1][1].period.first <= window.last:
+            number, charge = self._joining.pop()
+            self._changed(charge)[number] = charge
+        while self._leaving and self._leaving[-1][1].period.last < window.first:
+            number, charge = self._leaving.pop()
+            del self._changed(charge)[number]
+
+    def _changed(self, charge: Charge) -> dict[int, Charge]:
+        """The charges of the users for whom a charge counts, by number, to be changed: their cost is computed anew."""
+        rotation = charge.rotation
+        if rotation is None:
+            return self._of_all
+        self._totals.pop((rotation.partition, rotation.cohort), None)
+        self._costliest.pop(rotation.partition, None)
+        return self._cohorts[rotation.partition][rotation.cohort]
+
+    def accounts(self) -> list[list[Charge]]:
+        """Returns the charges of the users who may have spent the most in the window.
+
+        No other user has spent more than one of these. The accounts are those of real users, unless the costliest
+        cohorts of all partitions have more than 64 combinations. Then there is one account, which bounds all of them.
+        """
+        choices = [self._costliest_cohorts(partition) for partition in self._cohorts]
+        if math.prod(map(len, choices)) > _MAX_ACCOUNTS:
+            choices = [[list(_upper_bound(cohorts))] for cohorts in choices]
+        return [[*self._of_all.values(), *(one for own in cohorts for one in own)] for cohorts in product(*choices)]
+
+    def _costliest_cohorts(self, partition: str) -> list[list[Charge]]:
+        """The charges of each cohort of a partition, without cohorts that cost at most as much as another one."""
+        if partition not in self._costliest:
+            cohorts = self._cohorts[partition]
+            for cohort, charges in cohorts.items():
+                if (partition, cohort) not in self._totals:
+                    self._totals[partition, cohort] = _Total.of(charges.values(), self._composed)
+            by_total = {self._totals[partition, cohort]: cohort for cohort in sorted(cohorts, reverse=True)}
+            kept: list[_Total] = []
+            for total in sorted(by_total, reverse=True):
+                if not any(total.costs_at_most(other) for other in kept):
+                    kept = [other for other in kept if not other.costs_at_most(total)] + [total]
+            self._costliest[partition] = [list(cohorts[by_total[total]].values()) for total in kept]
+        return self._costliest[partition]
+
+
+def _upper_bound(cohorts: Sequence[Sequence[Charge]]) -> Iterator[Charge]:
+    """Charges that together cost at least as much as those of any cohort: the largest of each, the next largest, ..."""
+    for has_rho in (False, True):
+        ranked = [
+            sorted(
+                (one for one in charges if (one.rho is not None) == has_rho),
+                key=lambda one: (one.epsilon, one.delta),
+                reverse=True,
+            )
+            for charges in cohorts
+        ]
+        for same_rank in zip_longest(*ranked):
+            present = [one for one in same_rank if one is not None]
+            yield replace(
+                present[0],
+                epsilon=max(one.epsilon for one in present),
+                delta=max(one.delta for one in present),
+                rho=max(one.rho for one in present if one.rho is not None) if has_rho else None,
+            )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sfumato.schemas.ledger import Charge, Period, parse_amount
 from sfumato.transforms.privacy.ledger.ledger import Ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 
 
 def charge(

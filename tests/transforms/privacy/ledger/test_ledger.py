@@ -15,10 +15,9 @@ import pytest
 
 from sfumato.schemas.errors import BudgetError, FormatError, LedgerError, RequestError
 from sfumato.schemas.ledger import Limit
-from sfumato.transforms.privacy.ledger.entries import COMMIT, RESERVE, charge_content, entry_bytes, read_entries
-from sfumato.transforms.privacy.ledger.history import replay
+from sfumato.transforms.privacy.ledger.history import COMMIT, RESERVE, charge_content, entry_bytes, read_entries, replay
 from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError, open_ledger
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, forks, ledger
 
 LIMITS = Limit.parse_all("3/7d,1/1d")

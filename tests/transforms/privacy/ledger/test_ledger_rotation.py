@@ -14,7 +14,7 @@ import pytest
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import Charge, Limit
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.privacy.ledger.entries import (
+from sfumato.transforms.privacy.ledger.history import (
     COMMIT,
     PRUNE,
     RESERVE,
@@ -22,10 +22,10 @@ from sfumato.transforms.privacy.ledger.entries import (
     charge_of,
     entry_bytes,
     read_entries,
+    replay,
 )
-from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import ReusedError
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d,2/7d")

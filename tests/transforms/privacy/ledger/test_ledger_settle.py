@@ -9,10 +9,9 @@ import pytest
 
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import Limit
-from sfumato.transforms.privacy.ledger.entries import SETTLE, entry_bytes, read_entries
-from sfumato.transforms.privacy.ledger.history import replay
+from sfumato.transforms.privacy.ledger.history import SETTLE, entry_bytes, read_entries, replay
 from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError
-from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d")

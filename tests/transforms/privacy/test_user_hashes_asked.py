@@ -8,9 +8,8 @@ import pytest
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.rotation import rotation_key
+from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key
 
 COLUMNS = LocationColumns()
 COHORTS = 7

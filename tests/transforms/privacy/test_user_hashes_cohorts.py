@@ -6,8 +6,7 @@ import pytest
 
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.rotation import cohort_of, rotation_key, with_partition
-from sfumato.transforms.privacy.user_hashes import hash_users
+from sfumato.transforms.privacy.user_hashes import cohort_of, hash_users, rotation_key, with_partition
 
 SECRET = FixedSecret(b"s" * 32)
 IDS = pa.array(np.arange(60_000))

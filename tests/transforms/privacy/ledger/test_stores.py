@@ -12,9 +12,8 @@ import pytest
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 from sfumato.transforms import google_errors
-from sfumato.transforms.privacy.ledger import bucket_store
-from sfumato.transforms.privacy.ledger.bucket_store import BucketStore
-from sfumato.transforms.privacy.ledger.stores import LedgerStore
+from sfumato.transforms.privacy.ledger import stores
+from sfumato.transforms.privacy.ledger.stores import BucketStore, LedgerStore
 from tests.storage import BUCKET, Emulator, names, put, storage_emulator
 from tests.transforms.privacy.ledger.helpers import forks
 
@@ -127,7 +126,7 @@ def test_after_a_lost_answer_anothers_entry_is_not_ours(place: str, emulator: Em
 
 
 def test_a_service_that_is_down_is_for_later(place: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (bucket_store, google_errors):
+    for module in (stores, google_errors):
         monkeypatch.setattr(module, "MAX_WAIT_S", 0.5)
     store = BucketStore(place)
     emulator.fault = lambda method, path: 503

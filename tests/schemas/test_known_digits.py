@@ -1,7 +1,7 @@
 import pytest
 
-from sfumato.schemas.byte_sizes import byte_text, parse_bytes
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import byte_text, parse_bytes
 
 
 @pytest.mark.parametrize(

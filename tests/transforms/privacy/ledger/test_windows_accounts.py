@@ -12,7 +12,7 @@ from numpy.random import default_rng
 
 from sfumato.schemas.ledger import Charge, Period
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.privacy.ledger.user_accounts import MovingWindow, charges_of_users, exact_sum, same_cohorts
+from sfumato.transforms.privacy.ledger.windows import MovingWindow, charges_of_users, exact_sum, same_cohorts
 from tests.transforms.privacy.ledger.helpers import charge
 
 ORIGIN = date(2026, 1, 1)

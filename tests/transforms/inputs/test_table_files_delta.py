@@ -15,8 +15,8 @@ import pytest
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.log_layout import PartitionFilter
-from sfumato.transforms.inputs.delta_table import delta_files, pinned
 from sfumato.transforms.inputs.log_reader import count_rows
+from sfumato.transforms.inputs.table_files import delta_files, pinned
 from tests.log_forms import delta, records
 
 

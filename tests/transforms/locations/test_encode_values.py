@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sfumato.schemas.slots import Slots
-from sfumato.transforms.locations.record_values import slots_of
+from sfumato.transforms.locations.encode import slots_of
 
 
 def expected(moment: datetime, slots: Slots) -> int:

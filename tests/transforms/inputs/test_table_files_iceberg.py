@@ -18,7 +18,7 @@ from pyiceberg.table import DataScan
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
-from sfumato.transforms.inputs import iceberg_table
+from sfumato.transforms.inputs import table_files
 from sfumato.transforms.inputs.log_reader import inspect_log
 from tests.log_forms import iceberg_catalog, records
 from tests.transforms.inputs.test_log_reader import encoded
@@ -62,7 +62,7 @@ def test_a_column_that_was_replaced_by_another_of_its_name_is_not_read(catalog: 
 
 
 def test_a_catalog_that_fails_is_asked_again(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iceberg_table, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(table_files, "FIRST_PAUSE_S", 0.01)
     catalog.create_table("city.logs", schema=records(30).schema).append(records(30))
     load, failures = catalog.load_table, [ServiceUnavailableError("busy"), requests.ConnectionError("reset")]
 
