@@ -36,11 +36,10 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.checks import check_number
-from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
-from sfumato.transforms.heatmap.release_files import published_estimate
+from sfumato.transforms.heatmap.release import cells_table, published_estimate
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.histogram.counts_request import CELL_DEPTH
 from sfumato.transforms.histogram.curve import check_shares, quantile

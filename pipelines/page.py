@@ -12,7 +12,7 @@ from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE
 from sfumato.schemas.requests.release_readers import PageRequest
 from sfumato.schemas.views import PageView
 from sfumato.transforms.flows.flow_view import flows_view
-from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.quantiles.quantiles_view import quantiles_view

@@ -27,8 +27,8 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.checks import owners_of
-from sfumato.transforms.heatmap.heatmap_request import location_columns
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
+from sfumato.transforms.heatmap.request import location_columns
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import log_event

@@ -18,10 +18,10 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.schemas.requests.zones_request import ZonesRequest
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.heatmap_request import location_columns
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.private_heatmap import CountLocations
+from sfumato.transforms.heatmap.request import location_columns
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.admission import AdmissionRule

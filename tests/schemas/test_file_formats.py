@@ -16,7 +16,7 @@ from sfumato.pipelines import cli
 from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.file_formats import check_format
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
-from sfumato.transforms.heatmap.nights_before import nights_before
+from sfumato.transforms.heatmap.warm_start import nights_before
 from sfumato.transforms.privacy.ledger.entries import FORMAT, OLDEST
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger

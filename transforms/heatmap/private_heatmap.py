@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
@@ -14,7 +16,6 @@ from sfumato.schemas.region import Grid, Locator, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import RunSubQueries, start_sub_queries
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.heatmap.warm_start import check_prior, digest
 from sfumato.transforms.locations.asked_users import AskedUsers
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import AdmitUsers, ReadLocations
@@ -89,7 +90,7 @@ class PrivateHeatmap(CountLocations):
     """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query. The method's `decode` makes the map of it, and
-    `release_files.release_files` the files of a release.
+    `release.release_files` the files of a release.
 
     Args:
         region: of the map.
@@ -146,3 +147,22 @@ def bind_key(
     if asked is not None:
         metadata["asked"] = asdict(asked.rotation)
     return key.narrowed(metadata)
+
+
+def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
+    """Raises RequestError if a heatmap of these parameters cannot start from an earlier map."""
+    if prior is None:
+        return
+    if parameters.slots > 1:
+        raise RequestError("warm_start: a map with slots cannot start from an earlier release; leave it out")
+    parameters.method.check_warm_start()
+    if prior.tree.depth != parameters.depth:
+        raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")
+
+
+def digest(estimate: Estimate) -> str:
+    """SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
+    columns = [estimate.tree.nodes, estimate.counts, estimate.stddev]
+    if estimate.memory != 1:
+        columns.append(np.array([estimate.memory]))
+    return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()

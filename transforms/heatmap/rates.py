@@ -43,9 +43,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 import scipy
 from numpy.typing import NDArray
 
+from sfumato.schemas.release import rate_columns
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.statistics.bisection import bisect_each
 from sfumato.transforms.statistics.shrinkage import shrink
@@ -367,3 +369,21 @@ def _widest_intervals(counts: Array, stddev: float, noisy_sums: int) -> Array:
         _, low, high = rate_intervals(category, total - category, noise, others, noisy_sums)
         widest = np.maximum(widest, high - low)
     return widest
+
+
+def auxiliary_columns(by_category: NDArray[np.float64], categories: Sequence[str], rates: Rates) -> dict[str, pa.Array]:
+    """Rates with their intervals, and counts by category, of cells or of zones.
+
+    Args:
+        by_category: float64[k, T], users.
+        categories: k names.
+        rates: of the same T cells.
+    """
+    columns = {}
+    kinds = (rates.rate, rates.low, rates.high, rates.shrunk, rates.simultaneous_low, rates.simultaneous_high)
+    for category, name in enumerate(rates.names):
+        for column, values in zip(rate_columns(name, rates.names), kinds, strict=True):
+            columns[column] = pa.array(values[category], mask=np.isnan(values[category]))
+    for name, counts in zip(categories, by_category, strict=True):
+        columns[f"count_{name}"] = pa.array(counts)
+    return columns

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
-from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
+from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, WithinCells, user_intervals
 from sfumato.transforms.zones.border_steps import border_variances
 
 Floats = NDArray[np.float64]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -19,13 +20,11 @@ from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.file_formats import check_format
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
-from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event
-from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
-from sfumato.transforms.heatmap.nights.variance_scales import MAX_SCALE, VarianceScales
-from sfumato.transforms.heatmap.nights.week_model import WEEK
+from sfumato.transforms.heatmap.nights.night_posterior import WEEK, Accumulated, NightPosterior, infer_night
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family, children_of
 from sfumato.transforms.heatmap.state import Estimate
 
+Floats = NDArray[np.float64]
 MAX_NODES = 1 << 17
 MEMORY_NIGHTS = 1.5  # see `Estimate.memory`
 _FORMAT = "sfumato-nights/1"  # the table states the number
@@ -37,6 +36,69 @@ _DAMAGE = (
     AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, RequestError, pa.ArrowException,
 )  # fmt: skip
 _FINEST_NODE = np.uint64(1 << 41)
+MAX_EVENTS = 512
+_FIRST = 10.0  # information of the initial scales
+_FADING = 0.97  # of the information, a night
+_MAX_STEP = 0.7  # of a logarithm in a night
+_LEAST_INFORMATION = 1e-3  # a year of nights that say nothing is no damage
+_MAX_SQUARE = 9.0  # of an innovation, over its expectation: a change that was not found moves no scale far
+_RANGE = 7.0  # of a logarithm, to each side
+MAX_SCALE = math.exp(_RANGE)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A sudden change of an earlier night.
+
+    Attributes:
+        node: a leading 1 and the path.
+        night: when it was found.
+        excess: measured less expected users, over all users.
+        stddev: of the error of `excess`.
+    """
+
+    node: int
+    night: date
+    excess: float
+    stddev: float
+
+
+@dataclass(frozen=True)
+class VarianceScales:
+    """Multiples of the initial variances.
+
+    Attributes:
+        drift: of the growth of variances a day.
+        night: of the variance from night to night.
+        drift_information, night_information: about the logarithms of both.
+    """
+
+    drift: float = 1.0
+    night: float = 1.0
+    drift_information: float = _FIRST
+    night_information: float = _FIRST
+
+    def learned(self, square: Floats, variance: Floats, drift_part: Floats, night_part: Floats) -> VarianceScales:
+        """The scales after a night; see `nights_update`.
+
+        Args:
+            square: float64[n], sum of squares of each family's innovation.
+            variance: float64[n], S.
+            drift_part, night_part: float64[n], derivatives of S with respect to the logarithm of each scale.
+        """
+        excess = np.minimum(square / (3 * variance), _MAX_SQUARE) - 1
+        found = []
+        for scale, known, part in (
+            (self.drift, self.drift_information, drift_part),
+            (self.night, self.night_information, night_part),
+        ):
+            slope = part / variance
+            known = max(_FADING * known + 1.5 * float((slope**2).sum()), _LEAST_INFORMATION)
+            step = 1.5 * float((excess * slope).sum()) / known
+            moved = math.log(scale) + min(max(step, -_MAX_STEP), _MAX_STEP)
+            found.append((math.exp(min(max(moved, -_RANGE), _RANGE)), known))
+        (drift, drift_known), (night, night_known) = found
+        return VarianceScales(drift, night, drift_known, night_known)
 
 
 @dataclass(frozen=True, eq=False)

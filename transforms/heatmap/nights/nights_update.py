@@ -1,4 +1,19 @@
-"""A night's update: the state and tonight's noisy counts become the next state and tonight's map. Pure."""
+"""A night's update: the state and tonight's noisy counts become the next state and tonight's map. Pure.
+
+Events. The first night of a change does not enter the accumulators. The change is remembered instead, with its size.
+If a night soon after is more likely with the change than without it, the change lasts. The accumulators below and above
+its place then forget what they know, by the variance of a jump of that size, and take in the new night. A change that
+comes back on the same weekday is forgotten and learned for that weekday alone.
+
+Scales, of how fast shares drift and of how much nights differ, are learned from what each night's counts say of the
+forecast. Let e be a family's innovation: tonight's measured shares less the expected ones. Its variance is expected to
+be S for each of three coordinates. A part of S follows from the drift since the nights before, and another is the
+night's effect. Each part has a scale. A night moves the logarithm of a scale by the score of the innovations' normal
+likelihood over its information (recursive maximum likelihood), which fades with the nights. So S becomes as large as
+the innovations are, where the part matters.
+
+Source: West and Harrison (1997), Bayesian Forecasting and Dynamic Models, chapter 10; Ljung and Soderstrom (1983).
+"""
 
 from __future__ import annotations
 
@@ -11,20 +26,148 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
-from sfumato.transforms.heatmap.nights.changes_tonight import add_changes, changed_nodes, sums_without
-from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
-from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
-from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned, rounded
-from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
-from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales, learn_scales
-from sfumato.transforms.heatmap.nights.week_model import has_weekday_like
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
+from sfumato.transforms.heatmap.nights.night_posterior import (
+    WEEK,
+    Accumulated,
+    NightPosterior,
+    has_weekday_like,
+    infer_night,
+    measured_shares,
+    per_coordinate,
+)
+from sfumato.transforms.heatmap.nights.nights_state import (
+    MAX_EVENTS,
+    Event,
+    NightsState,
+    VarianceScales,
+    joined,
+    pruned,
+    rounded,
+)
+from sfumato.transforms.heatmap.nights.sudden_changes import (
+    FoundChange,
+    NodeErrors,
+    add_changes,
+    changed_nodes,
+    descendants,
+    find_sudden_changes,
+    place_of,
+    sums_without,
+)
+from sfumato.transforms.heatmap.posterior.full_tree import (
+    FullTree,
+    SubtreeSums,
+    TreeMeasurement,
+    add_up,
+    by_family,
+    measure,
+)
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from sfumato.transforms.heatmap.state import Estimate
 
+_SOON = 3  # days in which a lasting change shows again
+_WEEKS = 2  # in which a weekly change shows again
+_MIN_LOG_ODDS = 3.0  # 20 to 1: a change lasts
+_DIFFERENCE = 0.3  # standard deviation of a lasting change's size, from one night to another, over its size
+_INSIDE = 0.1  # roughness of a jump inside the node that changed
 Floats = NDArray[np.float64]
+
+
 _LEAST_EXPECTED = 0.5  # users of a node, for the variance of its sampling
+
+
+def repeated(event: Event, errors: NodeErrors, night: date, users: float) -> slice | None:
+    """The weekdays on which an event lasts, as a slice of the week; None if it does not, or nothing tells."""
+    days = (night - event.night).days
+    if days <= _SOON:
+        weekdays = slice(0, WEEK)
+    elif days % WEEK == 0 and days <= _WEEKS * WEEK:
+        weekdays = slice(night.weekday(), night.weekday() + 1)
+    else:
+        return None
+    row = int(np.searchsorted(errors.node, np.uint64(event.node)))
+    if row == len(errors.node) or errors.node[row] != event.node:
+        return None
+    difference = float(errors.measured[row] - errors.expected[row])
+    size, error = event.excess * users, event.stddev * users
+    noise = float(errors.expected_variance[row] + errors.noise[row])
+    before = noise + errors.cohort * max(float(errors.expected[row]), 0.5)
+    after = noise + errors.cohort * max(float(errors.expected[row]) + size, 0.5)
+    after += error**2 + (_DIFFERENCE * size) ** 2
+    log_odds = difference**2 / before - (difference - size) ** 2 / after + np.log(before / after)
+    return weekdays if difference * size > 0 and log_odds / 2 > _MIN_LOG_ODDS else None
+
+
+def forget(
+    full: FullTree, known: Accumulated, expected: Sequence[np.ndarray], event: Event, users: float, weekdays: slice
+) -> None:
+    """Adds the variance of a jump to the shares that an event moves, in place.
+
+    Args:
+        full: the tree of `known`.
+        known: the accumulators.
+        expected: users by level and node of `full`, without the event.
+        event: one that lasts.
+        users: of the whole map.
+        weekdays: to forget.
+    """
+    depth, path = place_of(event.node)
+    size = event.excess * users
+    for level in range(1, len(full.codes)):
+        if level <= depth:  # the family of the node, or of its ancestor
+            rows = descendants(full, level - 1, path >> (2 * (depth - level + 1)), level)
+        else:
+            rows = descendants(full, depth, path, level)
+        if rows.start == rows.stop:
+            continue
+        total = expected[level - 1][full.parents[level][rows.start // 4 : rows.stop // 4]]
+        if level <= depth:
+            variance = (size / np.maximum(total, abs(size))) ** 2
+        else:
+            inside = abs(size) * total / max(float(total.sum()), 1.0)
+            variance = _INSIDE * (inside / (inside + total + 1)) ** 2
+        precision = known.precision[level][rows, weekdays]
+        known.precision[level][rows, weekdays] = precision / (1 + np.repeat(variance, 4)[:, None] * precision)
+
+
+def remembered(
+    events: Sequence[Event], found: Sequence[FoundChange], errors: NodeErrors, night: date, users: float
+) -> tuple[Event, ...]:
+    """The events that later nights may repeat, the oldest first."""
+    kept = [event for event in events if (night - event.night).days < _WEEKS * WEEK]
+    users = max(users, 1.0)  # a noisy estimate of few users may be 0
+    for row, excess in changed_nodes(found):
+        noise = errors.noise[row] + errors.cohort * max(errors.measured[row], errors.expected[row], 0.5)
+        stddev = float(np.sqrt(noise + errors.expected_variance[row]))
+        kept.append(Event(int(errors.node[row]), night, excess / users, stddev / users))
+    return tuple(kept[-MAX_EVENTS:])
+
+
+def learn_scales(scales: VarianceScales, before: NightPosterior, own: FullTree, sums: SubtreeSums) -> VarianceScales:
+    """Returns the scales after a night, from the families that tonight's tree and the nights before share.
+
+    Args:
+        scales: after the nights before.
+        before: tonight's users as the nights before lead to expect them.
+        own: tonight's tree.
+        sums: measured users of its nodes, without sudden changes; an infinite variance where nothing is measured.
+    """
+    columns: list[tuple[Floats, Floats, Floats, Floats]] = []
+    for level in range(1, min(len(own.codes), len(before.full.codes))):
+        families, there = own.codes[level][::4], before.full.codes[level][::4]
+        _, mine, earlier = np.intersect1d(families, there, assume_unique=True, return_indices=True)
+        users, variance = by_family(sums.users[level])[mine], by_family(sums.variance[level])[mine]
+        expected = by_family(before.users[level])[earlier]
+        total = expected.sum(axis=1)
+        use = np.isfinite(variance).all(axis=1) & (total >= 1)
+        users, variance, expected, total = users[use], variance[use], expected[use], total[use]
+        share, variance = measured_shares(users, variance, total)
+        forecast = before.share_variance[level][earlier][use]
+        night = before.accumulated.night[level][earlier][use]
+        drift = np.maximum(forecast - night - 1 / (4 * total), 0) / 2  # near the balance of drift and measurements
+        square = ((share - expected / total[:, None]) ** 2).sum(axis=1)
+        columns.append((square, per_coordinate(variance) + forecast, drift, night))
+    return scales.learned(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True)

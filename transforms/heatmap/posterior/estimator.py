@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, NodeMeasurements, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.inference import Posterior, infer
-from sfumato.transforms.heatmap.posterior.measurements import NodeMeasurements, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 

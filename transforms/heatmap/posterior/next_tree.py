@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.contrasts import FLAT, ROUGHNESS, SIGNAL, Energies
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of, to_children
-from sfumato.transforms.heatmap.posterior.inference import Posterior
+from sfumato.transforms.heatmap.posterior.inference import FLAT, ROUGHNESS, SIGNAL, Energies, Posterior
 
 _SURPRISE = 0.1  # weight of the flat prior in the roughness of unmeasured families
 _CONCENTRATION = 2.0  # see `_child_users`

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 
 from sfumato.schemas.region import deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
+from sfumato.transforms.heatmap.methods.emd import Cells, children, reconstruct
 
 Levels = list[Cells]
 

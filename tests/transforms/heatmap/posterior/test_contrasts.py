@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from sfumato.transforms.heatmap.posterior import contrasts
-from sfumato.transforms.heatmap.posterior.contrasts import FLAT, ROUGHNESS, Energies, Learner, project
+from sfumato.transforms.heatmap.posterior import inference
+from sfumato.transforms.heatmap.posterior.inference import FLAT, ROUGHNESS, Energies, Learner, project
 
 ENERGIES = Energies.from_users(np.array([400.0, 25.0]), np.array([20.0, 5.0]), np.array([9.0, 3.0]), 0.6)
 
@@ -25,7 +25,7 @@ def test_sampling_shows_as_a_multinomial_does(shares: tuple[float, ...]) -> None
     """T users over four children of such shares: the variances are T p (1 - p), and their sum is the energy."""
     p = np.array(shares)
     rho = ((p - 0.25) ** 2).sum()
-    assert 10 * (contrasts.LARGEST - rho) == pytest.approx((10 * p * (1 - p)).sum())
+    assert 10 * (inference.LARGEST - rho) == pytest.approx((10 * p * (1 - p)).sum())
 
 
 def test_the_likelihood_is_that_of_three_normal_variates_of_equal_variance() -> None:
@@ -54,7 +54,7 @@ def test_the_likelihood_does_not_vanish_however_surprising_the_energy() -> None:
 
 def objective(weights: np.ndarray, likelihood: np.ndarray, begin: np.ndarray) -> float:
     """The logarithm of the posterior that `_learn` climbs."""
-    return float(np.log(likelihood @ weights).sum() + contrasts._PULL * (begin * np.log(weights)).sum())
+    return float(np.log(likelihood @ weights).sum() + inference._PULL * (begin * np.log(weights)).sum())
 
 
 @pytest.mark.parametrize("families", [1, 30, 1000])
@@ -64,8 +64,8 @@ def test_every_trial_makes_the_weights_more_likely(families: int, monkeypatch: p
     begin = rng.dirichlet(np.full(len(FLAT), 2.0))
     before = objective(begin, likelihood, begin)
     for trials in range(1, 31):
-        monkeypatch.setattr(contrasts, "_ITERATIONS", trials)
-        weights = contrasts._learn(likelihood, begin)
+        monkeypatch.setattr(inference, "_ITERATIONS", trials)
+        weights = inference._learn(likelihood, begin)
         assert weights.sum() == pytest.approx(1)
         assert (weights > 0).all()
         now = objective(weights, likelihood, begin)

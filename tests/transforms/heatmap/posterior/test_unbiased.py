@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, add_up, measure
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
 from tests.transforms.heatmap.posterior.oracle import all_nodes, below
 

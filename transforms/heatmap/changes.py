@@ -27,12 +27,15 @@ import shapely
 from numpy.typing import NDArray
 from scipy import special
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.release import changes_schema
+from sfumato.schemas.release import TOTALS_FILE, changes_schema
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
 from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.heatmap.posterior.full_tree import by_family
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.sections import noisy_sums
 from sfumato.transforms.statistics.bisection import bisect_each
 
 FALSE_DISCOVERY_RATE = 0.05
@@ -286,3 +289,43 @@ def _focused(node: NDArray[np.uint64], p_value: NDArray[np.float64], rate: float
     shown = np.zeros(len(node), dtype=bool)
     shown[listed[:length]] = True
     return shown
+
+
+def map_counts(release: Release) -> MapCounts:
+    """The unbiased users of a published heatmap. Raises RequestError where the release states none."""
+    where, manifest = release.path, release.manifest
+    if manifest.get("job") != "heatmap" or release.grid is None:
+        raise RequestError(f"{where}: changes are of two heatmaps, this release is of `sfumato {manifest.get('job')}`")
+    if TOTALS_FILE not in manifest.get("errors", {}).get("sums", ""):
+        raise RequestError(
+            f"{where}: this heatmap does not state the errors of sums ({TOTALS_FILE}); make both maps with "
+            "--method adaptive"
+        )
+    totals = release.arrow_table(TOTALS_FILE)
+    node, users, variance = (totals[name].to_numpy() for name in ("node", "users", "variance"))
+    try:
+        last = manifest["privacy"]["sub_queries"][-1]
+        measured = release.answered_tree(last["index"])
+        counts = UnbiasedCounts.from_nodes(node, users, variance, release.grid.depth)
+        return MapCounts(release.grid.region, counts, measured, noisy_sums(last))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise RequestError(f"{where}: the release is damaged ({error})") from None
+
+
+def compare_releases(before: Release, after: Release, rate: float, *, shares: bool) -> Changes:
+    """The changes between two published heatmaps; see `find_changes`. Raises RequestError."""
+    if before.manifest.get("release_id") == after.manifest.get("release_id"):
+        raise RequestError(f"{after.path}: this is the same release as {before.path}; name two")
+    counts = map_counts(before), map_counts(after)
+    if counts[0].region != counts[1].region:
+        raise RequestError(
+            f"{after.path}: its region is {counts[1].region}, that of {before.path} is {counts[0].region}; changes "
+            "need one region"
+        )
+    return find_changes(*counts, rate, shares=shares)
+
+
+def finer_grid(before: Release, after: Release) -> Grid:
+    """The region of two releases, and the depth of the finer one."""
+    grids = [one.grid for one in (before, after) if one.grid is not None]
+    return Grid(grids[0].region, max(grid.depth for grid in grids))
