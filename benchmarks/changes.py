@@ -29,7 +29,7 @@ from benchmarks.few_users import markdown
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_levels
-from sfumato.transforms.heatmap.changes import Changes, MapCounts, find_changes
+from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.state import Estimate

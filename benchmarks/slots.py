@@ -38,7 +38,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import density, estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.locations.record_values import slots_of

@@ -7,8 +7,8 @@ import sys
 
 from sfumato.schemas.release import CHANGES_FORMAT, MANIFEST_FILE
 from sfumato.schemas.requests.release_readers import ChangesRequest
-from sfumato.transforms.heatmap.changes import compare_releases, finer_grid
 from sfumato.transforms.heatmap.changes_release import changes_files, report
+from sfumato.transforms.heatmap.map_changes import compare_releases, finer_grid
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import check_output, publish
 

@@ -237,6 +237,8 @@ OPTIONAL += ("rasterio", "pyogrio", "xarray", "requests", "tenacity")
 # File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
 # files.
 ONE_IDEA = {"ledger.py", "rotation.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
+# The house's names: one file of each in a room.
+ONE_IDEA |= {"request.py", "plan.py", "transform.py", "release.py", "view.py"}
 
 
 def module_of(path: str) -> str:

@@ -15,8 +15,8 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior.estimator import density
 from sfumato.transforms.heatmap.private_heatmap import bind_key
-from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION

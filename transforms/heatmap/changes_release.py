@@ -14,16 +14,10 @@ from numpy.typing import NDArray
 from sfumato.schemas.known_digits import about, between
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, ground_metres
-from sfumato.schemas.release import (
-    BASEMAP_FILE,
-    CHANGES_FILE,
-    CHANGES_FORMAT,
-    CHANGES_PICTURE,
-    MANIFEST_FILE,
-)
+from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_levels, node_positions, nodes_from_names
 from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section
-from sfumato.transforms.heatmap.changes import Changes, finer_grid
+from sfumato.transforms.heatmap.map_changes import Changes, finer_grid
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, package_versions
 from sfumato.transforms.release.published_release import Release
@@ -44,6 +38,7 @@ _MAX_CELLS = 1 << 16
 _LISTED = 48
 _END = 8.0  # standard deviations at the ends of the colours
 _Z = 1.96
+_COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
 _FILES = {
     CHANGES_FILE: "one row for each place: users before and after, difference, intervals, q-value",
     MANIFEST_FILE: "both releases, the false discovery rate, every version",
@@ -53,11 +48,7 @@ _FILES = {
 def changes_files(changes: Changes, before: Release, after: Release, rate: float, *, shares: bool) -> dict[str, bytes]:
     """The files by name, the geography of the later map among them. Equal releases give equal bytes.
 
-    Args:
-        changes: what `compare_releases` found of the other arguments.
-        before, after: heatmaps of one region.
-        rate: false discovery rate, in 0..1.
-        shares: whether shares of all users were compared instead of users.
+    changes: what `compare_releases` found of the other arguments.
     """
     grid = finer_grid(before, after)
     sides = {"before": before, "after": after}
@@ -224,9 +215,6 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
     )
     note, own = "Hatched: noise and chance explain the difference.", np.round(share[drawn], 6).tolist()
     return cell_layer("What changed", note, nodes[drawn], [significance, users], own), finest
-
-
-_COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
 
 
 def _within(nodes: NDArray[np.uint64], level: NDArray[np.int64], shown: NDArray[np.bool_]) -> NDArray[np.bool_]:

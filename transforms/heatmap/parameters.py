@@ -30,11 +30,13 @@ planned, as with an explicit gamma.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
@@ -55,6 +57,7 @@ from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.checks import check_declared, check_integer
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
+from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Cohort, Participation
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
@@ -375,3 +378,22 @@ def vector_length(epsilon: float, max_cells: int, users: float, noisy_sums: int)
     """The expected entries of a tree of the cells above the noise; see the module."""
     threshold = 2 * math.sqrt(2 * noisy_sums) / epsilon
     return min(max_cells, math.ceil(4 * users / threshold))
+
+
+def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
+    """Raises RequestError if a heatmap of these parameters cannot start from an earlier map."""
+    if prior is None:
+        return
+    if parameters.slots > 1:
+        raise RequestError("warm_start: a map with slots cannot start from an earlier release; leave it out")
+    parameters.method.check_warm_start()
+    if prior.tree.depth != parameters.depth:
+        raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")
+
+
+def digest(estimate: Estimate) -> str:
+    """SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
+    columns = [estimate.tree.nodes, estimate.counts, estimate.stddev]
+    if estimate.memory != 1:
+        columns.append(np.array([estimate.memory]))
+    return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Locator, Region
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters, check_prior, digest
 from sfumato.transforms.heatmap.refine import RunSubQueries, start_sub_queries
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.asked_users import AskedUsers
@@ -31,10 +29,8 @@ class CountLocations(beam.PTransform):
     The state holds the noisy counts of every sub-query that the parameters' method chooses.
 
     Args:
-        locator: gives each location its code.
-        parameters: whose depth is the locator's.
+        locator: gives each location its code, at the parameters' depth.
         key: of the run, bound to everything that the counts depend on but the input.
-        columns: names of the log's columns.
         spill: where bulky intermediate data are kept, see `Spill`. Only for workers that share a disk or a process;
             None leaves the data to the runner.
         prior: the map of an earlier release to start from.
@@ -93,8 +89,7 @@ class PrivateHeatmap(CountLocations):
     `release.release_files` the files of a release.
 
     Args:
-        region: of the map.
-        parameters: of the heatmap.
+        region, parameters: of the heatmap.
         key: of the run. It is bound to the region, the parameters, the columns and the prior, but not to the input.
             Use it for one input, once: two inputs under one key would get the same noise, which their difference
             cancels.
@@ -147,22 +142,3 @@ def bind_key(
     if asked is not None:
         metadata["asked"] = asdict(asked.rotation)
     return key.narrowed(metadata)
-
-
-def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
-    """Raises RequestError if a heatmap of these parameters cannot start from an earlier map."""
-    if prior is None:
-        return
-    if parameters.slots > 1:
-        raise RequestError("warm_start: a map with slots cannot start from an earlier release; leave it out")
-    parameters.method.check_warm_start()
-    if prior.tree.depth != parameters.depth:
-        raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")
-
-
-def digest(estimate: Estimate) -> str:
-    """SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
-    columns = [estimate.tree.nodes, estimate.counts, estimate.stddev]
-    if estimate.memory != 1:
-        columns.append(np.array([estimate.memory]))
-    return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()

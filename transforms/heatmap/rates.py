@@ -106,14 +106,8 @@ def estimate_rates(
     """
     if estimate.by_category is None or estimate.category_stddev is None:
         return None
-    return rates_of_counts(
-        estimate.by_category,
-        estimate.category_stddev,
-        estimate.tree.areas > 0,
-        categories,
-        noisy_sums,
-        sampling_weight,
-    )
+    users, covers_area = estimate.by_category, estimate.tree.areas > 0
+    return rates_of_counts(users, estimate.category_stddev, covers_area, categories, noisy_sums, sampling_weight)
 
 
 def rates_of_counts(
@@ -151,10 +145,7 @@ def _simultaneous(
 ) -> tuple[Array, Array, Array, Array]:
     """The average, and for each cell the shrunk rate and the ends of its simultaneous interval; see `Rates`.
 
-    Args:
-        test: of one category.
-        covers_area: bool[T], whether a cell covers any area.
-        categories: number of categories with published rates.
+    covers_area: bool[T], whether a cell covers any area; categories: number of those with published rates.
     """
     unknown = np.full(len(test.counts), np.nan)
     users, noise = test.counts + test.rest, test.variance * (1 + test.others)
@@ -372,13 +363,7 @@ def _widest_intervals(counts: Array, stddev: float, noisy_sums: int) -> Array:
 
 
 def auxiliary_columns(by_category: NDArray[np.float64], categories: Sequence[str], rates: Rates) -> dict[str, pa.Array]:
-    """Rates with their intervals, and counts by category, of cells or of zones.
-
-    Args:
-        by_category: float64[k, T], users.
-        categories: k names.
-        rates: of the same T cells.
-    """
+    """Rates with their intervals, and counts by category float64[k, T], of T cells or zones."""
     columns = {}
     kinds = (rates.rate, rates.low, rates.high, rates.shrunk, rates.simultaneous_low, rates.simultaneous_high)
     for category, name in enumerate(rates.names):

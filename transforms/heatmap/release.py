@@ -29,9 +29,8 @@ from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.heatmap.manifest import category_names, heatmap_manifest
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density, unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, user_intervals
-from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.rates import Rates, auxiliary_columns, estimate_rates
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts

@@ -36,23 +36,14 @@ from sfumato.schemas.requests.counting_options import (
 )
 from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn, SlotColumns
 from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap
-from sfumato.schemas.requests.request_base import (
-    INPUT,
-    MAP,
-    METHOD,
-    PRIVACY,
-    PROTOCOL,
-    Several,
-    option,
-)
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Several, option
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import UTC, Slots
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.checks import owners_of
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Method
 from sfumato.transforms.heatmap.methods.adaptive import Refine, Schedule
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import check_prior
+from sfumato.transforms.heatmap.parameters import HeatmapParameters, check_prior
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.warm_start import MAX_CELLS, WarmStart, nights_before
 from sfumato.transforms.locations.shards import Participation

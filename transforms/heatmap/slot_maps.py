@@ -32,10 +32,9 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import SLOTS_SCHEMA
 from sfumato.schemas.tree import Tree, node_names, node_positions
-from sfumato.transforms.heatmap.posterior.estimator import sampling_of
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density, sampling_of
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.unbiased import CONTINUITY, Z_95, user_intervals
-from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 
 Array = NDArray[np.float64]
@@ -75,11 +74,8 @@ class SlotPosterior:
 def infer_slots(full: FullTree, counts: Array, noise: float, users: Array) -> SlotPosterior:
     """The posterior of a tree's nodes in every slot.
 
-    Args:
-        full: the tree.
-        counts: float64[slots, leaves], noisy users of the leaves, in the order of `full.tree`'s entries.
-        noise: variance of the noise in each of them.
-        users: float64[leaves], users of the leaves over all slots.
+    counts: float64[slots, leaves], noisy users, in the order of `full.tree`'s entries; noise: the variance of the noise
+    in each of them; users: float64[leaves], over all slots.
     """
     slots = len(counts)
     basis, frequency = fourier_basis(slots)
@@ -98,11 +94,8 @@ def infer_slots(full: FullTree, counts: Array, noise: float, users: Array) -> Sl
 def estimated_users(expected: Array, variance: Array, counts: Array, noise: float) -> tuple[Array, Array]:
     """Users of the leaves in each slot, and standard deviations of their errors: float64[slots, leaves] each.
 
-    Args:
-        expected: float64[slots, leaves], expected users.
-        variance: float64[leaves], of their errors.
-        counts: float64[slots, leaves], noisy users.
-        noise: variance of the noise.
+    expected: float64[slots, leaves], with variances of errors float64[leaves]; counts: float64[slots, leaves], noisy
+    users; noise: variance of the noise.
     """
     kept = expected / (expected + noise)
     users = np.maximum(expected + kept * (counts - expected), 0)
@@ -122,27 +115,20 @@ def fourier_basis(slots: int) -> tuple[Array, NDArray[np.int64]]:
     return np.array(rows), np.array(frequencies)
 
 
-@dataclass(frozen=True)
 class _Family:
-    """The families of a level: n families of four children, K components.
+    """The families of a level's nodes: n families of four children, K components.
 
-    Attributes:
-        share: float64[n, 4, 1], w, of the parent's users.
-        prior: float64[n, 4, K], s, the variance of e before it is conditioned on adding up to 0.
-        mean, variance: float64[n, 4, K], m and r, the messages about the children.
+    Args:
+        users: float64[4 n].
+        kappa: float64[K].
+        mean, variance: float64[4 n, K], m and r, the messages about the children.
     """
 
-    share: Array
-    prior: Array
-    mean: Array
-    variance: Array
-
-    @classmethod
-    def of(cls, users: Array, kappa: Array, mean: Array, variance: Array) -> _Family:
-        """The families of a level's nodes: float64[nodes], float64[K], float64[nodes, K] and float64[nodes, K]."""
+    def __init__(self, users: Array, kappa: Array, mean: Array, variance: Array):
         children = np.maximum(users, _LEAST_USERS).reshape(-1, 4, 1)
-        share, shape = children / children.sum(axis=1, keepdims=True), (-1, 4, mean.shape[1])
-        return cls(share, kappa * children**2, mean.reshape(shape), variance.reshape(shape))
+        self.share = children / children.sum(axis=1, keepdims=True)  # float64[n, 4, 1], w, of the parent's users
+        self.prior = kappa * children**2  # float64[n, 4, K], s, the variance of e before it must add up to 0
+        self.mean, self.variance = (one.reshape(-1, 4, mean.shape[1]) for one in (mean, variance))
 
     def _weights(self) -> tuple[Array, Array]:
         """1 / (s + r), float64[n, 4, K], and the sum of s r / (s + r), float64[n, 1, K]."""
@@ -191,7 +177,6 @@ def _upward(
     """The messages about every node, by level: means and variances, float64[n, K], and the learned kappa, float64[K].
 
     Args:
-        full: the tree.
         own: by level, components of the leaves' counts, float64[n, K]; other nodes have none.
         measured: by level, variance of the leaves' components, float64[n].
         totals: by level, users of the nodes.
@@ -210,13 +195,13 @@ def _upward(
             break
         ones = np.ones(components)
         likelihood = np.stack(
-            [_Family.of(totals[level], kappa * ones, mean, variance).log_likelihood() for kappa in KAPPAS]
+            [_Family(totals[level], kappa * ones, mean, variance).log_likelihood() for kappa in KAPPAS]
         )
         likelihood = np.stack([likelihood[:, frequency == one].sum(axis=1) for one in frequency], axis=1)
         below = likelihood + POOLING * below
         weight = np.exp(below - below.max(axis=0))
         kappas[level] = (weight * KAPPAS[:, None]).sum(axis=0) / weight.sum(axis=0)
-        above = _Family.of(totals[level], kappas[level], mean, variance).message()
+        above = _Family(totals[level], kappas[level], mean, variance).message()
     return means, variances, kappas
 
 
@@ -226,7 +211,7 @@ def _downward(
     """The posterior means and variances of every node's components, by level: float64[n, K]. See `_upward`."""
     found, spread = [means[0]], [variances[0]]
     for level in range(1, len(full.codes)):
-        family = _Family.of(totals[level], kappas[level], means[level], variances[level])
+        family = _Family(totals[level], kappas[level], means[level], variances[level])
         mean, variance = family.posterior(found[-1][full.parents[level]], spread[-1][full.parents[level]])
         found.append(mean)
         spread.append(variance)
@@ -279,12 +264,7 @@ class SlotMaps:
 
     @classmethod
     def from_state(cls, state: HeatmapState, estimate: Estimate) -> SlotMaps | None:
-        """The maps of a run; None without slots.
-
-        Args:
-            state: after the last sub-query.
-            estimate: the published map of all slots.
-        """
+        """The maps of a run; None without slots. estimate: the published map of all slots."""
         result = state.slot_result
         if result is None:
             return None
@@ -315,12 +295,7 @@ class SlotMaps:
         )
 
     def table(self, grid: Grid, names: tuple[str, ...]) -> pa.Table:
-        """`slots.parquet`, by SLOTS_SCHEMA: slot after slot, in the order of the tree's entries.
-
-        Args:
-            grid: of the heatmap.
-            names: of the slots.
-        """
+        """`slots.parquet`, by SLOTS_SCHEMA: slot after slot, in the order of the tree's entries."""
         slots, cells = self.users.shape
         level, x, y = node_positions(self.tree.entries)
         bounds = zip(("west", "south", "east", "north"), grid.bounds(x, y, level), strict=True)
@@ -343,11 +318,8 @@ class SlotMaps:
     def raster(self, estimate: Estimate) -> NDArray[np.float32]:
         """`slots.npy`: users of each slot on a grid, float32[S, 2^d, 2^d], row 0 in the north.
 
-        Inside a cell of the slots' tree users are spread as those of all slots are. d is the grid's depth, or as fine
-        as the array stays below 8 MB.
-
-        Args:
-            estimate: the published map of all slots.
+        Inside a cell of the slots' tree users are spread as those of all slots are in `estimate`, the published map. d
+        is the grid's depth, or as fine as the array stays below 8 MB.
         """
         slots, depth = len(self.users), self.tree.depth
         while slots * 4**depth > _MAX_VALUES and depth > 1:

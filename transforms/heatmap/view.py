@@ -284,13 +284,8 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
     sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
     layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums, noun), *rates]))
     wide, tall = ground_metres(grid.region)
-    body = MapBody(
-        region=release.bounds,
-        depth=grid.depth,
-        layers=layers,
-        finest_metres=(wide / grid.side, tall / grid.side),
-        slots=_slots(release, grid),
-    )
+    finest, slots = (wide / grid.side, tall / grid.side), _slots(release, grid)
+    body = MapBody(region=release.bounds, depth=grid.depth, layers=layers, finest_metres=finest, slots=slots)
     return body, len(published.nodes)
 
 

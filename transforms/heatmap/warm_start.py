@@ -24,9 +24,9 @@ from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.heatmap.nights.nights_state import MAX_NODES, NightsState
 from sfumato.transforms.heatmap.nights.nights_update import NightMap, update
+from sfumato.transforms.heatmap.parameters import digest
 from sfumato.transforms.heatmap.posterior.estimator import measurement_of
 from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
-from sfumato.transforms.heatmap.private_heatmap import digest
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.release.published_release import Release, open_release

@@ -16,7 +16,7 @@ from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.checks import check_choice, owners_of
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.methods.flat import Flat
+from sfumato.transforms.heatmap.methods.base import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.additive_noise import LAPLACE

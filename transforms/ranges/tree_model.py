@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import by_row, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions
-from sfumato.transforms.heatmap.raster import density, estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.noisy_counts import centre_variance

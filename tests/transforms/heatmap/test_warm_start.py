@@ -22,8 +22,8 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_names
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import Adaptive, Flat
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key, check_prior, digest
+from sfumato.transforms.heatmap.parameters import HeatmapParameters, check_prior, digest
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.release import add_up_to, cells_table, release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import plan

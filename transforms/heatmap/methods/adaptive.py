@@ -159,7 +159,7 @@ class Adaptive(Method):
         return "posterior" if self.estimator == "bayes" else "independent"
 
     def max_query_entries(self, depth: int, categories: int) -> int | None:
-        """See Method.max_query_entries. The paper's schedule has no bound but the finest tree."""
+        # The paper's schedule has no bound but the finest tree.
         return categories * 4**depth if self.schedule == "paper" else self.max_entries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:

@@ -29,13 +29,15 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.heatmap.methods.adaptive import Adaptive
 from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Contribution, Method
+from sfumato.transforms.heatmap.posterior.full_tree import children_of
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
+
+Floats = NDArray[np.float64]
 
 MAX_WIDTH = 4096  # up to here the program is solved in seconds
 # A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share is above both.
 _MIN_RATIO = 2  # of the cost of a level to the least cost of its noise
-_TWO = np.uint64(2)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Emd(Method):
     def next_cells(self, measured: list[Cells], depth: int) -> NDArray[np.uint64]:
         """T_i: the children of the w largest cells of the level above; on the first level every cell."""
         if measured:
-            return children(measured[-1].largest(self.emd_width).nodes)
+            return children_of(measured[-1].largest(self.emd_width).nodes)
         first = self.first_level(depth)
         return np.arange(1 << 2 * first, 2 << 2 * first, dtype=np.uint64)
 
@@ -167,17 +169,12 @@ class Cells:
     """
 
     nodes: NDArray[np.uint64]
-    counts: NDArray[np.float64]
+    counts: Floats
 
     def largest(self, width: int) -> Cells:
         """The `width` cells of largest count. Among equal counts the first cells are kept."""
         kept = np.sort(np.argsort(-self.counts, kind="stable")[:width])
         return Cells(self.nodes[kept], self.counts[kept])
-
-
-def children(nodes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The four children of every node: uint64[4 n]."""
-    return ((nodes[:, None] << _TWO) | np.arange(4, dtype=np.uint64)).ravel()
 
 
 def reconstruct(levels: Sequence[Cells]) -> Cells:
@@ -200,58 +197,38 @@ def reconstruct(levels: Sequence[Cells]) -> Cells:
     Raises:
         RuntimeError: the solver failed. The program always has a solution.
     """
-    program = _Program.from_levels(levels)
+    program = _Program(levels)
     mass = program.even_masses(program.prices())
     mass_of_children = np.where(program.child_rows < 0, 0.0, mass[program.child_rows]).sum(axis=1)
     rows = program.remainder_rows
     return Cells(program.nodes[rows], np.maximum(mass - mass_of_children, 0.0)[rows])
 
 
-@dataclass(frozen=True)
 class _Program:
-    """The program for n kept cells. Rows are cells; columns are remainders, then excess and deficit of each cell.
+    """The program for n kept cells, given coarse to fine.
 
-    All costs are in units of 2^-l. They are integers, and so are the prices: the matrix is totally unimodular.
-
-    Attributes:
-        nodes: uint64[n], the kept cells, ascending.
-        target: float64[n], their y.
-        weight: float64[n], 2^(l - level).
-        child_rows: int64[n, 4], rows of each cell's children; -1 for a child that is not kept.
+    Rows are cells; columns are remainders, then excess and deficit of each cell. All costs are in units of 2^-l. They
+    are integers, and so are the prices: the matrix is totally unimodular.
     """
 
-    nodes: NDArray[np.uint64]
-    target: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    child_rows: NDArray[np.int64]
+    def __init__(self, levels: Sequence[Cells]):
+        self.nodes = np.concatenate([cells.nodes for cells in levels])  # uint64[n], ascending
+        self.target = np.concatenate([cells.counts for cells in levels])  # float64[n], their y
+        level, below = node_levels(self.nodes), children_of(self.nodes)
+        # float64[n], 2^(l - level). A user in the remainder of a cell costs 1 less: 2^-(level + 1) + ... + 2^-l.
+        self.weight = 2.0 ** (level[-1] - level)
+        row = np.minimum(np.searchsorted(self.nodes, below), len(self.nodes) - 1)
+        # int64[n, 4], rows of each cell's children; -1 for a child that is not kept.
+        self.child_rows = np.where(self.nodes[row] == below, row, -1).reshape(-1, 4)
+        self.remainder_rows = np.flatnonzero((self.child_rows < 0).any(axis=1))  # of the cells with a remainder
 
-    @classmethod
-    def from_levels(cls, levels: Sequence[Cells]) -> _Program:
-        """The program for the kept cells, coarse to fine."""
-        nodes = np.concatenate([cells.nodes for cells in levels])
-        level = node_levels(nodes)
-        below = children(nodes)
-        row = np.minimum(np.searchsorted(nodes, below), len(nodes) - 1)
-        child_rows = np.where(nodes[row] == below, row, -1).reshape(-1, 4)
-        return cls(nodes, np.concatenate([cells.counts for cells in levels]), 2.0 ** (level[-1] - level), child_rows)
-
-    @property
-    def remainder_rows(self) -> NDArray[np.int64]:
-        """Rows of the cells with a remainder."""
-        return np.flatnonzero((self.child_rows < 0).any(axis=1))
-
-    @property
-    def remainder_costs(self) -> NDArray[np.float64]:
-        """float64[n]: the cost of one user in the remainder of a cell of level i, 2^-(i + 1) + ... + 2^-l."""
-        return self.weight - 1
-
-    def prices(self) -> NDArray[np.float64]:
+    def prices(self) -> Floats:
         """An optimal dual solution, float64[n] in -weight..weight: the change of the cost for one more user in y."""
         matrix, cells, rows = self._covers, len(self.nodes), self.remainder_rows
         cell_rows = np.repeat(np.arange(cells), 2)
         signs = scipy.sparse.csr_array((np.tile([1.0, -1.0], cells), (cell_rows, np.arange(2 * cells))))
         solution = scipy.optimize.linprog(
-            np.concatenate([self.remainder_costs[rows], np.repeat(self.weight, 2)]),
+            np.concatenate([self.weight[rows] - 1, np.repeat(self.weight, 2)]),
             A_eq=scipy.sparse.hstack([matrix, signs], format="csr"),
             b_eq=self.target,
             method="highs-ds",
@@ -260,15 +237,12 @@ class _Program:
             raise RuntimeError(f"the linear program of {cells} cells was not solved: {solution.message}")
         return np.asarray(np.rint(solution.eqlin.marginals))
 
-    def even_masses(self, price: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The mass of every cell, float64[n], evenly between the bounds that the prices allow.
-
-        price: float64[n], of `prices`.
-        """
+    def even_masses(self, price: Floats) -> Floats:
+        """The mass of every cell, float64[n], evenly between the bounds that `prices` allow."""
         # Complementary slackness: a remainder that costs more than its prices is empty; any other has no upper bound.
         max_remainder = np.zeros(len(self.nodes))
         rows = self.remainder_rows
-        max_remainder[rows] = np.where(self.remainder_costs[rows] > self._covers.T @ price, 0.0, np.inf)
+        max_remainder[rows] = np.where(self.weight[rows] - 1 > self._covers.T @ price, 0.0, np.inf)
         lower, upper = np.zeros(len(self.nodes)), np.zeros(len(self.nodes))
         for level in reversed(self._levels()):
             low, high = (_sum(bound)[:, 0] for bound in self._child_bounds(lower, upper, max_remainder, level))
@@ -288,9 +262,7 @@ class _Program:
             mass[child_rows[child_rows >= 0]] = (low + fraction * width)[child_rows >= 0]
         return mass
 
-    def _child_bounds(
-        self, lower: NDArray[np.float64], upper: NDArray[np.float64], max_remainder: NDArray[np.float64], level: slice
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _child_bounds(self, lower: Floats, upper: Floats, max_remainder: Floats, level: slice) -> tuple[Floats, Floats]:
         """Bounds of the mass in each child of the cells of a level: float64[cells, 4] each."""
         rows = self.child_rows[level]
         return np.where(rows < 0, 0.0, lower[rows]), np.where(rows < 0, max_remainder[level, None], upper[rows])
@@ -309,11 +281,11 @@ class _Program:
         while (kept := np.flatnonzero(ancestor >= self.nodes[0])).size:
             rows.append(np.searchsorted(self.nodes, ancestor[kept]))
             columns.append(kept)
-            ancestor = ancestor >> _TWO
+            ancestor = ancestor >> np.uint64(2)
         row, column = np.concatenate(rows), np.concatenate(columns)
         return scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=shape)
 
 
-def _sum(children: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sum(children: Floats) -> Floats:
     """Over the children: float64[cells, 4] -> float64[cells, 1]."""
     return np.asarray(children.sum(axis=1, keepdims=True))

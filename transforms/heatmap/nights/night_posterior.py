@@ -92,7 +92,7 @@ def infer_week(data: WeekData, learner: Learner, strong: NDArray[np.bool_]) -> W
     parts = [_by_kind(data, block) for block in blocks]
     logs = np.concatenate([part[0] for part in parts])
     likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
-    posterior = likelihood * learner.learn(likelihood, strong).of_families(strong)
+    posterior = likelihood * learner.learn(likelihood, strong)[strong.astype(np.int64)]
     posterior /= posterior.sum(axis=1, keepdims=True)
     found = [
         _tonight(data, block, posterior[block], part[1], part[2]) for block, part in zip(blocks, parts, strict=True)

@@ -122,15 +122,7 @@ class NightsState:
     scales: VarianceScales = field(default_factory=VarianceScales)
 
     def predict(self, night: date, users: float) -> Estimate:
-        """Returns what to expect of a later night.
-
-        Args:
-            night: after the state's.
-            users: of the whole map on that night.
-
-        Raises:
-            RequestError: the night is not after the state's.
-        """
+        """Returns what to expect of a later night with so many users. Raises RequestError if it is not later."""
         posterior = self.expect(night, users)
         full = posterior.full
         counts, variance = full.leaf_values(posterior.users), full.leaf_values(posterior.variance)
@@ -172,26 +164,20 @@ class NightsState:
         for name in ("night", "roughness"):
             rows = np.concatenate([np.zeros(1), *(np.repeat(one, 4) for one in getattr(self.known, name)[1:])])
             columns[name] = rows.astype(np.float32)
-        about: dict[str, Any] = {
+        about = {
             "format": int(_FORMAT.rpartition("/")[2]),
             "night": str(self.night),
             "rests_on": [str(one) for one in self.rests_on],
+            "events": [[one.node, str(one.night), one.excess, one.stddev] for one in self.events],
+            "scales": asdict(self.scales),
         }
-        about["events"] = [[one.node, str(one.night), one.excess, one.stddev] for one in self.events]
-        about["scales"] = asdict(self.scales)
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about).encode()})
 
     @classmethod
     def from_table(cls, table: pa.Table, depth: int) -> NightsState:
-        """Reads the table of an earlier release.
+        """Reads the table of an earlier release, made by `to_table` and perhaps damaged since.
 
-        Args:
-            table: made by `to_table`, perhaps damaged since.
-            depth: of the grid.
-
-        Raises:
-            FormatError: another version of sfumato wrote the table.
-            RequestError: the table is damaged, or of another depth.
+        Raises FormatError if another version of sfumato wrote it, RequestError if it is damaged, or of another depth.
         """
         try:
             return cls._read(table, depth)
@@ -217,19 +203,10 @@ class NightsState:
         full = _read_tree(_column(table, "node", np.uint64), depth)
         ends = np.cumsum([len(codes) for codes in full.codes])[:-1]
         mean, precision = (np.split(_rows(table, name), ends) for name in ("mean", "precision"))
-        night_, roughness = (
-            [
-                one[::4] if level else one[:0]
-                for level, one in enumerate(np.split(_column(table, name, np.float32), ends))
-            ]
-            for name in ("night", "roughness")
-        )
-        for values, least, most in (
-            (mean, -_MAX_MEAN, _MAX_MEAN),
-            (precision, 0, _MOST),
-            (night_, 0, 1),
-            (roughness, 0, 1),
-        ):
+        split = (np.split(_column(table, name, np.float32), ends) for name in ("night", "roughness"))
+        night_, roughness = ([root[:0], *(one[::4] for one in others)] for root, *others in split)
+        bounds = ((mean, -_MAX_MEAN, _MAX_MEAN), (precision, 0, _MOST), (night_, 0, 1), (roughness, 0, 1))
+        for values, least, most in bounds:
             for one in values:
                 if not ((one >= least) & (one <= most)).all():  # comparisons with NaN are false
                     raise ValueError("values that are no numbers, or out of range")

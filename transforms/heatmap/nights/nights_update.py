@@ -17,6 +17,7 @@ Source: West and Harrison (1997), Bayesian Forecasting and Dynamic Models, chapt
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -65,14 +66,12 @@ from sfumato.transforms.heatmap.posterior.full_tree import (
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from sfumato.transforms.heatmap.state import Estimate
 
+Floats = NDArray[np.float64]
 _SOON = 3  # days in which a lasting change shows again
 _WEEKS = 2  # in which a weekly change shows again
 _MIN_LOG_ODDS = 3.0  # 20 to 1: a change lasts
 _DIFFERENCE = 0.3  # standard deviation of a lasting change's size, from one night to another, over its size
 _INSIDE = 0.1  # roughness of a jump inside the node that changed
-Floats = NDArray[np.float64]
-
-
 _LEAST_EXPECTED = 0.5  # users of a node, for the variance of its sampling
 
 
@@ -101,15 +100,9 @@ def repeated(event: Event, errors: NodeErrors, night: date, users: float) -> sli
 def forget(
     full: FullTree, known: Accumulated, expected: Sequence[np.ndarray], event: Event, users: float, weekdays: slice
 ) -> None:
-    """Adds the variance of a jump to the shares that an event moves, in place.
+    """Adds the variance of a jump to the shares that an event moves on some weekdays, in place.
 
-    Args:
-        full: the tree of `known`.
-        known: the accumulators.
-        expected: users by level and node of `full`, without the event.
-        event: one that lasts.
-        users: of the whole map.
-        weekdays: to forget.
+    known: accumulators of `full`; expected: users by level and node, without the event; users: of the whole map.
     """
     depth, path = place_of(event.node)
     size = event.excess * users
@@ -144,13 +137,9 @@ def remembered(
 
 
 def learn_scales(scales: VarianceScales, before: NightPosterior, own: FullTree, sums: SubtreeSums) -> VarianceScales:
-    """Returns the scales after a night, from the families that tonight's tree and the nights before share.
+    """Returns the scales after a night, from the families that tonight's own tree and the nights before share.
 
-    Args:
-        scales: after the nights before.
-        before: tonight's users as the nights before lead to expect them.
-        own: tonight's tree.
-        sums: measured users of its nodes, without sudden changes; an infinite variance where nothing is measured.
+    sums: measured users of its nodes, without sudden changes; an infinite variance where nothing is measured.
     """
     columns: list[tuple[Floats, Floats, Floats, Floats]] = []
     for level in range(1, min(len(own.codes), len(before.full.codes))):
@@ -214,8 +203,7 @@ class NightMap:
     def on(self, tree: Tree) -> tuple[Estimate, Floats, Floats]:
         """The map on a coarser tree, whose entries are nodes of `full`: that of tonight's queries, say.
 
-        Returns:
-            The estimate, and the ends of the 95% intervals of its entries, float64[T] each.
+        Returns also the ends of the 95% intervals of its entries, float64[T] each.
         """
         users = self.full.sums(self.full.by_level(self.estimate.counts))
         levels, paths = node_levels(tree.entries), node_paths(tree.entries)
@@ -229,11 +217,7 @@ class NightMap:
 
 
 def update(
-    state: NightsState | None,
-    night: date,
-    measured: Sequence[TreeMeasurement],
-    users: float,
-    users_stddev: float,
+    state: NightsState | None, night: date, measured: Sequence[TreeMeasurement], users: float, users_stddev: float
 ) -> tuple[NightsState, NightMap]:
     """Takes in a night.
 
@@ -246,16 +230,11 @@ def update(
 
     Args:
         state: after the nights before; None begins.
-        night: after the state's.
+        night: after the state's. Raises RequestError otherwise.
         measured: tonight's noisy counts, scaled to all users. With c cohorts, `sampling` is c - 1.
-        users: of the whole map tonight.
-        users_stddev: of the error of `users`.
+        users, users_stddev: of the whole map tonight, and of their error.
 
-    Returns:
-        The state after the night, and its map.
-
-    Raises:
-        RequestError: the night is not after the state's.
+    Returns the state after the night, and its map.
     """
     own = FullTree.from_trees(*(one.tree for one in measured))
     variance = users_stddev**2
@@ -298,7 +277,10 @@ def update(
     scales = learn_scales(state.scales, before, own, clean)
     events = remembered(state.events, found, errors, night, users)
     after_night = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events, scales)
-    changes = [_change(errors, one) for one in found]
+    changes = []
+    for one in found:
+        there, likely_there = (float(values[one.rows].sum()) for values in (errors.measured, errors.expected))
+        changes.append(Change(tuple(errors.node[one.rows].tolist()), max(there, 0.0), *one.interval, likely_there))
     return after_night, NightMap(full, estimate, spread, changes, _parameters(after, scales))
 
 
@@ -343,36 +325,24 @@ def _errors(
     cohort = max(one.sampling for one in measured)
     spread = [before.full.values_at(level, codes, before.variance) for level, codes in enumerate(own.codes)]
     return NodeErrors(
-        node=np.concatenate([codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(own.codes)]),
+        node=own.tree.nodes,
         measured=np.concatenate(sums.users),
         expected=np.concatenate(likely),
         expected_variance=np.concatenate(spread),
         noise=np.maximum(np.concatenate(sums.variance) - cohort * np.concatenate(likely), 0.0),
         entries=np.concatenate(own.sums([np.ones(len(codes)) for codes in own.codes])),
         cohort=cohort,
-        tested=np.concatenate([_is_known(before.full, level, codes) for level, codes in enumerate(own.codes)]),
+        tested=np.isin(own.tree.nodes, before.full.tree.nodes) & (own.tree.nodes > 1),
     )
 
 
-def _is_known(full: FullTree, level: int, codes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether nodes below the root are nodes of a tree: bool[n]."""
-    return np.isin(codes, full.codes[level]) if 0 < level < len(full.codes) else np.zeros(len(codes), dtype=bool)
-
-
-def _change(errors: NodeErrors, found: FoundChange) -> Change:
-    users, expected = (float(values[found.rows].sum()) for values in (errors.measured, errors.expected))
-    return Change(tuple(errors.node[found.rows].tolist()), max(users, 0.0), *found.interval, expected)
-
-
 def _is_at(nodes: NDArray[np.uint64], places: Sequence[int]) -> bool:
-    """Whether a node overlaps a place, which is a node too."""
-    return any(_overlap(node, place) for node in nodes.tolist() for place in places)
-
-
-def _overlap(one: int, other: int) -> bool:
-    """Whether one of two nodes is within the other."""
-    shift = one.bit_length() - other.bit_length()
-    return one >> shift == other if shift >= 0 else other >> -shift == one
+    """Whether one of some nodes is within one of some places, which are nodes too, or the other way round."""
+    for node, place in itertools.product(nodes.tolist(), places):
+        shift = node.bit_length() - place.bit_length()
+        if node >> shift == place if shift >= 0 else place >> -shift == node:
+            return True
+    return False
 
 
 def _on(full: FullTree, own: FullTree, sums: SubtreeSums) -> SubtreeSums:

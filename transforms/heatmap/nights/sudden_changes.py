@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -35,6 +35,7 @@ from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, NodeMeasurements, SubtreeSums, add_up, by_family
 from sfumato.transforms.heatmap.posterior.inference import project
+from sfumato.transforms.statistics.bisection import bisect_each
 
 Floats = NDArray[np.float64]
 FAMILY_WISE_ERROR = 0.05
@@ -75,16 +76,8 @@ class NodeErrors:
 
     def only(self, rows: NDArray[np.int64]) -> NodeErrors:
         """The errors of some nodes."""
-        return replace(
-            self,
-            node=self.node[rows],
-            measured=self.measured[rows],
-            expected=self.expected[rows],
-            expected_variance=self.expected_variance[rows],
-            noise=self.noise[rows],
-            entries=self.entries[rows],
-            tested=self.tested[rows],
-        )
+        arrays = {one.name: getattr(self, one.name)[rows] for one in fields(self) if one.name != "cohort"}
+        return replace(self, **arrays)
 
     def sums(self, places: NDArray[np.int64]) -> NodeErrors:
         """The errors of places of some nodes: int64[m, 9], rows of nodes, or -1."""
@@ -141,17 +134,12 @@ class NodeErrors:
             there = replace(self, expected=users, expected_variance=np.zeros(len(users)))
             return np.asarray(side * (self.measured - users) > there.margins(log_inverse))
 
-        inside, low = np.maximum(self.measured, 0.0), np.zeros(len(self.node))
+        inside = np.maximum(self.measured, 0.0)
         high = inside + 5 * self.deviations() + 1
         for _ in range(_DOUBLINGS):
             high = np.where(misses(high, -1.0), high, 2 * high)
-        lowest, highest = inside, inside
-        for _ in range(_BISECTIONS):
-            middle = (low + lowest) / 2, (high + highest) / 2
-            outside = misses(middle[0], 1.0), misses(middle[1], -1.0)
-            low, lowest = np.where(outside[0], middle[0], low), np.where(outside[0], lowest, middle[0])
-            high, highest = np.where(outside[1], middle[1], high), np.where(outside[1], highest, middle[1])
-        return low, high
+        low = bisect_each(lambda users: ~misses(users, 1.0), inside, np.zeros(len(inside)), _BISECTIONS)[1]
+        return low, bisect_each(lambda users: ~misses(users, -1.0), inside, high, _BISECTIONS)[1]
 
     @property
     def _users(self) -> Floats:
@@ -302,19 +290,10 @@ def descendants(full: FullTree, level: int, path: int, below: int) -> slice:
 def sums_without(
     own: FullTree, nodes: NodeMeasurements, expected: Sequence[Floats], errors: NodeErrors, found: Sequence[FoundChange]
 ) -> SubtreeSums:
-    """Tonight's sums as they would be without some changes.
+    """Tonight's sums as they would be without some changes, by level and node of tonight's own tree.
 
-    A changed node counts as expected, with a variance as large as the change. Nothing is measured inside it.
-
-    Args:
-        own: tonight's tree.
-        nodes: its measurements.
-        expected: users by level and node of `own`, from the nights before.
-        errors: of the measured nodes.
-        found: the changes.
-
-    Returns:
-        Users, and variances that are infinite inside the changed nodes, by level and node of `own`.
+    A changed node counts as expected from the nights before, with a variance as large as the change. Nothing is
+    measured inside it: variances are infinite there.
     """
     weighted, weights = ([one.copy() for one in values] for values in (nodes.weighted, nodes.weights))
     inside: list[tuple[int, slice]] = []
@@ -353,14 +332,8 @@ def add_changes(
     users are missing, they are missing in proportion.
 
     Args:
-        full: the tree of the map.
-        users, variance: of the map, by level and node.
+        users, variance: of the map, by level and node of `full`, as are those that are returned.
         tonight: the measured users of the nodes of `full`, with an infinite variance where there is no measurement.
-        errors: of the measured nodes.
-        found: the changes.
-
-    Returns:
-        Users and variance with the changes, by level and node.
     """
     users, variance = [one.copy() for one in users], [one.copy() for one in variance]
     for row, excess in changed_nodes(found):

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 
+Floats = NDArray[np.float64]
+
 _TWO = np.uint64(2)
 _FOUR = np.arange(4, dtype=np.uint64)
 # The side of a child in its parent: -1 in the west and in the north, 1 in the east and in the south.
@@ -72,7 +74,7 @@ class FullTree:
         nodes = [codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(self.codes)]
         return Tree(self.depth, np.concatenate(nodes))
 
-    def leaf_values(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def leaf_values(self, values: Sequence[Floats]) -> Floats:
         """Values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
         return np.concatenate([value[leaf] for value, leaf in zip(values, self.leaves, strict=True)])
 
@@ -93,7 +95,7 @@ class FullTree:
         ]
         return tree.index.owners(np.concatenate(first))
 
-    def by_level(self, leaf_values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def by_level(self, leaf_values: Floats) -> list[Floats]:
         """Values of the leaves, in the order of `tree`'s entries, by level and node; 0 at inner nodes."""
         values, at = [], 0
         for leaf in self.leaves:
@@ -103,16 +105,14 @@ class FullTree:
             at += count
         return values
 
-    def sums(self, leaf_values: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    def sums(self, leaf_values: Sequence[Floats]) -> list[Floats]:
         """Every node's total of its leaves' values. Input and result have one float64[n] for each level."""
         totals = [np.where(leaf, value, 0.0) for value, leaf in zip(leaf_values, self.leaves, strict=True)]
         for level in range(len(totals) - 1, 0, -1):
             totals[level - 1][self.parents[level]] = by_family(totals[level]).sum(axis=1)
         return totals
 
-    def values_at(
-        self, level: int, codes: NDArray[np.uint64], values: Sequence[NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
+    def values_at(self, level: int, codes: NDArray[np.uint64], values: Sequence[Floats]) -> Floats:
         """Values of nodes of a level, float64[n]. A node below a leaf has its share, by area, of the leaf's value.
 
         values: by level and node, at least down to `level` or to the leaves.
@@ -129,9 +129,7 @@ class FullTree:
                 break
         return found
 
-    def gradient(
-        self, level: int, places: NDArray[np.int64], values: Sequence[NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
+    def gradient(self, level: int, places: NDArray[np.int64], values: Sequence[Floats]) -> Floats:
         """How far each child is from a quarter of its parent, as the parent's neighbours predict: float64[n, 4].
 
         Let E and W be the values of the eastern and western neighbours. (E - W) / 2 is the growth over one node's
@@ -166,14 +164,9 @@ def children_of(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(((codes[:, None] << _TWO) | _FOUR).ravel())
 
 
-def by_family(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def by_family(values: Floats) -> Floats:
     """Values of a level's nodes, one row for each family of four siblings: float64[n] -> float64[n / 4, 4]."""
     return values.reshape(-1, 4)
-
-
-def to_children(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Repeats each family's value for its four members: float64[4 n]."""
-    return np.repeat(values, 4, axis=0)
 
 
 @dataclass(frozen=True)
@@ -189,8 +182,8 @@ class TreeMeasurement:
     """
 
     tree: Tree
-    counts: NDArray[np.float64]
-    variance: NDArray[np.float64]
+    counts: Floats
+    variance: Floats
     sampling: float = 0.0
 
 
@@ -198,8 +191,8 @@ class TreeMeasurement:
 class NodeMeasurements:
     """All measurements of single nodes, by level and node: the sums of users / variance and of 1 / variance."""
 
-    weighted: list[NDArray[np.float64]]
-    weights: list[NDArray[np.float64]]
+    weighted: list[Floats]
+    weights: list[Floats]
 
     @classmethod
     def empty(cls, full: FullTree) -> NodeMeasurements:
@@ -211,22 +204,19 @@ class NodeMeasurements:
 class SubtreeSums:
     """A node's users and their variance, by level and node, from the measurements of itself and of its descendants."""
 
-    users: list[NDArray[np.float64]]
-    variance: list[NDArray[np.float64]]
+    users: list[Floats]
+    variance: list[Floats]
 
 
 def measure(
-    full: FullTree, measured: Sequence[TreeMeasurement], expected: Sequence[NDArray[np.float64]] | None = None
+    full: FullTree, measured: Sequence[TreeMeasurement], expected: Sequence[Floats] | None = None
 ) -> NodeMeasurements:
-    """Assigns each measured entry to its node.
+    """Assigns each measured entry to its node of `full`, a tree with every node of every measured tree.
 
     Some entries are a node less some descendants. Such an entry and its variance are divided by area among the leaves
     of the smallest full tree around the entry's tree. The sum of these leaves has the entry's variance again.
 
-    Args:
-        full: a tree with every node of every measured tree.
-        measured: the measurements.
-        expected: users by level and node of `full`, for the variance of sampling; None leaves that out.
+    expected: users by level and node of `full`, for the variance of sampling; None leaves that out.
     """
     nodes = NodeMeasurements.empty(full)
     for one in measured:
@@ -253,8 +243,8 @@ def add_up(full: FullTree, own: NodeMeasurements) -> SubtreeSums:
 
     Every leaf must have been measured.
     """
-    users: list[NDArray[np.float64]] = []
-    variance: list[NDArray[np.float64]] = []
+    users: list[Floats] = []
+    variance: list[Floats] = []
     for level in range(len(full.codes) - 1, -1, -1):
         value, weight = own.weighted[level].copy(), own.weights[level].copy()
         if users:

@@ -15,14 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.heatmap.posterior.full_tree import (
-    FullTree,
-    NodeMeasurements,
-    SubtreeSums,
-    add_up,
-    by_family,
-    to_children,
-)
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, NodeMeasurements, SubtreeSums, add_up, by_family
+
+Floats = NDArray[np.float64]
 
 ROUGHNESS = np.geomspace(1e-4, 0.74, 14)
 LARGEST = 0.75  # roughness of a family all of whose users are in one child: (3/4)^2 + 3 (1/4)^2
@@ -37,35 +32,25 @@ _MIN_FAMILIES = 8  # that a coefficient is learned from
 _REUSE = 1 / 25  # see `_reestimate_leaves`
 
 
-@dataclass(frozen=True)
-class Weights:
-    """The prior probabilities of each kind of family, for weak and for strong families of a level: float64[2, kinds].
-
-    A kind is a roughness, or a roughness with more attributes.
-    """
-
-    values: NDArray[np.float64]
-
-    def of_families(self, strong: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The weights for each family, float64[n, kinds]."""
-        return np.asarray(self.values[strong.astype(np.int64)])
-
-
 class Learner:
-    """Learns the weights level by level, from the root down. Each level starts from the weights of the one above.
+    """Learns the prior probabilities of each kind of family, level by level, from the root down.
 
+    A kind is a roughness, or a roughness with more attributes. Each level starts from the weights of the one above.
     Strong and weak families (T above or below SIGNAL deviations) have weights of their own. The first weak families
     start from the weights of the strong ones.
 
     prior: float64[kinds], the weights before any family is seen.
     """
 
-    def __init__(self, prior: NDArray[np.float64] = FLAT) -> None:
+    def __init__(self, prior: Floats = FLAT) -> None:
         self._prior = prior
-        self._found: list[NDArray[np.float64] | None] = [None, None]
+        self._found: list[Floats | None] = [None, None]
 
-    def learn(self, likelihood: NDArray[np.float64], strong: NDArray[np.bool_]) -> Weights:
-        """The weights of largest posterior probability, by EM, for likelihoods float64[n, kinds] of n families."""
+    def learn(self, likelihood: Floats, strong: NDArray[np.bool_]) -> Floats:
+        """The weights of weak and of strong families, float64[2, kinds], of largest posterior probability, by EM.
+
+        likelihood: float64[n, kinds], of n families.
+        """
         for kind in (1, 0):
             of = likelihood[strong == bool(kind)]
             if len(of):
@@ -74,10 +59,10 @@ class Learner:
                 )
                 self._found[kind] = _learn(of, _CARRY * begin + (1 - _CARRY) * self._prior)
         weak, strong_ = (one if one is not None else other for one, other in (self._found, self._found[::-1]))
-        return Weights(np.stack([self._prior if one is None else one for one in (weak, strong_)]))
+        return np.stack([self._prior if one is None else one for one in (weak, strong_)])
 
 
-def _learn(likelihood: NDArray[np.float64], begin: NDArray[np.float64]) -> NDArray[np.float64]:
+def _learn(likelihood: Floats, begin: Floats) -> Floats:
     likelihood = likelihood[:: 1 + len(likelihood) // _MAX_FAMILIES]
     weights = begin
     for _ in range(_ITERATIONS):
@@ -87,47 +72,37 @@ def _learn(likelihood: NDArray[np.float64], begin: NDArray[np.float64]) -> NDArr
     return weights
 
 
-@dataclass(frozen=True)
 class Energies:
-    """The energies of signal S and of noise E of n families at each roughness: float64[n, 14] each."""
+    """The energies of signal S and of noise E of n families at each roughness: float64[n, 14] each.
 
-    signal: NDArray[np.float64]
-    noise: NDArray[np.float64]
+    Args:
+        squared: float64[n], T^2 or its expectation.
+        users: float64[n], T.
+        noise: float64[n], energy of the privacy noise.
+        sampling: energy that each user adds because users are a sample; (0.75 - rho) of it shows in contrasts.
+    """
 
-    @classmethod
-    def from_users(
-        cls, squared: NDArray[np.float64], users: NDArray[np.float64], noise: NDArray[np.float64], sampling: float
-    ) -> Energies:
-        """Energies of families.
-
-        Args:
-            squared: float64[n], T^2 or its expectation.
-            users: float64[n], T.
-            noise: float64[n], energy of the privacy noise.
-            sampling: energy that each user adds because users are a sample; (0.75 - rho) of it shows in contrasts.
-        """
-        return cls(
-            ROUGHNESS * squared[:, None],
-            np.maximum(noise[:, None] + sampling * (LARGEST - ROUGHNESS) * users[:, None], 1e-9),
-        )
+    def __init__(self, squared: Floats, users: Floats, noise: Floats, sampling: float):
+        self.signal = ROUGHNESS * squared[:, None]
+        self.noise = np.maximum(noise[:, None] + sampling * (LARGEST - ROUGHNESS) * users[:, None], 1e-9)
 
     @property
-    def kept(self) -> NDArray[np.float64]:
+    def kept(self) -> Floats:
         """S / (S + E): the share of a measured contrast that shrinkage keeps."""
         return self.signal / (self.signal + self.noise)
 
-    def likelihood(self, energy: NDArray[np.float64]) -> NDArray[np.float64]:
+    def likelihood(self, energy: Floats) -> Floats:
         """The likelihood of measured energies float64[n], up to a factor for each family: of three normal variates."""
         total = self.signal + self.noise
         logs = -1.5 * (np.log(total) + energy[:, None] / total)
         return np.asarray(np.exp(logs - logs.max(axis=1, keepdims=True)))
 
-    def unknown(self) -> NDArray[np.float64]:
+    def unknown(self) -> Floats:
         """S E / (S + E): the energy that stays unknown after a measurement."""
         return self.noise * self.kept
 
 
-def project(children: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64]:
+def project(children: Floats, total: Floats) -> Floats:
     """The nearest points to rows float64[n, 4] that are >= 0 and add up to `total`, float64[n] >= 0."""
     falling = -np.sort(-children, axis=1)
     excess = (np.cumsum(falling, axis=1) - total[:, None]) / np.arange(1, 5)
@@ -143,13 +118,13 @@ class Families:
         users: float64[n], of the parents.
         noise: float64[n], energy of the noise in the measured contrasts, in squared users.
         posterior: float64[n, 14], probabilities of ROUGHNESS.
-        weights: of the level.
+        weights: of the level's kinds, see `Learner.learn`.
     """
 
-    users: NDArray[np.float64]
-    noise: NDArray[np.float64]
-    posterior: NDArray[np.float64]
-    weights: Weights
+    users: Floats
+    noise: Floats
+    posterior: Floats
+    weights: Floats
 
 
 @dataclass(frozen=True)
@@ -166,8 +141,8 @@ class Posterior:
     """
 
     full: FullTree
-    users: list[NDArray[np.float64]]
-    variance: list[NDArray[np.float64]]
+    users: list[Floats]
+    variance: list[Floats]
     measured: SubtreeSums
     families: list[Families | None]
     slope: float
@@ -179,7 +154,7 @@ def infer(
     users: float,
     sampling: float,
     noise: NodeMeasurements | None = None,
-    guide: Sequence[NDArray[np.float64]] | None = None,
+    guide: Sequence[Floats] | None = None,
 ) -> Posterior:
     """The posterior of the nodes of a tree.
 
@@ -231,10 +206,10 @@ def infer(
 
         left = contrast - predicted
         energy = (left**2).sum(axis=1)
-        energies = Energies.from_users(total**2, total, noisy, sampling)
+        energies = Energies(total**2, total, noisy, sampling)
         likelihood = energies.likelihood(energy)
         weights = learner.learn(likelihood, strong)
-        posterior = likelihood * weights.of_families(strong)
+        posterior = likelihood * weights[strong.astype(np.int64)]
         posterior /= posterior.sum(axis=1, keepdims=True)
         kept = (posterior * energies.kept).sum(axis=1)
         doubt = (posterior * (energies.kept - kept[:, None]) ** 2).sum(axis=1)  # about the roughness
@@ -253,12 +228,8 @@ def infer(
 
 
 def predict_contrasts(
-    bases: Sequence[NDArray[np.float64]],
-    contrast: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    strong: NDArray[np.bool_],
-    total: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], float | None]:
+    bases: Sequence[Floats], contrast: Floats, weight: Floats, strong: NDArray[np.bool_], total: Floats
+) -> tuple[Floats, float | None]:
     """Predicts contrasts float64[n, 4] from bases of that shape.
 
     Weighted least squares gives a coefficient in [0, _MAX_SLOPE] for each basis, for strong and weak families apart.
@@ -277,9 +248,7 @@ def predict_contrasts(
     return predicted - predicted.mean(axis=1, keepdims=True), min(first, default=None)
 
 
-def _least_squares(
-    bases: list[NDArray[np.float64]], target: NDArray[np.float64], weight: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _least_squares(bases: list[Floats], target: Floats, weight: Floats) -> Floats:
     """Non-negative coefficients of one basis or two. A basis with a negative coefficient is left out."""
     # Plain sums: the result of a linear-algebra library depends on its threads, and a tree must not.
     gram = np.array([[float((weight[:, None] * a * b).sum()) for b in bases] for a in bases])
@@ -317,8 +286,8 @@ def _reestimate_leaves(
         if family is None or not leaf.any():
             continue
         mean = before.users[level]
-        energy = to_children((family.posterior @ ROUGHNESS) * family.users**2)
-        prior = np.maximum(_REUSE * energy * mean / np.maximum(to_children(family.users), 1e-9), 1e-9)[leaf]
+        energy = np.repeat((family.posterior @ ROUGHNESS) * family.users**2, 4)
+        prior = np.maximum(_REUSE * energy * mean / np.maximum(np.repeat(family.users, 4), 1e-9), 1e-9)[leaf]
         again.weighted[level][leaf] += mean[leaf] / prior
         again.weights[level][leaf] += 1 / prior
         trust = prior * noise.weights[level][leaf] / (prior * noise.weights[level][leaf] + 1)

@@ -8,7 +8,7 @@ errors of neighbours add up. This module uses three sources instead:
 - All noisy figures, for the root alone. The weight of each does not depend on its noise.
 - An earlier sub-query, for cells finer than the last tree's entries, because nothing else has measured them. These
   cells are scaled to their entry's users but remain biased: the noise that is in them decided where not to look again.
-  `changes` does not test them.
+  `map_changes` does not test them.
 
 A node is any square of the quadtree, a leaf is a node without children. An entry is what a sub-query counted: a node
 less its descendants in the queried tree. A cell is an entry of the published map. A family is the four children of one
@@ -73,22 +73,18 @@ class UnbiasedCounts:
     """
 
     full: FullTree
-    users: list[NDArray[np.float64]]
-    measured_variance: list[NDArray[np.float64]]
+    users: list[Floats]
+    measured_variance: list[Floats]
     total_variance: float
 
     @classmethod
     def from_measurements(
         cls, full: FullTree, own: NodeMeasurements, root_users: float, root_variance: float
     ) -> UnbiasedCounts:
-        """Generalised least squares of the measurements below a root that is known.
+        """Generalised least squares of the measurements of nodes, of every leaf among them, below a known root.
 
-        Args:
-            full: the tree.
-            own: measurements of its nodes, of every leaf among them.
-            root_users: from all noisy figures. The measurements enter it by their sum alone, and the families' own
-                errors do not depend on that sum.
-            root_variance: of the error of `root_users`.
+        root_users is from all noisy figures. The measurements enter it by their sum alone, and the families' own errors
+        do not depend on that sum.
         """
         measured = add_up(full, own)
         counts = [np.array([root_users])]
@@ -100,19 +96,12 @@ class UnbiasedCounts:
 
     @classmethod
     def from_nodes(
-        cls,
-        nodes: NDArray[np.uint64],
-        users: NDArray[np.float64],
-        variance: NDArray[np.float64],
-        depth: int | None = None,
+        cls, nodes: NDArray[np.uint64], users: Floats, variance: Floats, depth: int | None = None
     ) -> UnbiasedCounts:
-        """From published columns (TOTALS_SCHEMA).
+        """From published columns (TOTALS_SCHEMA) of the nodes of a full tree, sorted by level.
 
-        Args:
-            nodes: of a full tree, sorted by level. Each is a leading 1 bit, then two bits a level.
-            users: of the nodes.
-            variance: `total_variance` for the root, `measured_variance` for the other nodes.
-            depth: of the finest grid; None for the level of the finest nodes.
+        variance: `total_variance` for the root, `measured_variance` for the other nodes. depth: of the finest grid;
+        None for the level of the finest nodes.
         """
         levels = node_levels(nodes)
         at = np.searchsorted(levels, np.arange(int(levels[-1]) + 2))
@@ -127,11 +116,11 @@ class UnbiasedCounts:
         return UnbiasedCounts(self.full, users, variance, factor**2 * self.total_variance)
 
     @property
-    def leaf_users(self) -> NDArray[np.float64]:
+    def leaf_users(self) -> Floats:
         """The users of the leaves, in the order of the full tree's entries; may be negative."""
         return self.full.leaf_values(self.users)
 
-    def node_variances(self) -> list[NDArray[np.float64]]:
+    def node_variances(self) -> list[Floats]:
         """The variance of each node's error, by level and node."""
         found = [np.array([self.total_variance])]
         for level in range(1, len(self.full.codes)):
@@ -141,52 +130,32 @@ class UnbiasedCounts:
             found.append((share**2 * above + variance * (1 - share)).ravel())
         return found
 
-    def leaf_variances(self) -> NDArray[np.float64]:
+    def leaf_variances(self) -> Floats:
         """The variance of each leaf's error, in the order of the full tree's entries."""
         return self.full.leaf_values(self.node_variances())
 
-    def total(self, weights: NDArray[np.float64]) -> tuple[float, float]:
+    def total(self, weights: Floats) -> tuple[float, float]:
         """The weighted sum of the leaves' users and its standard deviation, in users.
 
-        Args:
-            weights: float64[leaves], in the order of the full tree's entries: 1 for a leaf that counts, 0 for others.
+        weights: float64[leaves], in the order of the full tree's entries: 1 for a leaf that counts, 0 for others.
         """
         leaf = np.flatnonzero(weights)
-        users, variance = self.totals(np.zeros_like(leaf), leaf, weights[leaf], 1)
+        users, variance = self.node_totals(np.zeros_like(leaf), *self.full.leaf_nodes(leaf), weights[leaf], 1)
         return float(users[0]), math.sqrt(max(float(variance[0]), 0.0))
 
-    def totals(
-        self, group: NDArray[np.int64], leaf: NDArray[np.int64], weights: NDArray[np.float64], groups: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Many weighted sums at once, each of a few leaves: as `total`, for sums given by their nonzero weights.
+    def node_totals(
+        self, group: NDArray[np.int64], level: NDArray[np.int64], node: NDArray[np.int64], weights: Floats, groups: int
+    ) -> tuple[Floats, Floats]:
+        """Many weighted sums of nodes at once, each of a few nodes, given by their nonzero weights.
 
         Args:
             group: int64[p], the sum that a weight belongs to, below `groups`.
-            leaf: int64[p], its leaf, in the order of the full tree's entries.
+            level, node: int64[p], the node's level and its index there. A node may occur more than once in a sum.
             weights: float64[p].
             groups: the number of sums.
 
         Returns:
             Users float64[groups] and the variances of their errors.
-        """
-        return self.node_totals(group, *self.full.leaf_nodes(leaf), weights, groups)
-
-    def node_totals(
-        self,
-        group: NDArray[np.int64],
-        level: NDArray[np.int64],
-        node: NDArray[np.int64],
-        weights: NDArray[np.float64],
-        groups: int,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As `totals`, of nodes that may have children.
-
-        Args:
-            group: int64[p].
-            level: int64[p], of the nodes.
-            node: int64[p], the index on its level. A node may occur more than once in a sum.
-            weights: float64[p].
-            groups: the number of sums.
         """
         full, users, variance = self.full, np.zeros(groups), np.zeros(groups)
         none = np.zeros(0, dtype=np.int64)
@@ -213,9 +182,7 @@ class UnbiasedCounts:
         raise AssertionError  # the root is level 0
 
 
-def user_intervals(
-    users: NDArray[np.float64], stddev: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def user_intervals(users: Floats, stddev: Floats) -> tuple[Floats, Floats]:
     """The ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""
     margin = Z_95 * stddev + CONTINUITY
     return np.maximum(users - margin, 0.0), np.maximum(users + margin, 0.0)
@@ -244,10 +211,7 @@ class WithinCells:
 def learn_within_cells(unbiased: UnbiasedCounts, expected: Floats, variance: Floats) -> WithinCells:
     """Learns the spread inside leaves from the families of their tree.
 
-    Args:
-        unbiased: users of the nodes without shrinkage.
-        expected: float64[leaves], posterior users of the leaves; negative ones count as 0.
-        variance: float64[leaves], of the errors of these.
+    expected: float64[leaves], posterior users; negative ones count as 0. variance: float64[leaves], of their errors.
     """
     full = unbiased.full
     positive = np.maximum(expected, 0.0)

@@ -18,7 +18,7 @@ from sfumato.schemas.release import ANSWERS_SCHEMA
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.heatmap.rates import estimate_rates
 from sfumato.transforms.heatmap.release import add_up_to, release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters

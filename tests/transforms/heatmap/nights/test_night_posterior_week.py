@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.heatmap.nights import night_posterior
 from sfumato.transforms.heatmap.nights.night_posterior import PRIOR, WEEK, WeekData, infer_week
-from sfumato.transforms.heatmap.posterior.inference import Learner, Weights
+from sfumato.transforms.heatmap.posterior.inference import Learner
 
 KINDS = len(PRIOR)
 STRONG = np.zeros(1, dtype=bool)
@@ -21,8 +21,8 @@ class _Fixed(Learner):
         super().__init__(PRIOR)
         self.weights = weights
 
-    def learn(self, likelihood: NDArray[np.float64], strong: NDArray[np.bool_]) -> Weights:
-        return Weights(np.stack([self.weights, self.weights]))
+    def learn(self, likelihood: NDArray[np.float64], strong: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return np.stack([self.weights, self.weights])
 
 
 def _family(rng: np.random.Generator, weekday: int) -> tuple[WeekData, NDArray[np.float64], NDArray[np.float64]]:

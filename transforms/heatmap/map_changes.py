@@ -38,10 +38,16 @@ from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.sections import noisy_sums
 from sfumato.transforms.statistics.bisection import bisect_each
 
+Floats = NDArray[np.float64]
+
 FALSE_DISCOVERY_RATE = 0.05
 MIN_SNR = 2.0  # of the mean of both maps; a change of z standard deviations has at least an expected mean of z
 _SHAPES = 200  # points of the Gamma distribution that a p-value is summed over
 _BLOCK = 256  # nodes at a time, whose values for all points fit a processor's cache
+_COLUMNS = (
+    "leaf", "before", "after", "difference", "stddev", "low", "high", "p_value", "q_value", "changed", "changed_low",
+    "changed_high", "shown",
+)  # fmt: skip
 _MIN_MEAN = 0.25  # users that a node is taken to have at least, so that empty ones are no certainty
 
 
@@ -95,17 +101,17 @@ class Changes:
 
     node: NDArray[np.uint64]
     leaf: NDArray[np.bool_]
-    before: NDArray[np.float64]
-    after: NDArray[np.float64]
-    difference: NDArray[np.float64]
-    stddev: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    p_value: NDArray[np.float64]
-    q_value: NDArray[np.float64]
+    before: Floats
+    after: Floats
+    difference: Floats
+    stddev: Floats
+    low: Floats
+    high: Floats
+    p_value: Floats
+    q_value: Floats
     changed: NDArray[np.bool_]
-    changed_low: NDArray[np.float64]
-    changed_high: NDArray[np.float64]
+    changed_low: Floats
+    changed_high: Floats
     shown: NDArray[np.bool_]
     scale: float
 
@@ -118,22 +124,15 @@ class Changes:
         """One row a node, as GeoParquet, by `changes_schema`. grid: the region and the depth of the finest cells."""
         level, x, y = node_positions(self.node)
         bounds = grid.bounds(x, y, level)
-        missing = {name: pa.array(getattr(self, name), from_pandas=True) for name in _NULLABLE}
         columns = {
             "cell_id": node_names(self.node),
             "depth": level.astype(np.int8),
             **dict(zip(("west", "south", "east", "north"), bounds, strict=True)),
-            **{name: getattr(self, name) for name in _KNOWN},
-            **missing,
+            **{name: pa.array(getattr(self, name), from_pandas=True) for name in _COLUMNS},
             **index_columns(grid, level, *bounds),
             "geometry": shapely.to_wkb(shapely.box(*bounds)),
         }
-        schema = changes_schema()
-        return pa.table({name: columns[name] for name in schema.names}, schema=schema)
-
-
-_NULLABLE = ("p_value", "q_value", "changed_low", "changed_high")
-_KNOWN = ("leaf", "before", "after", "difference", "stddev", "low", "high", "changed", "shown")
+        return pa.table(columns, schema=changes_schema())
 
 
 def find_changes(
@@ -142,15 +141,9 @@ def find_changes(
     """Tests every node that two maps share.
 
     Args:
-        before, after: the maps, of one region.
+        before, after: the maps. Raises ValueError unless they are of one region.
         rate: false discovery rate, in 0..1: the expected share of wrong ones among the changed nodes, at most.
         shares: compare shares of all users: `before` is scaled to as many users as `after` has.
-
-    Returns:
-        The shared nodes.
-
-    Raises:
-        ValueError: the maps have different regions, or the rate is not in 0..1.
     """
     if before.region != after.region:
         raise ValueError(f"regions: the maps must cover the same region, got {before.region} and {after.region}")
@@ -173,7 +166,10 @@ def find_changes(
     stddev = np.sqrt(noise + sampling)
     mean_stddev = np.sqrt(noise_before * noise_after / noise)
     tested = mean >= MIN_SNR * mean_stddev
-    tails = _Tails(noise / stddev**2, _noise_shape(noise_before / noise, before.noisy_sums, after.noisy_sums))
+    # How many Laplace variables the difference's noise is like, at least: by its kurtosis, the heaviest of all nodes.
+    part = noise_before / noise
+    shape = float(np.min(1 / (part**2 / before.noisy_sums + (1 - part) ** 2 / after.noisy_sums)))
+    tails = _Tails(noise / stddev**2, shape)
     p_value = np.where(tested, tails.probability(np.abs(difference) / stddev), np.nan)
     q_value = _q_values(p_value)
     changed = np.nan_to_num(q_value, nan=1.0) <= rate
@@ -198,23 +194,11 @@ def find_changes(
     )
 
 
-def _known_nodes(one: MapCounts) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+def _known_nodes(one: MapCounts) -> tuple[NDArray[np.uint64], Floats, Floats]:
     """(node, users, variance of their noise) of the nodes that a map knows, level by level."""
-    counts, known = one.counts, one.known()
-    columns = ([codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(counts.full.codes)], counts.users,
-               counts.node_variances())  # fmt: skip
-    node, users, variance = (
-        np.concatenate([values[kept] for values, kept in zip(column, known, strict=True)]) for column in columns
-    )
-    return node, users, np.maximum(variance, np.finfo(np.float64).tiny)
-
-
-def _noise_shape(share: NDArray[np.float64], sums_before: int, sums_after: int) -> float:
-    """How many Laplace variables the difference's noise is like, at least: by its kurtosis, the heaviest of all nodes.
-
-    share: float64[n], the first map's part of the noise's variance.
-    """
-    return float(np.min(1 / (share**2 / sums_before + (1 - share) ** 2 / sums_after)))
+    counts, known = one.counts, np.concatenate(one.known())
+    users, variance = (np.concatenate(values)[known] for values in (counts.users, counts.node_variances()))
+    return counts.full.tree.nodes[known], users, np.maximum(variance, np.finfo(np.float64).tiny)
 
 
 class _Tails:
@@ -225,7 +209,7 @@ class _Tails:
         shape: of the Gamma distribution that the noise's variance has, over its mean.
     """
 
-    def __init__(self, noise_share: NDArray[np.float64], shape: float):
+    def __init__(self, noise_share: Floats, shape: float):
         self._share = noise_share
         least, most = special.gammaincinv(shape, 1e-14), special.gammainccinv(shape, 1e-18)
         logs = np.linspace(np.log(max(least, 1e-12)), np.log(most), _SHAPES)
@@ -233,18 +217,18 @@ class _Tails:
         weight = np.exp(shape * logs - np.exp(logs) - special.gammaln(shape))
         self._weight = weight / weight.sum()
 
-    def probability(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def probability(self, z: Floats) -> Floats:
         """P(|X| >= z) for each of n variables: float64[n] -> float64[n]."""
         return self._probability(z, self._share)
 
-    def quantile(self, alpha: float) -> NDArray[np.float64]:
+    def quantile(self, alpha: float) -> Floats:
         """float64[n]: z with P(|X| >= z) = alpha; read off at 65 shares of the noise."""
         shares = np.linspace(0, 1, 65)
         zero, far = np.zeros(65), np.full(65, 200.0)
         found, _ = bisect_each(lambda z: self._probability(z, shares) >= alpha, zero, far, 40)
         return np.asarray(np.interp(self._share, shares, found))
 
-    def _probability(self, z: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _probability(self, z: Floats, share: Floats) -> Floats:
         found = np.zeros(len(z))
         for first in range(0, len(z), _BLOCK):
             block = slice(first, first + _BLOCK)
@@ -253,7 +237,7 @@ class _Tails:
         return found
 
 
-def _q_values(p_value: NDArray[np.float64]) -> NDArray[np.float64]:
+def _q_values(p_value: Floats) -> Floats:
     """Benjamini-Hochberg q-values of float64[n]; NaN stays NaN and does not count."""
     found = np.full(len(p_value), np.nan)
     places = np.flatnonzero(~np.isnan(p_value))
@@ -263,7 +247,7 @@ def _q_values(p_value: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _focused(node: NDArray[np.uint64], p_value: NDArray[np.float64], rate: float) -> NDArray[np.bool_]:
+def _focused(node: NDArray[np.uint64], p_value: Floats, rate: float) -> NDArray[np.bool_]:
     """Disjoint nodes, most significant first, as many as keep the false discovery rate among themselves: bool[n].
 
     A node joins the list unless it lies above or below one that is in it. The root, the sum of all, never does. The

@@ -80,7 +80,7 @@ def test_the_likelihood_of_a_family_is_that_of_its_contrasts() -> None:
         return -0.5 * float(np.log(np.linalg.det(covariance)) + value @ np.linalg.solve(covariance, value))
 
     def found(kappa: float) -> float:
-        return float(slot_maps._Family.of(users, np.array([kappa]), mean, variance).log_likelihood()[0])
+        return float(slot_maps._Family(users, np.array([kappa]), mean, variance).log_likelihood()[0])
 
     assert found(0.1) - found(1e-4) == pytest.approx(log_density(0.1) - log_density(1e-4), rel=1e-9)
 
