@@ -53,21 +53,15 @@ _MIN_MEAN = 0.25  # users that a node is taken to have at least, so that empty o
 
 @dataclass(frozen=True)
 class MapCounts:
-    """Users of a map's nodes without shrinkage.
-
-    Attributes:
-        region: of the map.
-        counts: of the full tree over the map's cells.
-        measured: the tree of the last sub-query. Its noise is independent of every tree, so a node is unbiased if it is
-            a union of this tree's entries. What is finer has the counts of an earlier sub-query alone, whose noise
-            decided where not to look again, or is spread by area.
-        noisy_sums: see `report.sections.noisy_sums`.
-    """
+    """Users of a map's nodes without shrinkage."""
 
     region: Region
-    counts: UnbiasedCounts
+    counts: UnbiasedCounts  # of the full tree over the map's cells
+    # The tree of the last sub-query. Its noise is independent of every tree, so a node is unbiased if it is a union of
+    # this tree's entries. What is finer has the counts of an earlier sub-query alone, whose noise decided where not to
+    # look again, or is spread by area.
     measured: Tree
-    noisy_sums: int
+    noisy_sums: int  # see `report.sections.noisy_sums`
 
     def known(self) -> list[NDArray[np.bool_]]:
         """By level and node: whether the node is a union of entries that the last sub-query measured."""
@@ -81,39 +75,28 @@ class MapCounts:
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """The nodes that two maps share, and how their users differ. Arrays of n nodes, level by level.
+    """The nodes that two maps share, and how their users differ. Arrays of n nodes, level by level."""
 
-    Attributes:
-        node: uint64[n], a 1 and then the node's path.
-        leaf: bool[n], whether it is a cell; others are merged regions.
-        before, after: float64[n], unbiased users; may be negative. `before` is scaled if shares are compared.
-        difference: float64[n], after - before.
-        stddev: float64[n], of the difference under the null hypothesis.
-        low, high: float64[n], ends of the 95% interval of the difference, for each node by itself.
-        p_value: float64[n], NaN where the node was not tested.
-        q_value: float64[n], the least false discovery rate at which the node is found; NaN where it was not tested.
-        changed: bool[n], q_value is at most the false discovery rate.
-        changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed.
-        shown: bool[n], disjoint changed nodes below the root, the most significant ones; their false discovery rate
-            is kept as well.
-        scale: that `before` was multiplied by; 1 unless shares are compared.
-    """
-
-    node: NDArray[np.uint64]
-    leaf: NDArray[np.bool_]
+    node: NDArray[np.uint64]  # uint64[n], a 1 and then the node's path
+    leaf: NDArray[np.bool_]  # bool[n], whether it is a cell; others are merged regions
+    # before, after: float64[n], unbiased users; may be negative. `before` is scaled if shares are compared.
     before: Floats
     after: Floats
-    difference: Floats
-    stddev: Floats
-    low: Floats
+    difference: Floats  # float64[n], after - before
+    stddev: Floats  # float64[n], of the difference under the null hypothesis
+    low: Floats  # low, high: float64[n], ends of the 95% interval of the difference, for each node by itself
     high: Floats
-    p_value: Floats
+    p_value: Floats  # float64[n], NaN where the node was not tested
+    # float64[n], the least false discovery rate at which the node is found; NaN where it was not tested.
     q_value: Floats
-    changed: NDArray[np.bool_]
+    changed: NDArray[np.bool_]  # bool[n], q_value is at most the false discovery rate
+    # changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed.
     changed_low: Floats
     changed_high: Floats
+    # bool[n], disjoint changed nodes below the root, the most significant ones; their false discovery rate is kept as
+    # well.
     shown: NDArray[np.bool_]
-    scale: float
+    scale: float  # that `before` was multiplied by; 1 unless shares are compared
 
     @property
     def tested(self) -> NDArray[np.bool_]:

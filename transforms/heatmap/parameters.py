@@ -88,66 +88,49 @@ COUNT_SHARE = 0.1  # of the overflow probability, for more users than the noisy 
 class HeatmapParameters:
     """Everything that shapes the statistics, validated.
 
-    Attributes:
-        depth: levels of the quadtree: the finest grid has 2^depth x 2^depth cells.
-        trust: who adds the noise: a curator once, or secure aggregation in the sum of each shard.
-        epsilon, delta: of the complete release. Gaussian noise needs a delta above 0.
-        noise: its distribution; auto takes the one with less noise in a count at the whole budget.
-        shard_size: expected users of a shard (S).
-        dropout: largest share of a shard's clients that may fail to answer; a shard that lacks more is lost.
-        participation: planned: each planned shard reports with the planned noise, whatever its number of users; paper:
-            lost shards and the noise level depend on who takes part, which is not protected.
-        users: size of the cohort that takes part; None for all users.
-        population: public number of users, if it is known.
-        population_share: share of epsilon that the noisy user counts cost, with and without a usable record.
-        contribution: what a user adds: one random location, the most frequent one (top), or a distribution over all;
-            None for the method's default.
-        gamma: sum of a user's distribution in whole numbers; None chooses it by noise and modulus, see the module.
-        rounding: how a distribution becomes whole numbers: systematic, of sensitivity gamma, or independent, entry by
-            entry, of sensitivity gamma + the length of the vector.
-        overflow_probability: that the sum of any shard wraps around the modulus, in the whole run.
-        modulus: m of the secure sums; None chooses it.
-        allow_overflow: runs with a modulus that is too small.
-        noise_source: draws the noise of a shard in closed form, or the share of each client.
-        colluding: share of a shard's required clients against whom epsilon holds too; None for none.
-        simulated_dropout: probability that a client drops out after the noise is planned.
-        max_bad_fraction: refuses where a larger share of the users has no usable record.
-        categories: of the auxiliary data; 1 without.
-        slots: of time, each with a map of its own; 1 without.
-        records_per_user: the most slots in which a user counts, each by one record.
-        rotation: the number of rotating cohorts, one of which is asked; 1 asks all users. See `schemas.rotation`.
-        method: with its own parameters.
-
     Raises:
         RequestError: a value is out of range, or contradicts another. The message names the field.
     """
 
-    depth: Depth = 10
+    depth: Depth = 10  # levels of the quadtree: the finest grid has 2^depth x 2^depth cells
+    # Who adds the noise: a curator once, or secure aggregation in the sum of each shard.
     trust: CentralOrSecagg = Trust.SECAGG
-    epsilon: Epsilon = 1.0
+    epsilon: Epsilon = 1.0  # epsilon, delta: of the complete release. Gaussian noise needs a delta above 0.
     delta: Delta = 0.0
-    noise: NoiseName = "auto"
-    shard_size: ShardSize = 10_000
+    noise: NoiseName = "auto"  # its distribution; auto takes the one with less noise in a count at the whole budget
+    shard_size: ShardSize = 10_000  # expected users of a shard (S)
+    # Largest share of a shard's clients that may fail to answer; a shard that lacks more is lost.
     dropout: Dropout = 0.05
+    # planned: each planned shard reports with the planned noise, whatever its number of users; paper: lost shards and
+    # the noise level depend on who takes part, which is not protected.
     participation: Participation = "planned"
-    users: Users | None = None
-    population: Users | None = None
+    users: Users | None = None  # size of the cohort that takes part; None for all users
+    population: Users | None = None  # public number of users, if it is known
+    # Share of epsilon that the noisy user counts cost, with and without a usable record.
     population_share: Annotated[float, Interval(ge=0.001, le=0.5)] = ADMISSION_SHARE
+    # What a user adds: one random location, the most frequent one (top), or a distribution over all; None for the
+    # method's default.
     contribution: Contribution | None = None
+    # Sum of a user's distribution in whole numbers; None chooses it by noise and modulus, see the module.
     gamma: Annotated[int, Interval(ge=1, le=MAX_GAMMA)] | None = None
+    # How a distribution becomes whole numbers: systematic, of sensitivity gamma, or independent, entry by entry, of
+    # sensitivity gamma + the length of the vector.
     rounding: Rounding = "systematic"
+    # Probability that the sum of any shard wraps around the modulus, in the whole run.
     overflow_probability: Annotated[float, Interval(gt=0, lt=1)] = 1e-9
-    modulus: Annotated[int, Interval(ge=2, le=MAX_MODULUS)] | None = None
-    allow_overflow: bool = False
-    noise_source: NoiseSource = "shard"
+    modulus: Annotated[int, Interval(ge=2, le=MAX_MODULUS)] | None = None  # m of the secure sums; None chooses it
+    allow_overflow: bool = False  # runs with a modulus that is too small
+    noise_source: NoiseSource = "shard"  # draws the noise of a shard in closed form, or the share of each client
+    # Share of a shard's required clients against whom epsilon holds too; None for none.
     colluding: Colluding | None = None
-    simulated_dropout: Fraction = 0.0
-    max_bad_fraction: Fraction = MAX_BAD_FRACTION
-    categories: int = 1
-    slots: int = 1
-    records_per_user: int = 1
+    simulated_dropout: Fraction = 0.0  # probability that a client drops out after the noise is planned
+    max_bad_fraction: Fraction = MAX_BAD_FRACTION  # refuses where a larger share of the users has no usable record
+    categories: int = 1  # of the auxiliary data; 1 without
+    slots: int = 1  # of time, each with a map of its own; 1 without
+    records_per_user: int = 1  # the most slots in which a user counts, each by one record
+    # The number of rotating cohorts, one of which is asked; 1 asks all users. See `schemas.rotation`.
     rotation: int = 1
-    method: Method = field(default_factory=Adaptive)
+    method: Method = field(default_factory=Adaptive)  # with its own parameters
 
     def __post_init__(self) -> None:
         check_declared(self)

@@ -29,19 +29,12 @@ _COLLUDING = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The run that follows if users are spread evenly over the map. Exact but for a method with `max_query_entries`.
+    """The run that follows if users are spread evenly over the map. Exact but for a method with `max_query_entries`."""
 
-    Attributes:
-        parameters: of the heatmap.
-        state: after the last sub-query.
-        sub_queries: in order.
-        overflow_probabilities: for each sub-query an upper bound, see `overflow_probability`.
-    """
-
-    parameters: HeatmapParameters
-    state: HeatmapState
-    sub_queries: tuple[SubQuery, ...]
-    overflow_probabilities: tuple[float, ...]
+    parameters: HeatmapParameters  # of the heatmap
+    state: HeatmapState  # after the last sub-query
+    sub_queries: tuple[SubQuery, ...]  # in order
+    overflow_probabilities: tuple[float, ...]  # for each sub-query an upper bound, see `overflow_probability`
 
     def __repr__(self) -> str:
         return plan_details(self)

@@ -70,25 +70,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """Rates of the entries of a tree, with 95% intervals: float64[len(names), T] each.
+    """Rates of the entries of a tree, with 95% intervals: float64[len(names), T] each."""
 
-    Attributes:
-        names: the categories, see `published_categories`.
-        rate: in [low, high]; NaN where the interval is [0, 1].
-        low, high: ends of each cell's pointwise interval, in [0, 1].
-        average: float64[len(names)], of the whole region.
-        shrunk: the rate after shrinkage towards the average; NaN where users are not clearly above zero. Within the
-            simultaneous interval, if there is one.
-        simultaneous_low, simultaneous_high: ends of the simultaneous interval; NaN where it does not exclude the
-            average from below.
-    """
-
-    names: tuple[str, ...]
-    rate: Array
-    low: Array
+    names: tuple[str, ...]  # the categories, see `published_categories`
+    rate: Array  # in [low, high]; NaN where the interval is [0, 1]
+    low: Array  # low, high: ends of each cell's pointwise interval, in [0, 1]
     high: Array
-    average: Array
+    average: Array  # float64[len(names)], of the whole region
+    # The rate after shrinkage towards the average; NaN where users are not clearly above zero. Within the simultaneous
+    # interval, if there is one.
     shrunk: Array
+    # simultaneous_low, simultaneous_high: ends of the simultaneous interval; NaN where it does not exclude the average
+    # from below.
     simultaneous_low: Array
     simultaneous_high: Array
 

@@ -52,24 +52,15 @@ _MIN_EXCESS = 1.5  # of a squared error over the best one, from which on an oper
 
 @dataclass(frozen=True)
 class RotationChoice:
-    """One number of cohorts, and the errors of a night's counts scaled to all users.
+    """One number of cohorts, and the errors of a night's counts scaled to all users."""
 
-    Attributes:
-        cohorts: how many.
-        times_asked: the most nights of a window in which one user is asked.
-        epsilon, delta: of a night's release.
-        noise: distribution of a night's noise.
-        shards: that are asked on a night; None with a trusted curator.
-        noise_stddev: of the noise in a count, in users.
-    """
-
-    cohorts: int
-    times_asked: int
-    epsilon: float
+    cohorts: int  # how many
+    times_asked: int  # the most nights of a window in which one user is asked
+    epsilon: float  # epsilon, delta: of a night's release
     delta: float
-    noise: NoiseName
-    shards: int | None
-    noise_stddev: float
+    noise: NoiseName  # distribution of a night's noise
+    shards: int | None  # that are asked on a night; None with a trusted curator
+    noise_stddev: float  # of the noise in a count, in users
 
     def sampling_stddev(self, users: float, nights: int = 1) -> float:
         """Standard deviation, in users, from asking one cohort of a cell's users; after nights that add up."""
@@ -87,16 +78,11 @@ class RotationChoice:
 
 @dataclass(frozen=True, repr=False)
 class RotationPlan:
-    """The numbers of cohorts among which to choose, and the best one.
+    """The numbers of cohorts among which to choose, and the best one."""
 
-    Attributes:
-        parameters: of a map of all users at the whole budget.
-        limit: the budget, for any `limit.days` nights in a row.
-        choices: with fewest cohorts first; of those that ask a user equally often, the one with fewest cohorts.
-    """
-
-    parameters: HeatmapParameters
-    limit: Limit
+    parameters: HeatmapParameters  # of a map of all users at the whole budget
+    limit: Limit  # the budget, for any `limit.days` nights in a row
+    # With fewest cohorts first; of those that ask a user equally often, the one with fewest cohorts.
     choices: tuple[RotationChoice, ...]
 
     def __repr__(self) -> str:

@@ -51,18 +51,13 @@ _KURTOSIS_95 = 0.206
 
 @dataclass(frozen=True)
 class SlotPosterior:
-    """The posterior of a full tree's nodes.
-
-    Attributes:
-        full: the tree.
-        expected: by level, expected users of each node in each slot, float64[n, slots]; not negative. They add up to
-            the node's users over the slots, and to the parent's over siblings.
-        variance: by level, of the error of a node's expected users, on average over the slots, float64[n].
-    """
+    """The posterior of a full tree's nodes."""
 
     full: FullTree
+    # By level, expected users of each node in each slot, float64[n, slots]; not negative. They add up to the node's
+    # users over the slots, and to the parent's over siblings.
     expected: list[Array]
-    variance: list[Array]
+    variance: list[Array]  # by level, of the error of a node's expected users, on average over the slots, float64[n]
 
     def leaves(self) -> tuple[Array, Array]:
         """Expected users of the leaves, float64[slots, leaves], and their variances, float64[leaves]."""
@@ -241,25 +236,18 @@ def _reconciled(full: FullTree, raw: list[Array], totals: list[Array]) -> list[A
 
 @dataclass(frozen=True, eq=False)
 class SlotMaps:
-    """The maps of S slots on a tree of T cells.
+    """The maps of S slots on a tree of T cells."""
 
-    Attributes:
-        tree: of the cells that the sub-query by slot counted.
-        users, stddev: float64[S, T], estimated users and the standard deviations of their errors. Users are not
-            negative, and add up over the slots to the map's users.
-        expected: float64[S, T], users to expect in such a slot, see the module.
-        unbiased, low, high: float64[S, T], users with the noise alone and their 95% intervals.
-        region, region_stddev: float64[S], unbiased users of the whole region and their standard deviations.
-    """
-
-    tree: Tree
+    tree: Tree  # of the cells that the sub-query by slot counted
+    # users, stddev: float64[S, T], estimated users and the standard deviations of their errors. Users are not negative,
+    # and add up over the slots to the map's users.
     users: Array
     stddev: Array
-    expected: Array
-    unbiased: Array
+    expected: Array  # float64[S, T], users to expect in such a slot, see the module
+    unbiased: Array  # unbiased, low, high: float64[S, T], users with the noise alone and their 95% intervals
     low: Array
     high: Array
-    region: Array
+    region: Array  # region, region_stddev: float64[S], unbiased users of the whole region and their standard deviations
     region_stddev: Array
 
     @classmethod

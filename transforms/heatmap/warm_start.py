@@ -54,21 +54,13 @@ NO_STATE = "The release before it does not hold a state of nights."
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a new heatmap takes from an earlier release.
+    """What a new heatmap takes from an earlier release."""
 
-    Attributes:
-        release_id: of the earlier release.
-        estimate: its map.
-        epsilon: its cost.
-        safe: whether the key of its noise is secret.
-        added: ids of later releases, whose answers a night's map adds.
-    """
-
-    release_id: str
-    estimate: Estimate
-    epsilon: float
-    safe: bool
-    added: tuple[str, ...] = ()
+    release_id: str  # of the earlier release
+    estimate: Estimate  # its map
+    epsilon: float  # its cost
+    safe: bool  # whether the key of its noise is secret
+    added: tuple[str, ...] = ()  # ids of later releases, whose answers a night's map adds
 
     @classmethod
     def from_release(cls, manifest: Mapping[str, Any], cells: pa.Table, grid: Grid) -> WarmStart:
@@ -131,17 +123,11 @@ def with_complete_parents(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Night:
-    """A night whose map is made, and the nights that it continues.
+    """A night whose map is made, and the nights that it continues."""
 
-    Attributes:
-        night: its date.
-        state: after the last of the nights before; None where the nights begin anew.
-        anew: why they begin anew, as a sentence; None where they go on.
-    """
-
-    night: date
-    state: NightsState | None
-    anew: str | None
+    night: date  # its date
+    state: NightsState | None  # after the last of the nights before; None where the nights begin anew
+    anew: str | None  # why they begin anew, as a sentence; None where they go on
 
 
 def nights_before(folders: Sequence[str], night: date) -> Night:

@@ -161,15 +161,10 @@ def kept_tree(depth: int, levels: list[NDArray[np.uint64]]) -> Tree:
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells and their counts.
+    """Cells and their counts."""
 
-    Attributes:
-        nodes: uint64[n], ascending.
-        counts: float64[n], in users.
-    """
-
-    nodes: NDArray[np.uint64]
-    counts: Floats
+    nodes: NDArray[np.uint64]  # uint64[n], ascending
+    counts: Floats  # float64[n], in users
 
     def largest(self, width: int) -> Cells:
         """The `width` cells of largest count. Among equal counts the first cells are kept."""

@@ -43,42 +43,26 @@ _LEAST_USERS = 0.25  # of a parent whose children's shares are measured
 
 @dataclass(frozen=True)
 class WeekData:
-    """What is known of n families.
+    """What is known of n families."""
 
-    Attributes:
-        mean: float64[n, 7, 4], accumulated contrasts by weekday; 0 where there are none.
-        precision: float64[n, 7], of each coordinate.
-        weekday: of tonight, 0 is Monday.
-        tonight: float64[n, 4], tonight's measured contrasts, which are part of `mean` already; 0 where there are none.
-        noise: float64[n], variance of tonight's measurement; infinite where there is none.
-        chance: float64[n], variance of a night's numbers of users about their expectation.
-        night_scale: multiplies the variance of the night's effect.
-    """
-
-    mean: Floats
-    precision: Floats
-    weekday: int
+    mean: Floats  # float64[n, 7, 4], accumulated contrasts by weekday; 0 where there are none
+    precision: Floats  # float64[n, 7], of each coordinate
+    weekday: int  # of tonight, 0 is Monday
+    # float64[n, 4], tonight's measured contrasts, which are part of `mean` already; 0 where there are none.
     tonight: Floats
-    noise: Floats
-    chance: Floats
-    night_scale: float = 1.0
+    noise: Floats  # float64[n], variance of tonight's measurement; infinite where there is none
+    chance: Floats  # float64[n], variance of a night's numbers of users about their expectation
+    night_scale: float = 1.0  # multiplies the variance of the night's effect
 
 
 @dataclass(frozen=True)
 class WeekPosterior:
-    """The contrasts of n families tonight.
+    """The contrasts of n families tonight."""
 
-    Attributes:
-        mean: float64[n, 4].
-        variance: float64[n], of each of three coordinates.
-        night: float64[n], expected variance of the night's effect, without chance.
-        roughness: float64[n], expected rho.
-    """
-
-    mean: Floats
-    variance: Floats
-    night: Floats
-    roughness: Floats
+    mean: Floats  # float64[n, 4]
+    variance: Floats  # float64[n], of each of three coordinates
+    night: Floats  # float64[n], expected variance of the night's effect, without chance
+    roughness: Floats  # float64[n], expected rho
 
 
 def has_weekday_like(precision: Floats, weekday: int) -> bool:
@@ -152,18 +136,12 @@ class Accumulated:
     """The shares of children in their parents' users: weighted means over nights, by level and node.
 
     Level 0, the root, has no shares. Its arrays are there so that levels are indices.
-
-    Attributes:
-        mean: float64[n, 7] each, by weekday.
-        precision: float64[n, 7] each, 1 / variance; 0 where nothing was measured.
-        night: float64[n / 4] each, by family: the variance of shares from night to night, as learned so far.
-        roughness: float64[n / 4] each, the expected roughness, as learned so far.
     """
 
-    mean: list[Floats]
-    precision: list[Floats]
-    night: list[Floats]
-    roughness: list[Floats]
+    mean: list[Floats]  # float64[n, 7] each, by weekday
+    precision: list[Floats]  # float64[n, 7] each, 1 / variance; 0 where nothing was measured
+    night: list[Floats]  # float64[n / 4] each, by family: the variance of shares from night to night, as learned so far
+    roughness: list[Floats]  # float64[n / 4] each, the expected roughness, as learned so far
 
     @classmethod
     def empty(cls, full: FullTree) -> Accumulated:
@@ -177,23 +155,14 @@ class Accumulated:
 
 @dataclass(frozen=True)
 class NightPosterior:
-    """Tonight's users.
-
-    Attributes:
-        full: the tree.
-        users: float64[n] by level and node.
-        variance: of these, for the numbers of users tonight (and not their expectation), by level and node.
-        share_variance: float64[n / 4] by level, of each coordinate of a family's shares.
-        accumulated: with tonight's measurements.
-        slope: see `Estimate`; the mean over levels, weighted by their numbers of families.
-    """
+    """Tonight's users."""
 
     full: FullTree
-    users: list[Floats]
-    variance: list[Floats]
-    share_variance: list[Floats]
-    accumulated: Accumulated
-    slope: float
+    users: list[Floats]  # float64[n] by level and node
+    variance: list[Floats]  # of these, for the numbers of users tonight (and not their expectation), by level and node
+    share_variance: list[Floats]  # float64[n / 4] by level, of each coordinate of a family's shares
+    accumulated: Accumulated  # with tonight's measurements
+    slope: float  # see `Estimate`; the mean over levels, weighted by their numbers of families
 
 
 def infer_night(

@@ -48,34 +48,21 @@ MAX_SCALE = math.exp(_RANGE)
 
 @dataclass(frozen=True)
 class Event:
-    """A sudden change of an earlier night.
+    """A sudden change of an earlier night."""
 
-    Attributes:
-        node: a leading 1 and the path.
-        night: when it was found.
-        excess: measured less expected users, over all users.
-        stddev: of the error of `excess`.
-    """
-
-    node: int
-    night: date
-    excess: float
-    stddev: float
+    node: int  # a leading 1 and the path
+    night: date  # when it was found
+    excess: float  # measured less expected users, over all users
+    stddev: float  # of the error of `excess`
 
 
 @dataclass(frozen=True)
 class VarianceScales:
-    """Multiples of the initial variances.
+    """Multiples of the initial variances."""
 
-    Attributes:
-        drift: of the growth of variances a day.
-        night: of the variance from night to night.
-        drift_information, night_information: about the logarithms of both.
-    """
-
-    drift: float = 1.0
-    night: float = 1.0
-    drift_information: float = _FIRST
+    drift: float = 1.0  # of the growth of variances a day
+    night: float = 1.0  # of the variance from night to night
+    drift_information: float = _FIRST  # drift_information, night_information: about the logarithms of both
     night_information: float = _FIRST
 
     def learned(self, square: Floats, variance: Floats, drift_part: Floats, night_part: Floats) -> VarianceScales:
@@ -103,23 +90,14 @@ class VarianceScales:
 
 @dataclass(frozen=True, eq=False)
 class NightsState:
-    """The state after a night.
+    """The state after a night."""
 
-    Attributes:
-        night: the last one.
-        rests_on: the nights that were taken in, as periods without gaps.
-        full: the tree of all nodes that are known.
-        known: the accumulators of the nodes of `full`, rounded to float32, as the table has them.
-        events: sudden changes of the last nights, which may last.
-        scales: of drift and of differences from night to night.
-    """
-
-    night: date
-    rests_on: tuple[Period, ...]
-    full: FullTree
-    known: Accumulated
-    events: tuple[Event, ...] = ()
-    scales: VarianceScales = field(default_factory=VarianceScales)
+    night: date  # the last one
+    rests_on: tuple[Period, ...]  # the nights that were taken in, as periods without gaps
+    full: FullTree  # the tree of all nodes that are known
+    known: Accumulated  # the accumulators of the nodes of `full`, rounded to float32, as the table has them
+    events: tuple[Event, ...] = ()  # sudden changes of the last nights, which may last
+    scales: VarianceScales = field(default_factory=VarianceScales)  # of drift and of differences from night to night
 
     def predict(self, night: date, users: float) -> Estimate:
         """Returns what to expect of a later night with so many users. Raises RequestError if it is not later."""

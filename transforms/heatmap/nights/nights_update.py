@@ -161,20 +161,13 @@ def learn_scales(scales: VarianceScales, before: NightPosterior, own: FullTree, 
 
 @dataclass(frozen=True)
 class Change:
-    """A place that differs tonight from what the nights before lead to expect.
+    """A place that differs tonight from what the nights before lead to expect."""
 
-    Attributes:
-        nodes: one to nine nodes of one size that make the place, each a leading 1 and the node's path.
-        users: in all of them tonight.
-        low, high: simultaneous 95% interval of `users`.
-        expected: users, from the nights before.
-    """
-
-    nodes: tuple[int, ...]
-    users: float
-    low: float
+    nodes: tuple[int, ...]  # one to nine nodes of one size that make the place, each a leading 1 and the node's path
+    users: float  # in all of them tonight
+    low: float  # low, high: simultaneous 95% interval of `users`
     high: float
-    expected: float
+    expected: float  # users, from the nights before
 
     @property
     def cell_ids(self) -> list[str]:
@@ -184,21 +177,14 @@ class Change:
 
 @dataclass(frozen=True)
 class NightMap:
-    """Tonight's map.
+    """Tonight's map."""
 
-    Attributes:
-        full: the tree of all nodes that are known, tonight's queried ones among them.
-        estimate: of the users that are there tonight, queried or not, on the leaves of `full`.
-        variance: of the errors of users, by level and node of `full`.
-        changes: the places that differ from what the nights before lead to expect.
-        parameters: learned from the noisy counts, for the manifest.
-    """
-
-    full: FullTree
-    estimate: Estimate
-    variance: Sequence[Floats]
+    full: FullTree  # the tree of all nodes that are known, tonight's queried ones among them
+    estimate: Estimate  # of the users that are there tonight, queried or not, on the leaves of `full`
+    variance: Sequence[Floats]  # of the errors of users, by level and node of `full`
+    # The places that differ from what the nights before lead to expect.
     changes: list[Change] = field(default_factory=list)
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)  # learned from the noisy counts, for the manifest
 
     def on(self, tree: Tree) -> tuple[Estimate, Floats, Floats]:
         """The map on a coarser tree, whose entries are nodes of `full`: that of tonight's queries, say.

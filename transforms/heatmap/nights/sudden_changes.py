@@ -52,27 +52,18 @@ _ROUGHNESS = 0.05  # of a change inside its node, over its square, where nothing
 
 @dataclass(frozen=True)
 class NodeErrors:
-    """What is known of n nodes tonight, level by level.
+    """What is known of n nodes tonight, level by level."""
 
-    Attributes:
-        node: uint64[n], ascending: a leading 1 and the path.
-        measured, expected: float64[n], users.
-        expected_variance: float64[n], of the error of `expected`.
-        noise: float64[n], variance of the noise of `measured`.
-        entries: float64[n], whose noises add up to that of the node.
-        cohort: c - 1 where one of c cohorts was queried. It is the variance that `measured` has for each user, as
-            `TreeMeasurement.sampling`.
-        tested: bool[n], whether the node may be found.
-    """
-
-    node: NDArray[np.uint64]
-    measured: Floats
+    node: NDArray[np.uint64]  # uint64[n], ascending: a leading 1 and the path
+    measured: Floats  # measured, expected: float64[n], users
     expected: Floats
-    expected_variance: Floats
-    noise: Floats
-    entries: Floats
+    expected_variance: Floats  # float64[n], of the error of `expected`
+    noise: Floats  # float64[n], variance of the noise of `measured`
+    entries: Floats  # float64[n], whose noises add up to that of the node
+    # c - 1 where one of c cohorts was queried. It is the variance that `measured` has for each user, as
+    # `TreeMeasurement.sampling`.
     cohort: float
-    tested: NDArray[np.bool_]
+    tested: NDArray[np.bool_]  # bool[n], whether the node may be found
 
     def only(self, rows: NDArray[np.int64]) -> NodeErrors:
         """The errors of some nodes."""
@@ -148,17 +139,11 @@ class NodeErrors:
 
 @dataclass(frozen=True)
 class FoundChange:
-    """A changed place.
+    """A changed place."""
 
-    Attributes:
-        rows: of its nodes.
-        excess: measured less expected users of each node.
-        interval: the ends of the simultaneous 95% interval of the users of all of its nodes together.
-    """
-
-    rows: list[int]
-    excess: list[float]
-    interval: tuple[float, float]
+    rows: list[int]  # of its nodes
+    excess: list[float]  # measured less expected users of each node
+    interval: tuple[float, float]  # the ends of the simultaneous 95% interval of the users of all of its nodes together
 
 
 def find_sudden_changes(errors: NodeErrors) -> list[FoundChange]:

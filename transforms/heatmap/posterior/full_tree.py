@@ -28,13 +28,10 @@ class FullTree:
     """A quadtree whose nodes have four children or none.
 
     Nodes 4 i .. 4 i + 3 of a level are the children of one node of the level above. They are family i of their level.
-
-    Attributes:
-        depth: of the finest grid.
-        codes: for each level 0..L the nodes' paths (two bits a level), uint64[n], ascending. L may be below `depth`.
     """
 
-    depth: int
+    depth: int  # of the finest grid
+    # For each level 0..L the nodes' paths (two bits a level), uint64[n], ascending. L may be below `depth`.
     codes: tuple[NDArray[np.uint64], ...]
 
     @classmethod
@@ -171,19 +168,13 @@ def by_family(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class TreeMeasurement:
-    """Noisy users of the entries of a tree.
+    """Noisy users of the entries of a tree."""
 
-    Attributes:
-        tree: with T entries.
-        counts: float64[T], noisy users.
-        variance: float64[T], of their noise.
-        sampling: how many times an entry's users are added to its variance, because a part of the users was queried; 0
-            where all measurements are of the same users.
-    """
-
-    tree: Tree
-    counts: Floats
-    variance: Floats
+    tree: Tree  # with T entries
+    counts: Floats  # float64[T], noisy users
+    variance: Floats  # float64[T], of their noise
+    # How many times an entry's users are added to its variance, because a part of the users was queried; 0 where all
+    # measurements are of the same users.
     sampling: float = 0.0
 
 

@@ -112,40 +112,24 @@ def project(children: Floats, total: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Families:
-    """The n families of a level on the way down.
+    """The n families of a level on the way down."""
 
-    Attributes:
-        users: float64[n], of the parents.
-        noise: float64[n], energy of the noise in the measured contrasts, in squared users.
-        posterior: float64[n, 14], probabilities of ROUGHNESS.
-        weights: of the level's kinds, see `Learner.learn`.
-    """
-
-    users: Floats
-    noise: Floats
-    posterior: Floats
-    weights: Floats
+    users: Floats  # float64[n], of the parents
+    noise: Floats  # float64[n], energy of the noise in the measured contrasts, in squared users
+    posterior: Floats  # float64[n, 14], probabilities of ROUGHNESS
+    weights: Floats  # of the level's kinds, see `Learner.learn`
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """The posterior of a full tree's nodes.
-
-    Attributes:
-        full: the tree.
-        users: by level and node.
-        variance: of the errors of `users`, by level and node.
-        measured: the estimate of the measurements without a prior.
-        families: by level; None for the root.
-        slope: the share of the gradient between neighbours that continues inside a leaf, in [0, 1].
-    """
+    """The posterior of a full tree's nodes."""
 
     full: FullTree
-    users: list[Floats]
-    variance: list[Floats]
-    measured: SubtreeSums
-    families: list[Families | None]
-    slope: float
+    users: list[Floats]  # by level and node
+    variance: list[Floats]  # of the errors of `users`, by level and node
+    measured: SubtreeSums  # the estimate of the measurements without a prior
+    families: list[Families | None]  # by level; None for the root
+    slope: float  # the share of the gradient between neighbours that continues inside a leaf, in [0, 1]
 
 
 def infer(

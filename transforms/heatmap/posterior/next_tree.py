@@ -25,19 +25,12 @@ _PRICE_STEPS, _PRICE_PRECISION = 40, 1.02  # of the bisection in `_smallest`
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Nodes of a level, measured or possible.
+    """Nodes of a level, measured or possible."""
 
-    Attributes:
-        codes: uint64[n], paths, ascending.
-        split: bool[n], whether its children are among the candidates of the next level.
-        profit: float64[n], gain less cost of splitting.
-        blur: float64[n], squared error of an even spread over the children, without them; 0 where they are known.
-    """
-
-    codes: NDArray[np.uint64]
-    split: NDArray[np.bool_]
-    profit: Floats
-    blur: Floats
+    codes: NDArray[np.uint64]  # uint64[n], paths, ascending
+    split: NDArray[np.bool_]  # bool[n], whether its children are among the candidates of the next level
+    profit: Floats  # float64[n], gain less cost of splitting
+    blur: Floats  # float64[n], squared error of an even spread over the children, without them; 0 where they are known
 
 
 def next_tree(

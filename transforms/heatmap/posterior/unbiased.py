@@ -62,20 +62,14 @@ _STEPS = 12  # of Fisher scoring
 
 @dataclass(frozen=True)
 class UnbiasedCounts:
-    """Users of a full tree's nodes without shrinkage; unbiased down to the entries of the last sub-query.
-
-    Attributes:
-        full: the tree.
-        users: by level and node.
-        measured_variance: by level and node, of the node's measurements before they are reconciled with its parent (s
-            above). The root's value is not used.
-        total_variance: of the error of the root's users. It takes the root's place in published columns.
-    """
+    """Users of a full tree's nodes without shrinkage; unbiased down to the entries of the last sub-query."""
 
     full: FullTree
-    users: list[Floats]
+    users: list[Floats]  # by level and node
+    # By level and node, of the node's measurements before they are reconciled with its parent (s above). The root's
+    # value is not used.
     measured_variance: list[Floats]
-    total_variance: float
+    total_variance: float  # of the error of the root's users. It takes the root's place in published columns.
 
     @classmethod
     def from_measurements(
@@ -190,21 +184,15 @@ def user_intervals(users: Floats, stddev: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class WithinCells:
-    """The spread of users inside the n leaves of a full tree, in the order of its entries.
+    """The spread of users inside the n leaves of a full tree, in the order of its entries."""
 
-    Attributes:
-        users: float64[n], expected users, at least 0.
-        squared: float64[n], expected square of the users.
-        roughness: float64[n, levels], the expected rho of the families one level below the leaf, two levels, and so on.
-        node_users: by level and node, expected users; a node has the sum of its leaves.
-        energy: by level, of each family of measured nodes: the expected energy of its users' contrasts, without noise.
-            The root's level has none.
-    """
-
-    users: Floats
-    squared: Floats
+    users: Floats  # float64[n], expected users, at least 0
+    squared: Floats  # float64[n], expected square of the users
+    # float64[n, levels], the expected rho of the families one level below the leaf, two levels, and so on.
     roughness: Floats
-    node_users: list[Floats]
+    node_users: list[Floats]  # by level and node, expected users; a node has the sum of its leaves
+    # By level, of each family of measured nodes: the expected energy of its users' contrasts, without noise. The root's
+    # level has none.
     energy: list[Floats]
 
 
