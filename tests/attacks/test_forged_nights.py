@@ -23,8 +23,8 @@ from sfumato.pipelines import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.transforms.heatmap.nights import nights_state
-from sfumato.transforms.heatmap.nights.nights_state import MAX_NODES, NightsState
-from sfumato.transforms.heatmap.nights.nights_update import MAX_SCALE, update
+from sfumato.transforms.heatmap.nights.nights_state import MAX_NODES, MAX_SCALE, NightsState
+from sfumato.transforms.heatmap.nights.nights_update import update
 from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
 from sfumato.transforms.heatmap.warm_start import nights_before
 from tests.conftest import make_logs, write_files

@@ -142,6 +142,11 @@ def location_columns(request: LogColumns) -> LocationColumns:
     )
 
 
+def start_of(release: Release, grid: Grid) -> WarmStart:
+    """The map of an earlier release. Raises RequestError unless it fits the grid."""
+    return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE, MAX_CELLS), grid)
+
+
 def with_estimator(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns parameters by name; with the paper's schedule, the paper's estimator: the last sub-query's answers.
 
@@ -261,11 +266,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     def resolve(self) -> WarmStart | None:
         """The earlier release from which the heatmap starts, if any. Raises RequestError if it cannot be made."""
         grid = Grid(self.region, self.parameters.depth)
-
-        def start_of(release: Release) -> WarmStart:
-            return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE, MAX_CELLS), grid)
-
-        starts = [open_start(folder, start_of) for folder in self.warm_start or ()]
+        starts = [open_start(folder, lambda one: start_of(one, grid)) for folder in self.warm_start or ()]
         start = starts[0] if starts else None
         if start is not None and self.night is not None:
             state = nights_before(self.warm_start or (), self.night).state

@@ -145,11 +145,11 @@ def how_it_was_made(manifest: Manifest) -> Section:
     who = "Every user" if rotation is None else f"Every user of cohort {rotation.cohort} of {rotation.cohorts}"
     others = "" if rotation is None else " The other users report nothing."
     sentence = (
-        METHODS[method].SENTENCE
-        if method in METHODS
-        else f"This version of sfumato does not have the method {method}: sfumato 0.1 of November 2026 or earlier has "
-        "it, or the program that made the map."
+        f"This version of sfumato does not have the method {method}: sfumato 0.1 of November 2026 or earlier has it, "
+        "or the program that made the map."
     )
+    if method in METHODS:
+        sentence = METHODS[method].SENTENCE
     texts = [
         f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {told}; what is used are "
         f"sums of these reports with noise.{others} {sentence}".strip()

@@ -49,27 +49,7 @@ _TARGETS: dict[Target, tuple[float, bool]] = {
 
 @dataclass(frozen=True)
 class Adaptive(Method):
-    """The parameters of both algorithms.
-
-    Attributes:
-        schedule: the algorithm: auto takes two sub-queries, or more on grids that are deep for so few users; two_query
-            takes two; lean makes smaller trees; paper is Algorithm 2 of paper 000.
-        estimator: bayes takes all results, with a prior learned from them; last takes the last result only.
-        cohorts: see `FewQueries.uses_disjoint_cohorts`.
-        max_entries: of a vector, at least MIN_ENTRIES for each category.
-        blur_weight: cost of blur against detail, see `next_tree`.
-        refine: with auxiliary data, splits nodes by their count, or while the intervals of their rates stay sharp.
-        interval_width: widest 95% interval (high - low) of a rate that a split may leave.
-        calibration: of the paper's schedule, as are all others. c of Eq. 7: the target of the noise, as a share of the
-            average users of an entry.
-        expansion: b of Eq. 9: a sub-query leaves at least (b - 1) times its own epsilon, or spends all.
-        split_threshold: k of Eq. 6: a node is split above k standard deviations of the noise to come.
-        target: how Eq. 7 is read, see `target_epsilon`.
-        split_count: splits a node above so many users; None by Eq. 6.
-        sub_query_share: of epsilon, for every sub-query; None by Eqs. 7 to 9.
-        start_level: of the first, uniform tree.
-        max_sub_queries: the last one spends the rest of the budget.
-    """
+    """The parameters of both algorithms."""
 
     NAME: ClassVar[str] = "adaptive"
     SENTENCE: ClassVar[str] = "Each sub-query uses only the noisy sums before it to choose where to look more closely."
@@ -77,21 +57,33 @@ class Adaptive(Method):
     STARTS_WARM: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
+    # The algorithm: auto takes two sub-queries, or more on grids that are deep for so few users; two_query takes two;
+    # lean makes smaller trees; paper is Algorithm 2 of paper 000.
     schedule: Schedule = "auto"
+    # bayes takes all results, with a prior learned from them; last takes the last result only.
     estimator: Estimator = "bayes"
-    cohorts: Literal["auto", "shared", "disjoint"] = "auto"
+    cohorts: Literal["auto", "shared", "disjoint"] = "auto"  # see `FewQueries.uses_disjoint_cohorts`
+    # Of a vector, at least MIN_ENTRIES for each category.
     max_entries: Annotated[int, Interval(ge=MIN_ENTRIES, le=1 << 24)] = 32_768
-    blur_weight: Annotated[float, Interval(gt=0, lt=1e6)] = 1.0
+    blur_weight: Annotated[float, Interval(gt=0, lt=1e6)] = 1.0  # cost of blur against detail, see `next_tree`
+    # With auxiliary data, splits nodes by their count, or while the intervals of their rates stay sharp.
     refine: Refine = "count"
+    # Widest 95% interval (high - low) of a rate that a split may leave.
     interval_width: Annotated[float, Interval(gt=0, lt=1)] = 0.1
+    # Of the paper's schedule, as are all others. c of Eq. 7: the target of the noise, as a share of the average users
+    # of an entry.
     calibration: Annotated[float, Interval(gt=0, lt=100)] = 0.1
+    # b of Eq. 9: a sub-query leaves at least (b - 1) times its own epsilon, or spends all.
     expansion: Annotated[float, Interval(ge=1, le=1000)] = 2.0
+    # k of Eq. 6: a node is split above k standard deviations of the noise to come.
     split_threshold: Annotated[float, Interval(gt=0, lt=1000)] = 2.0
-    target: Target = "corrected"
+    target: Target = "corrected"  # how Eq. 7 is read, see `target_epsilon`.
+    # Splits a node above so many users; None by Eq. 6.
     split_count: Annotated[float, Interval(gt=0, lt=1e12)] | None = None
+    # Of epsilon, for every sub-query; None by Eqs. 7 to 9.
     sub_query_share: Annotated[float, Interval(ge=0.01, le=1)] | None = None
-    start_level: Annotated[int, Interval(ge=0, le=8)] = 1
-    max_sub_queries: Annotated[int, Interval(ge=1, le=40)] = 10
+    start_level: Annotated[int, Interval(ge=0, le=8)] = 1  # of the first, uniform tree
+    max_sub_queries: Annotated[int, Interval(ge=1, le=40)] = 10  # the last one spends the rest of the budget
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,22 +30,18 @@ class Method(ABC):
     """A method is a frozen dataclass. Its fields are its own parameters, whose annotations declare their ranges.
 
     `next_query` and `decode` see released values alone: the state holds noisy sums and public figures.
-
-    Attributes:
-        NAME: of the command line.
-        SENTENCE: for the page of a release, of how the sub-queries and the map are made; empty for none.
-        CONTRIBUTION: what a user adds by default: one of their locations, or a distribution over all of them.
-        CATEGORIES: whether it can count by category (auxiliary data). All its encodings are then of trees.
-        LAST_QUERY_COVERS_MAP: whether the last result has an entry for every finest cell of the map.
-        STARTS_WARM: whether it can start from the map of an earlier release (state.prior).
     """
 
-    NAME: ClassVar[str]
+    NAME: ClassVar[str]  # of the command line
+    # For the page of a release, of how the sub-queries and the map are made; empty for none.
     SENTENCE: ClassVar[str] = ""
+    # What a user adds by default: one of their locations, or a distribution over all of them.
     CONTRIBUTION: ClassVar[Contribution] = "one"
+    # Whether it can count by category (auxiliary data). All its encodings are then of trees.
     CATEGORIES: ClassVar[bool] = False
+    # Whether the last result has an entry for every finest cell of the map.
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = False
-    STARTS_WARM: ClassVar[bool] = False
+    STARTS_WARM: ClassVar[bool] = False  # whether it can start from the map of an earlier release (state.prior)
 
     def __post_init__(self) -> None:
         check_declared(self)
@@ -107,21 +103,16 @@ def check_uniform(method: str, name: str, level: int) -> None:
 
 @dataclass(frozen=True)
 class Flat(Method):
-    """Queries all cells at once.
-
-    Attributes:
-        level: of the cells; None for the finest.
-        estimator: see `posterior.estimator.decode`.
-        keep_top: t: per cent of the cells to keep, those of largest noisy count.
-    """
+    """Queries all cells at once."""
 
     NAME: ClassVar[str] = "flat"
     SENTENCE: ClassVar[str] = "It has one sub-query, of one level of the grid."
     CATEGORIES: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
-    level: Annotated[int, Interval(ge=0, le=MAX_DEPTH)] | None = None
-    estimator: Estimator = "last"
+    level: Annotated[int, Interval(ge=0, le=MAX_DEPTH)] | None = None  # of the cells; None for the finest
+    estimator: Estimator = "last"  # see `posterior.estimator.decode`
+    # t: per cent of the cells to keep, those of largest noisy count.
     keep_top: Annotated[float, Interval(ge=1e-6, le=100)] = 100.0
 
     def __post_init__(self) -> None:

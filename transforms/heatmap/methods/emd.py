@@ -49,13 +49,6 @@ class Emd(Method):
     nothing, so the map has the same distribution as the paper's. Epsilons of sub-queries that depend on earlier results
     add up as those of fixed ones do. A vector has at most 4 w + 1 entries instead of 4^i. The additional entry is the
     root's: it counts the users outside T_i, costs as much as any other entry, and is not used.
-
-    Attributes:
-        emd_width: w: cells of each level that are refined; in the paper 20 (Section 4).
-        emd_decay: g: epsilon of a level as a multiple of that of the level above, in theory above 1/2 and below 1, in
-            the paper 1/sqrt(2).
-        emd_fit: `all` fits the map to all cells of T_i, though only w of them are refined, which is better by nearly
-            every measurement (docs/results/few_users.md). `refined` fits it to the refined cells, as the paper does.
     """
 
     NAME: ClassVar[str] = "emd"
@@ -65,8 +58,13 @@ class Emd(Method):
     )
     CONTRIBUTION: ClassVar[Contribution] = "all"
 
+    # w: cells of each level that are refined; in the paper 20 (Section 4).
     emd_width: Annotated[int, Interval(ge=1, le=MAX_WIDTH)] = 20
+    # g: epsilon of a level as a multiple of that of the level above, in theory above 1/2 and below 1, in the paper
+    # 1/sqrt(2).
     emd_decay: Annotated[float, Interval(ge=0.5, le=1)] = math.sqrt(0.5)
+    # `all` fits the map to all cells of T_i, though only w of them are refined, which is better by nearly every
+    # measurement (docs/results/few_users.md). `refined` fits it to the refined cells, as the paper does.
     emd_fit: Literal["all", "refined"] = "all"
 
     def check(self, depth: int) -> None:
