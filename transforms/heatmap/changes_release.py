@@ -137,23 +137,28 @@ def changes_view(files: Files) -> PageView:
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
     found = f"Of these changes at most {rate:.0%} are expected to be wrong." if shown else "No change is shown."
     promise = f"{found} The page is made of two published maps alone."
-    own = facts(
+    chips = facts(
         ("Before", _release_name(manifest, "before")),
         ("After", _release_name(manifest, "after")),
         ("False discovery rate", f"{rate:.0%}"),
         ("Places tested", f"{get(manifest, 'results.tested'):,}"),
     )
+    rows = []
+    for side in ("before", "after"):
+        epsilon, identity = get(manifest, f"{side}.epsilon"), get(manifest, f"{side}.release_id")
+        rows.append((f"The map {side}", f"release {identity}, ε = {epsilon:g}" if epsilon else f"release {identity}"))
+    costs = Section(title="What it costs", paragraphs=[str(get(manifest, "privacy.note"))], facts=facts(*rows))
     metres = (wide / 2**finest, tall / 2**finest)
     return release.page(
         MapBody(region=release.bounds, depth=depth, layers=[layer], finest_metres=metres),
-        [_reading(manifest, table), _releases(manifest)],
+        [_reading(manifest, table), costs],
         [],
         _FILES,
         [CHANGES_PICTURE],
         title="Changes between two maps",
         headline=f"{plural(shown, 'place')} changed" if shown else "No place changed for certain",
         description=f"Where the number of users changed on {ground}, without exposing anyone.",
-        chips=own,
+        chips=chips,
         guarantee=promise if is_safe(manifest) else "A demonstration seed made these maps. They protect no one.",
     )
 
@@ -270,11 +275,3 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
             ("Places tested", f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}: elsewhere is nearly nobody"),
         ),
     )
-
-
-def _releases(manifest: Manifest) -> Section:
-    rows = []
-    for side in ("before", "after"):
-        epsilon, identity = get(manifest, f"{side}.epsilon"), get(manifest, f"{side}.release_id")
-        rows.append((f"The map {side}", f"release {identity}, ε = {epsilon:g}" if epsilon else f"release {identity}"))
-    return Section(title="What it costs", paragraphs=[str(get(manifest, "privacy.note"))], facts=facts(*rows))

@@ -208,7 +208,6 @@ class HeatmapParameters:
             )
 
     def _check_slots(self) -> None:
-        """Raises RequestError for options that do not go with slots."""
         if self.categories > 1:
             raise RequestError("auxiliary: a map has slots or rates, not both; leave out --auxiliary or --slots")
         if self.contributes == "all":
@@ -226,7 +225,6 @@ class HeatmapParameters:
                     raise RequestError(f"{name}: with several records a user it must be {needed}, got {value}")
 
     def _check_rotation(self) -> None:
-        """Raises RequestError for options that do not go with a rotation."""
         for name, value, usual in (
             ("population", self.population, None),
             ("users", self.users, None),

@@ -162,7 +162,7 @@ def find_sudden_changes(errors: NodeErrors) -> list[FoundChange]:
     search.take(places[rows], joint.only(rows), log_inverse[size[rows]])
     if not search.found:
         return []
-    near = _neighbours(errors.node, search)
+    near = search.neighbours()
     if len(near):
         again = np.full(len(near), math.log(2 * len(near) / FAMILY_WISE_ERROR))
         search.take(_padded(near[:, None]), errors.only(near), again)
@@ -203,7 +203,7 @@ class _Search:
     def __init__(self, errors: NodeErrors) -> None:
         self.found: list[list[int]] = []  # rows of nodes, by place
         self.levels: list[float] = []  # log_inverse of the test that found each place
-        self._node, self.level = errors.node, node_levels(errors.node)
+        self._node, self._level = errors.node, node_levels(errors.node)
         self._left = np.append(errors.measured - errors.expected, 0.0)  # what no found place explains
         self._closed = np.append(~errors.tested, False)
         self._deviation = errors.deviations()
@@ -229,28 +229,23 @@ class _Search:
             for row in clear:
                 self._explain(row)
 
-    def open(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some nodes that may be taken."""
-        return np.asarray(rows[~self._closed[rows] & (self._left[rows] != 0)])
+    def neighbours(self) -> NDArray[np.int64]:
+        """The rows of the nodes of the same size around those that were found, which may still be taken."""
+        x, y = (axis.astype(np.int64) for axis in deinterleave(node_paths(self._node)))
+        near = np.zeros(len(x), dtype=bool)
+        for row in itertools.chain.from_iterable(self.found):
+            near |= (self._level == self._level[row]) & (abs(x - x[row]) <= 1) & (abs(y - y[row]) <= 1)
+        return np.flatnonzero(near & ~self._closed[:-1] & (self._left[:-1] != 0))
 
     def _explain(self, row: int) -> None:
         """Takes a node's difference from that of its ancestors, and closes them, the node and its descendants."""
-        value, level, node = self._left[row], self.level, self._node
+        value, level, node = self._left[row], self._level, self._node
         for above in range(int(level[row])):
             place = int(np.searchsorted(node, node[row] >> np.uint64(2 * (int(level[row]) - above))))
             self._left[place] -= value
             self._closed[place] = True
         down = np.maximum(level - level[row], 0).astype(np.uint64)
         self._left[:-1][(level >= level[row]) & (node >> (np.uint64(2) * down) == node[row])] = 0.0
-
-
-def _neighbours(node: NDArray[np.uint64], search: _Search) -> NDArray[np.int64]:
-    """The rows of the nodes of the same size around those that were found, which may still be taken."""
-    x, y = (axis.astype(np.int64) for axis in deinterleave(node_paths(node)))
-    near = np.zeros(len(node), dtype=bool)
-    for row in itertools.chain.from_iterable(search.found):
-        near |= (search.level == search.level[row]) & (abs(x - x[row]) <= 1) & (abs(y - y[row]) <= 1)
-    return search.open(np.flatnonzero(near))
 
 
 def place_of(node: int) -> tuple[int, int]:
