@@ -43,11 +43,10 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
 from sfumato.schemas.requests.request_base import Request
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
-from sfumato.transforms.heatmap.release_files import published_estimate
+from sfumato.transforms.heatmap.release import cells_table, published_estimate
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.histogram.counts_release import cells_table as counted_cells_table
 from sfumato.transforms.histogram.counts_release import items_table

@@ -25,9 +25,9 @@ from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
 from sfumato.schemas.release import CHANGES_FILE
 from sfumato.schemas.requests.request_base import Request
-from sfumato.transforms.heatmap.changes_files import compare_releases, finer_grid
-from sfumato.transforms.heatmap.heatmap_request import PlanRequest
+from sfumato.transforms.heatmap.map_changes import compare_releases, finer_grid
 from sfumato.transforms.heatmap.plan import Plan, make_plan
+from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.heatmap.rotation_plan import RotationPlan, make_rotation_plan
 from sfumato.transforms.release.published_release import data_frame, read_part
 

@@ -34,8 +34,8 @@ from sfumato.schemas.region import by_row
 from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior import contrasts, inference, next_tree
-from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.posterior import inference, next_tree
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -101,9 +101,9 @@ _CONSTANTS: list[tuple[str, Any, str, tuple[float, ...]]] = [
     ("concentration below measured nodes", next_tree, "_CONCENTRATION", (2.0, 0.0, 1.0, 3.0)),
     ("surprise", next_tree, "_SURPRISE", (0.1, 0.02, 0.3)),
     ("reuse of leaves", inference, "_REUSE", (0.04, 0.0001, 0.01, 0.1, 0.3)),
-    ("pull of the level above", contrasts, "_PULL", (4.0, 1.0, 20.0)),
-    ("carry from level to level", contrasts, "_CARRY", (0.97, 0.8, 0.5)),
-    ("border of strong and weak signal", contrasts, "SIGNAL", (4.0, 2.0, 8.0)),
+    ("pull of the level above", inference, "_PULL", (4.0, 1.0, 20.0)),
+    ("carry from level to level", inference, "_CARRY", (0.97, 0.8, 0.5)),
+    ("border of strong and weak signal", inference, "SIGNAL", (4.0, 2.0, 8.0)),
 ]
 
 

@@ -35,8 +35,8 @@ from sfumato.pipelines.runner_settings import processors
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import estimate_density
-from sfumato.transforms.heatmap.release_files import release_files
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
+from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.schedule import receive
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, key_dtype, shards_in

@@ -36,7 +36,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.release_files import release_files
+from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, SLICE_ROWS
 from sfumato.transforms.locations import read, users

@@ -23,7 +23,7 @@ from benchmarks.evaluation.comparison_table import Mean
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive, Flat, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret

@@ -21,10 +21,9 @@ from sfumato.schemas.trust import CentralOrSecagg
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
 from sfumato.transforms.heatmap.nights.nights_update import Change, update
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density, unbiased_counts
+from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
-from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import rho_for_delta

@@ -21,7 +21,7 @@ from benchmarks.evaluation.density_metrics import evaluate
 from benchmarks.evaluation.in_memory import Rows, planned_state
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.heatmap.schedule import advance
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.keys import RunKey

@@ -28,8 +28,7 @@ from benchmarks.baselines.heatmap_methods import AdaptiveGrid, CountMin, Hierarc
 from benchmarks.comparison import MAPS, counts_of, draw_cohort
 from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.flat import Flat
+from sfumato.transforms.heatmap.methods.base import Flat, Method
 from sfumato.transforms.text_tables import markdown_table
 
 # As the table calls the maps of the comparisons.

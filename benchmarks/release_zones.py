@@ -48,8 +48,7 @@ from sfumato.transforms.cell_indexes import INDEXES, index_cells
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
-from sfumato.transforms.heatmap.posterior.within_cells import learn_within_cells
+from sfumato.transforms.heatmap.posterior.unbiased import learn_within_cells, user_intervals
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.synth.city import build_city

@@ -38,8 +38,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import density, estimate_density
-from sfumato.transforms.heatmap.release_files import add_up_to
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
+from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.locations.encode import slots_of
 from sfumato.transforms.privacy.keys import RunKey

@@ -22,14 +22,13 @@ from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest, location_columns
-from sfumato.transforms.heatmap.nights_before import nights_before
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
-from sfumato.transforms.heatmap.release_files import release_files
+from sfumato.transforms.heatmap.release import release_files
+from sfumato.transforms.heatmap.request import HeatmapRequest, location_columns
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.heatmap.warm_start import WarmStart
+from sfumato.transforms.heatmap.warm_start import WarmStart, nights_before
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key, with_partition

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sfumato.transforms.heatmap.heatmap_request import PlanRequest
 from sfumato.transforms.heatmap.plan import Plan, make_plan, percent, plan_details, trust_table
+from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.heatmap.rotation_plan import make_rotation_plan, rotation_table
 from sfumato.transforms.text_tables import markdown_table, significant
 

@@ -15,8 +15,9 @@ from sfumato.schemas.views import PageView
 from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.files import is_remote, write_file
 from sfumato.transforms.flows.flow_view import flows_view
-from sfumato.transforms.heatmap.changes_files import changes_files, compare_releases, finer_grid, report
-from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.heatmap.changes_release import changes_files, report
+from sfumato.transforms.heatmap.map_changes import compare_releases, finer_grid
+from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.quantiles.view import quantiles_view

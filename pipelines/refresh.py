@@ -36,7 +36,7 @@ from sfumato.schemas.requests.commands import RefreshRequest
 from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.transforms.files import read_file
-from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
+from sfumato.transforms.heatmap.request import HeatmapRequest
 from sfumato.transforms.heatmap.rotation_plan import make_rotation_plan
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History

@@ -41,12 +41,12 @@ JOBS = {
     ),
     "plan": Job(
         "show what a heatmap will cost and show; no data are read",
-        "transforms.heatmap.heatmap_request:PlanRequest",
+        "transforms.heatmap.request:PlanRequest",
         "pipelines.plan:run",
     ),
     "heatmap": Job(
         "publish a differentially private heatmap of location logs",
-        "transforms.heatmap.heatmap_request:HeatmapRequest",
+        "transforms.heatmap.request:HeatmapRequest",
         release="pipelines.heatmap:HeatmapJob",
     ),
     "zones": Job(

@@ -221,7 +221,7 @@ ROOM_CYCLES = ({f"transforms/{room}" for room in ("ranges", "release", "heatmap"
 DEFERRED = {
     "pipelines/console.py": {"sfumato.transforms.metrics"},
     "pipelines/ledger.py": {"sfumato.pipelines.releases"},
-    "pipelines/ledger_account.py": {"pyarrow", "sfumato.transforms.privacy.rotation"},
+    "pipelines/ledger_account.py": {"pyarrow", "sfumato.transforms.privacy.user_hashes"},
     "pipelines/readers.py": {"sfumato.transforms.release.release_folder"},
     "transforms/files.py": {"sfumato.transforms"},
     "transforms/release/published_release.py": {"sfumato.transforms.heatmap.posterior.unbiased"},

@@ -21,8 +21,8 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.run import JOBS, Job, request_class
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.heatmap_options import parameter_owners
 from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.heatmap.request import parameter_owners
 from sfumato.transforms.moments.statistic_kinds import STATISTICS
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.heatmap.methods.emd import Emd, kept_tree
-from sfumato.transforms.heatmap.methods.emd_program import Cells
-from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.methods.emd import Cells, Emd, kept_tree
+from sfumato.transforms.heatmap.posterior.estimator import density
 from sfumato.transforms.privacy.budget import Budget
 
 

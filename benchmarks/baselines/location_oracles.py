@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.histogram_mechanisms import BernoulliShuffle, UnaryEncoding, message_rate
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, NodeMeasurements
 from sfumato.transforms.heatmap.posterior.inference import infer
-from sfumato.transforms.heatmap.posterior.measurements import NodeMeasurements
 from sfumato.transforms.statistics.bisection import bisect
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.evaluation.outcomes import Setting
 from sfumato.transforms.checks import declared_of
-from sfumato.transforms.heatmap.heatmap_options import find_method, heatmap_parameters, option_grid, parameter_owners
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import find_method, heatmap_parameters, option_grid, parameter_owners
 from sfumato.transforms.heatmap.schedule import check_plan
 
 MARGIN = "dropout_margin"

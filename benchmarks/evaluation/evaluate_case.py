@@ -20,7 +20,7 @@ from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.region import by_row
 from sfumato.transforms.heatmap.methods import Adaptive, Method
-from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 

@@ -13,8 +13,8 @@ from apache_beam.testing.util import assert_that, equal_to
 from benchmarks.evaluation.in_memory import run_in_memory
 from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import start
 from sfumato.transforms.locations.read import BuildShards
 from sfumato.transforms.locations.shards import Cohort

@@ -23,11 +23,10 @@ from sfumato.pipelines import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.transforms.heatmap.nights import nights_state
-from sfumato.transforms.heatmap.nights.nights_state import MAX_NODES, NightsState
+from sfumato.transforms.heatmap.nights.nights_state import MAX_NODES, MAX_SCALE, NightsState
 from sfumato.transforms.heatmap.nights.nights_update import update
-from sfumato.transforms.heatmap.nights.variance_scales import MAX_SCALE
-from sfumato.transforms.heatmap.nights_before import nights_before
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
+from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
+from sfumato.transforms.heatmap.warm_start import nights_before
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 from tests.transforms.heatmap.nights.nights import CELLS, STDDEV, TREE, counts_of, measure_night, night_of, run_nights

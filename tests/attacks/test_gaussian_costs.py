@@ -24,8 +24,8 @@ from sfumato.pipelines.accounting import admission_cost
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period, Reservation
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import receive
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian_pmf

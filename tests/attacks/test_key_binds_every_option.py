@@ -24,8 +24,8 @@ from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import METHOD, option
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, parameter_owners
 from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.heatmap.request import heatmap_parameters, parameter_owners
 from sfumato.transforms.histogram.counts_request import HistogramRequest
 from tests.transforms.zones.polygons import write_geojson
 

@@ -18,11 +18,10 @@ from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.gamma import COUNT_SHARE
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.release_files import add_up_to
+from sfumato.transforms.heatmap.parameters import COUNT_SHARE, HeatmapParameters
+from sfumato.transforms.heatmap.release import add_up_to
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import plan, receive, window_for
 from sfumato.transforms.heatmap.schedule import start as start_admitted
 from sfumato.transforms.heatmap.state import HeatmapState

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardQuery, ShardTotals, planned_shards, sum_shards

@@ -18,7 +18,7 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.heatmap import raster
+from sfumato.transforms.heatmap.posterior import estimator
 from sfumato.transforms.ranges import methods
 from sfumato.transforms.ranges.field_counts import NoisyGrid
 from sfumato.transforms.ranges.networks.local import LocalTraining
@@ -36,7 +36,7 @@ def test_a_region_whose_areas_no_number_holds_is_a_bad_request(side: float) -> N
 
 
 def test_the_smallest_region_has_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raster, "MAX_RASTER_DEPTH", 10)  # in place of 12, for speed
+    monkeypatch.setattr(estimator, "MAX_RASTER_DEPTH", 10)  # in place of 12, for speed
     rng = np.random.default_rng(1)
     table = {name: rng.uniform(0, 1e-9, 2_000) for name in ("longitude", "latitude")}
     pattern = write_files(pa.table({"user_id": range(2_000), **table}), tmp_path / "logs", 1)

@@ -13,7 +13,7 @@ from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.inputs import layout_of, match_files
 from sfumato.pipelines.release_run import key_and_metadata
 from sfumato.pipelines.runner_settings import runner_settings
-from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
+from sfumato.transforms.heatmap.request import HeatmapRequest
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 

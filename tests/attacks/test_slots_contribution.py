@@ -17,8 +17,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill

@@ -25,13 +25,12 @@ from sfumato.pipelines.runner_settings import LocalRunner, runner_settings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
-from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
-from sfumato.transforms.heatmap.raster import density, estimate_density
-from sfumato.transforms.heatmap.release_files import add_up_to, release_files
+from sfumato.transforms.heatmap.release import add_up_to, release_files
+from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

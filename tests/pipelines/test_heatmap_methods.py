@@ -13,11 +13,11 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines import cli
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior.estimator import density
 from sfumato.transforms.heatmap.private_heatmap import bind_key
-from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.pipelines.test_heatmap import KEY, assert_same, command, run_state

@@ -18,10 +18,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.views import MapBody
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
-from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
+from sfumato.transforms.heatmap.request import heatmap_parameters
+from sfumato.transforms.heatmap.view import heatmap_view
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
 from tests.pipelines.test_heatmap import KEY, assert_same, command

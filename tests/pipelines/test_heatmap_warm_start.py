@@ -15,9 +15,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.region import Grid
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
-from sfumato.transforms.heatmap.heatmap_request import start_of
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
+from sfumato.transforms.heatmap.request import heatmap_parameters, start_of
 from sfumato.transforms.heatmap.warm_start import digest
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files

@@ -19,7 +19,7 @@ from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
-from sfumato.transforms.heatmap.nights_before import nights_before
+from sfumato.transforms.heatmap.warm_start import nights_before
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.timeline_view import timeline_view
 from tests.conftest import make_logs, write_files

@@ -26,9 +26,9 @@ from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan, plan_details
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan

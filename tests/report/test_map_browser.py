@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.schemas.views import MapBody
-from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.heatmap.view import heatmap_view
 from tests.report.browsers import Tab
 from tests.report.conftest import Open
 from tests.transforms.release.city import REGION, CityRelease, city_release

@@ -9,7 +9,7 @@ import pytest
 
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.views import MapBody, TimeSlots
-from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.heatmap.view import heatmap_view
 from tests.report.browsers import Tab
 from tests.report.conftest import Open
 from tests.transforms.release.city import CityRelease, city_release

@@ -15,7 +15,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.schemas.errors import FormatError, RequestError, check_format
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
-from sfumato.transforms.heatmap.nights_before import nights_before
+from sfumato.transforms.heatmap.warm_start import nights_before
 from sfumato.transforms.privacy.ledger.history import FORMAT, OLDEST, replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.model_file import archive_bytes, open_model, read_archive, read_model

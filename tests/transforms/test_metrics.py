@@ -24,9 +24,9 @@ from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import metrics
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
-from sfumato.transforms.heatmap.release_files import release_files
+from sfumato.transforms.heatmap.release import release_files
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_round import Sampling

@@ -76,13 +76,7 @@ def rate_names(manifest: Manifest, one: bool = False) -> list[str]:
 
 
 def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> list[Measure]:
-    """A measure for each category: the shrunk rate within its interval.
-
-    Args:
-        table: with the columns of rates.
-        manifest: of the release.
-        place: what a row is, in one word.
-    """
+    """A measure for each category: the shrunk rate within its interval. place: what a row is, in one word."""
     names, column = rate_names(manifest), get(manifest, "auxiliary.column", "category")
     measures = []
     for name in names:

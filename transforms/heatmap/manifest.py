@@ -109,21 +109,18 @@ def heatmap_manifest(
 ) -> dict[str, Any]:
     """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
 
-    Args:
-        state: after the last sub-query.
-        parameters: of the heatmap.
-        metadata: of the release.
-        grid: of the heatmap.
-        slots: the maps of every slot; None without slots.
+    state: after the last sub-query; slots: the maps of every slot, None without slots.
     """
-    content = {
+    content: dict[str, Any] = {
         "region": asdict(grid.region),
         "grid": {"depth": grid.depth, "side": grid.side},
         **counts_content(state, parameters, metadata),
         "errors": _ERRORS[parameters.method.errors],
         **auxiliary_content(parameters, metadata),
-        **({} if slots is None else _slots(slots, metadata)),
     }
+    if slots is not None:
+        stated = metadata.parameters["columns"]["slots"]
+        content["slots"] = {**stated, "level": LEVEL, "description": _SLOTS, "region": slots.profile()}
     return release_manifest(metadata, content, counts_warnings(state, parameters))
 
 
@@ -132,18 +129,14 @@ def counts_content(
 ) -> dict[str, Any]:
     """The manifest's entries on privacy, the number of users and communication, of cells or of zones.
 
-    Args:
-        state: after the last sub-query.
-        parameters: of the run.
-        metadata: of the release.
-        place: what is counted, in one word.
+    state: after the last sub-query; place: what is counted, in one word.
     """
-    population, cohort = state.population, state.cohort
-    central = parameters.is_central
-    model = parameters.participation
+    cohort, central, model = state.cohort, parameters.is_central, parameters.participation
     asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
-    spent = [result.spent for result in state.results]
-    total = combined_sub_query(state)
+    total, epsilon_spent = combined_sub_query(state), state.budget.spent
+    if parameters.rho is not None:  # the epsilon of all charges at the release's delta
+        is_all = epsilon_spent == parameters.rho
+        epsilon_spent = parameters.epsilon if is_all else epsilon_for_delta(epsilon_spent, parameters.delta)
     composition = "parallel" if state.has_disjoint_cohorts else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
@@ -157,14 +150,14 @@ def counts_content(
             "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
             "trust": parameters.trust,
             "epsilon": parameters.epsilon,
-            "epsilon_spent": _epsilon_spent(state, parameters),
+            "epsilon_spent": epsilon_spent,
             "delta": parameters.stated_delta,
             **({} if parameters.rho is None else {"rho": parameters.rho, "rho_spent": state.budget.spent}),
             "noise": state.noise.NAME,
             "mechanism": _MECHANISMS[state.noise.NAME, central],
             "randomness": metadata.source,
             **({} if asked is None else {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}),
-            "population": population_entry(population, state.noise),
+            "population": population_entry(state.population, state.noise),
             "cohort": known(
                 {
                     "users": cohort.users,
@@ -176,7 +169,7 @@ def counts_content(
             ),
             "composition": composition,
             "composition_rule": COMPOSITIONS[composition],
-            "sub_queries": [known(_sub_query(one, state.rotation)) for one in spent],
+            "sub_queries": [known(_sub_query(one.spent, state.rotation)) for one in state.results],
             "participation": {
                 "model": model,
                 "protected": model == "planned",
@@ -187,12 +180,7 @@ def counts_content(
             "assumptions": _assumptions(state, parameters, metadata),
         },
         "results": _results(state),
-        "communication": known(
-            {
-                "vector_entries": total.vector_length,
-                "bits_per_client": total.bits_per_client,
-            }
-        ),
+        "communication": known({"vector_entries": total.vector_length, "bits_per_client": total.bits_per_client}),
     }
 
 
@@ -209,14 +197,6 @@ def _results(state: HeatmapState) -> dict[str, float]:
 def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
     """The manifest's entry on the number of users, with the cost of the noisy count in the unit of its noise."""
     return {noise.UNIT if name == "epsilon" else name: value for name, value in asdict(population).items()}
-
-
-def _epsilon_spent(state: HeatmapState, parameters: HeatmapParameters) -> float:
-    """The epsilon of all charges; with Gaussian noise at the release's delta."""
-    spent = state.budget.spent
-    if parameters.rho is None:
-        return spent
-    return parameters.epsilon if spent == parameters.rho else epsilon_for_delta(spent, parameters.delta)
 
 
 def _sub_query(spent: SubQuery, rotation: int) -> dict[str, Any]:
@@ -241,12 +221,6 @@ def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) 
     column = metadata.parameters["columns"]["auxiliary"]["column"]
     bins = {"column": column, "categories": list(categories), "entries_per_node": len(categories)}
     return {"auxiliary": {**bins, "rates": rates}}
-
-
-def _slots(slots: SlotMaps, metadata: ReleaseMetadata) -> dict[str, Any]:
-    """The manifest's entry on slots of time."""
-    stated = metadata.parameters["columns"]["slots"]
-    return {"slots": {**stated, "level": LEVEL, "description": _SLOTS, "region": slots.profile()}}
 
 
 def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str) -> str:

@@ -27,38 +27,41 @@ import shapely
 from numpy.typing import NDArray
 from scipy import special
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.release import changes_schema
+from sfumato.schemas.release import TOTALS_FILE, changes_schema
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
 from sfumato.transforms.cell_indexes import index_columns
 from sfumato.transforms.heatmap.posterior.full_tree import by_family
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.sections import noisy_sums
 from sfumato.transforms.statistics.bisection import bisect_each
+
+Floats = NDArray[np.float64]
 
 FALSE_DISCOVERY_RATE = 0.05
 MIN_SNR = 2.0  # of the mean of both maps; a change of z standard deviations has at least an expected mean of z
 _SHAPES = 200  # points of the Gamma distribution that a p-value is summed over
 _BLOCK = 256  # nodes at a time, whose values for all points fit a processor's cache
+_COLUMNS = (
+    "leaf", "before", "after", "difference", "stddev", "low", "high", "p_value", "q_value", "changed", "changed_low",
+    "changed_high", "shown",
+)  # fmt: skip
 _MIN_MEAN = 0.25  # users that a node is taken to have at least, so that empty ones are no certainty
 
 
 @dataclass(frozen=True)
 class MapCounts:
-    """Users of a map's nodes without shrinkage.
-
-    Attributes:
-        region: of the map.
-        counts: of the full tree over the map's cells.
-        measured: the tree of the last sub-query. Its noise is independent of every tree, so a node is unbiased if it is
-            a union of this tree's entries. What is finer has the counts of an earlier sub-query alone, whose noise
-            decided where not to look again, or is spread by area.
-        noisy_sums: see `report.sections.noisy_sums`.
-    """
+    """Users of a map's nodes without shrinkage."""
 
     region: Region
-    counts: UnbiasedCounts
+    counts: UnbiasedCounts  # of the full tree over the map's cells
+    # The tree of the last sub-query. Its noise is independent of every tree, so a node is unbiased if it is a union of
+    # this tree's entries. What is finer has the counts of an earlier sub-query alone, whose noise decided where not to
+    # look again, or is spread by area.
     measured: Tree
-    noisy_sums: int
+    noisy_sums: int  # see `report.sections.noisy_sums`
 
     def known(self) -> list[NDArray[np.bool_]]:
         """By level and node: whether the node is a union of entries that the last sub-query measured."""
@@ -72,39 +75,28 @@ class MapCounts:
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """The nodes that two maps share, and how their users differ. Arrays of n nodes, level by level.
+    """The nodes that two maps share, and how their users differ. Arrays of n nodes, level by level."""
 
-    Attributes:
-        node: uint64[n], a 1 and then the node's path.
-        leaf: bool[n], whether it is a cell; others are merged regions.
-        before, after: float64[n], unbiased users; may be negative. `before` is scaled if shares are compared.
-        difference: float64[n], after - before.
-        stddev: float64[n], of the difference under the null hypothesis.
-        low, high: float64[n], ends of the 95% interval of the difference, for each node by itself.
-        p_value: float64[n], NaN where the node was not tested.
-        q_value: float64[n], the least false discovery rate at which the node is found; NaN where it was not tested.
-        changed: bool[n], q_value is at most the false discovery rate.
-        changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed.
-        shown: bool[n], disjoint changed nodes below the root, the most significant ones; their false discovery rate
-            is kept as well.
-        scale: that `before` was multiplied by; 1 unless shares are compared.
-    """
-
-    node: NDArray[np.uint64]
-    leaf: NDArray[np.bool_]
-    before: NDArray[np.float64]
-    after: NDArray[np.float64]
-    difference: NDArray[np.float64]
-    stddev: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    p_value: NDArray[np.float64]
-    q_value: NDArray[np.float64]
-    changed: NDArray[np.bool_]
-    changed_low: NDArray[np.float64]
-    changed_high: NDArray[np.float64]
+    node: NDArray[np.uint64]  # uint64[n], a 1 and then the node's path
+    leaf: NDArray[np.bool_]  # bool[n], whether it is a cell; others are merged regions
+    # before, after: float64[n], unbiased users; may be negative. `before` is scaled if shares are compared.
+    before: Floats
+    after: Floats
+    difference: Floats  # float64[n], after - before
+    stddev: Floats  # float64[n], of the difference under the null hypothesis
+    low: Floats  # low, high: float64[n], ends of the 95% interval of the difference, for each node by itself
+    high: Floats
+    p_value: Floats  # float64[n], NaN where the node was not tested
+    # float64[n], the least false discovery rate at which the node is found; NaN where it was not tested.
+    q_value: Floats
+    changed: NDArray[np.bool_]  # bool[n], q_value is at most the false discovery rate
+    # changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed.
+    changed_low: Floats
+    changed_high: Floats
+    # bool[n], disjoint changed nodes below the root, the most significant ones; their false discovery rate is kept as
+    # well.
     shown: NDArray[np.bool_]
-    scale: float
+    scale: float  # that `before` was multiplied by; 1 unless shares are compared
 
     @property
     def tested(self) -> NDArray[np.bool_]:
@@ -115,22 +107,15 @@ class Changes:
         """One row a node, as GeoParquet, by `changes_schema`. grid: the region and the depth of the finest cells."""
         level, x, y = node_positions(self.node)
         bounds = grid.bounds(x, y, level)
-        missing = {name: pa.array(getattr(self, name), from_pandas=True) for name in _NULLABLE}
         columns = {
             "cell_id": node_names(self.node),
             "depth": level.astype(np.int8),
             **dict(zip(("west", "south", "east", "north"), bounds, strict=True)),
-            **{name: getattr(self, name) for name in _KNOWN},
-            **missing,
+            **{name: pa.array(getattr(self, name), from_pandas=True) for name in _COLUMNS},
             **index_columns(grid, level, *bounds),
             "geometry": shapely.to_wkb(shapely.box(*bounds)),
         }
-        schema = changes_schema()
-        return pa.table({name: columns[name] for name in schema.names}, schema=schema)
-
-
-_NULLABLE = ("p_value", "q_value", "changed_low", "changed_high")
-_KNOWN = ("leaf", "before", "after", "difference", "stddev", "low", "high", "changed", "shown")
+        return pa.table(columns, schema=changes_schema())
 
 
 def find_changes(
@@ -139,15 +124,9 @@ def find_changes(
     """Tests every node that two maps share.
 
     Args:
-        before, after: the maps, of one region.
+        before, after: the maps. Raises ValueError unless they are of one region.
         rate: false discovery rate, in 0..1: the expected share of wrong ones among the changed nodes, at most.
         shares: compare shares of all users: `before` is scaled to as many users as `after` has.
-
-    Returns:
-        The shared nodes.
-
-    Raises:
-        ValueError: the maps have different regions, or the rate is not in 0..1.
     """
     if before.region != after.region:
         raise ValueError(f"regions: the maps must cover the same region, got {before.region} and {after.region}")
@@ -170,7 +149,10 @@ def find_changes(
     stddev = np.sqrt(noise + sampling)
     mean_stddev = np.sqrt(noise_before * noise_after / noise)
     tested = mean >= MIN_SNR * mean_stddev
-    tails = _Tails(noise / stddev**2, _noise_shape(noise_before / noise, before.noisy_sums, after.noisy_sums))
+    # How many Laplace variables the difference's noise is like, at least: by its kurtosis, the heaviest of all nodes.
+    part = noise_before / noise
+    shape = float(np.min(1 / (part**2 / before.noisy_sums + (1 - part) ** 2 / after.noisy_sums)))
+    tails = _Tails(noise / stddev**2, shape)
     p_value = np.where(tested, tails.probability(np.abs(difference) / stddev), np.nan)
     q_value = _q_values(p_value)
     changed = np.nan_to_num(q_value, nan=1.0) <= rate
@@ -195,23 +177,11 @@ def find_changes(
     )
 
 
-def _known_nodes(one: MapCounts) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+def _known_nodes(one: MapCounts) -> tuple[NDArray[np.uint64], Floats, Floats]:
     """(node, users, variance of their noise) of the nodes that a map knows, level by level."""
-    counts, known = one.counts, one.known()
-    columns = ([codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(counts.full.codes)], counts.users,
-               counts.node_variances())  # fmt: skip
-    node, users, variance = (
-        np.concatenate([values[kept] for values, kept in zip(column, known, strict=True)]) for column in columns
-    )
-    return node, users, np.maximum(variance, np.finfo(np.float64).tiny)
-
-
-def _noise_shape(share: NDArray[np.float64], sums_before: int, sums_after: int) -> float:
-    """How many Laplace variables the difference's noise is like, at least: by its kurtosis, the heaviest of all nodes.
-
-    share: float64[n], the first map's part of the noise's variance.
-    """
-    return float(np.min(1 / (share**2 / sums_before + (1 - share) ** 2 / sums_after)))
+    counts, known = one.counts, np.concatenate(one.known())
+    users, variance = (np.concatenate(values)[known] for values in (counts.users, counts.node_variances()))
+    return counts.full.tree.nodes[known], users, np.maximum(variance, np.finfo(np.float64).tiny)
 
 
 class _Tails:
@@ -222,7 +192,7 @@ class _Tails:
         shape: of the Gamma distribution that the noise's variance has, over its mean.
     """
 
-    def __init__(self, noise_share: NDArray[np.float64], shape: float):
+    def __init__(self, noise_share: Floats, shape: float):
         self._share = noise_share
         least, most = special.gammaincinv(shape, 1e-14), special.gammainccinv(shape, 1e-18)
         logs = np.linspace(np.log(max(least, 1e-12)), np.log(most), _SHAPES)
@@ -230,18 +200,18 @@ class _Tails:
         weight = np.exp(shape * logs - np.exp(logs) - special.gammaln(shape))
         self._weight = weight / weight.sum()
 
-    def probability(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def probability(self, z: Floats) -> Floats:
         """P(|X| >= z) for each of n variables: float64[n] -> float64[n]."""
         return self._probability(z, self._share)
 
-    def quantile(self, alpha: float) -> NDArray[np.float64]:
+    def quantile(self, alpha: float) -> Floats:
         """float64[n]: z with P(|X| >= z) = alpha; read off at 65 shares of the noise."""
         shares = np.linspace(0, 1, 65)
         zero, far = np.zeros(65), np.full(65, 200.0)
         found, _ = bisect_each(lambda z: self._probability(z, shares) >= alpha, zero, far, 40)
         return np.asarray(np.interp(self._share, shares, found))
 
-    def _probability(self, z: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _probability(self, z: Floats, share: Floats) -> Floats:
         found = np.zeros(len(z))
         for first in range(0, len(z), _BLOCK):
             block = slice(first, first + _BLOCK)
@@ -250,7 +220,7 @@ class _Tails:
         return found
 
 
-def _q_values(p_value: NDArray[np.float64]) -> NDArray[np.float64]:
+def _q_values(p_value: Floats) -> Floats:
     """Benjamini-Hochberg q-values of float64[n]; NaN stays NaN and does not count."""
     found = np.full(len(p_value), np.nan)
     places = np.flatnonzero(~np.isnan(p_value))
@@ -260,7 +230,7 @@ def _q_values(p_value: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _focused(node: NDArray[np.uint64], p_value: NDArray[np.float64], rate: float) -> NDArray[np.bool_]:
+def _focused(node: NDArray[np.uint64], p_value: Floats, rate: float) -> NDArray[np.bool_]:
     """Disjoint nodes, most significant first, as many as keep the false discovery rate among themselves: bool[n].
 
     A node joins the list unless it lies above or below one that is in it. The root, the sum of all, never does. The
@@ -286,3 +256,43 @@ def _focused(node: NDArray[np.uint64], p_value: NDArray[np.float64], rate: float
     shown = np.zeros(len(node), dtype=bool)
     shown[listed[:length]] = True
     return shown
+
+
+def map_counts(release: Release) -> MapCounts:
+    """The unbiased users of a published heatmap. Raises RequestError where the release states none."""
+    where, manifest = release.path, release.manifest
+    if manifest.get("job") != "heatmap" or release.grid is None:
+        raise RequestError(f"{where}: changes are of two heatmaps, this release is of `sfumato {manifest.get('job')}`")
+    if TOTALS_FILE not in manifest.get("errors", {}).get("sums", ""):
+        raise RequestError(
+            f"{where}: this heatmap does not state the errors of sums ({TOTALS_FILE}); make both maps with "
+            "--method adaptive"
+        )
+    totals = release.arrow_table(TOTALS_FILE)
+    node, users, variance = (totals[name].to_numpy() for name in ("node", "users", "variance"))
+    try:
+        last = manifest["privacy"]["sub_queries"][-1]
+        measured = release.answered_tree(last["index"])
+        counts = UnbiasedCounts.from_nodes(node, users, variance, release.grid.depth)
+        return MapCounts(release.grid.region, counts, measured, noisy_sums(last))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise RequestError(f"{where}: the release is damaged ({error})") from None
+
+
+def compare_releases(before: Release, after: Release, rate: float, *, shares: bool) -> Changes:
+    """The changes between two published heatmaps; see `find_changes`. Raises RequestError."""
+    if before.manifest.get("release_id") == after.manifest.get("release_id"):
+        raise RequestError(f"{after.path}: this is the same release as {before.path}; name two")
+    counts = map_counts(before), map_counts(after)
+    if counts[0].region != counts[1].region:
+        raise RequestError(
+            f"{after.path}: its region is {counts[1].region}, that of {before.path} is {counts[0].region}; changes "
+            "need one region"
+        )
+    return find_changes(*counts, rate, shares=shares)
+
+
+def finer_grid(before: Release, after: Release) -> Grid:
+    """The region of two releases, and the depth of the finer one."""
+    grids = [one.grid for one in (before, after) if one.grid is not None]
+    return Grid(grids[0].region, max(grid.depth for grid in grids))

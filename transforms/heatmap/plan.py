@@ -29,19 +29,12 @@ _COLLUDING = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The run that follows if users are spread evenly over the map. Exact but for a method with `max_query_entries`.
+    """The run that follows if users are spread evenly over the map. Exact but for a method with `max_query_entries`."""
 
-    Attributes:
-        parameters: of the heatmap.
-        state: after the last sub-query.
-        sub_queries: in order.
-        overflow_probabilities: for each sub-query an upper bound, see `overflow_probability`.
-    """
-
-    parameters: HeatmapParameters
-    state: HeatmapState
-    sub_queries: tuple[SubQuery, ...]
-    overflow_probabilities: tuple[float, ...]
+    parameters: HeatmapParameters  # of the heatmap
+    state: HeatmapState  # after the last sub-query
+    sub_queries: tuple[SubQuery, ...]  # in order
+    overflow_probabilities: tuple[float, ...]  # for each sub-query an upper bound, see `overflow_probability`
 
     def __repr__(self) -> str:
         return plan_details(self)
@@ -86,10 +79,8 @@ class Plan:
     def shards_lost(self, dropout: float) -> float:
         """Expected share of lost shards in a real protocol or in the paper's participation model.
 
-        A shard's survivors are a Poisson number, because hashes assign users to shards.
-
-        Args:
-            dropout: share of the devices that fail, in 0..1.
+        A shard's survivors are a Poisson number, because hashes assign users to shards. dropout: share of the devices
+        that fail, in 0..1.
         """
         if self.parameters.is_central:
             return 0.0
@@ -99,11 +90,7 @@ class Plan:
 
 
 def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:
-    """Plans a run of `parameters.users` users, or of the public population.
-
-    Args:
-        parameters: of the heatmap.
-        prior: the map of an earlier release to start from.
+    """Plans a run of `parameters.users` users, or of the public population. prior: an earlier map to start from.
 
     Raises:
         RequestError: a run would raise it too.
@@ -176,10 +163,13 @@ def plan_details(plan: Plan) -> str:
     header = ["sub-query", state.noise.UNIT, "entries", "noise, users"]
     if not is_central:
         header += ["modulus", "bits a client", "overflow probability"]
-    rows = [
-        _table_row(sub_query, overflow, is_central)
-        for sub_query, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True)
-    ]
+    rows = []
+    for one, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True):
+        row = [f"{one.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
+        if not is_central:
+            probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
+            row += [f"{one.modulus:,}", f"{one.bits_per_client:,}", probability]
+        rows.append(row)
     lines += ["", markdown_table([header, *rows])]
     if not is_central:
         if own.participation != "paper":
@@ -201,28 +191,11 @@ def plan_details(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _table_row(sub_query: SubQuery, overflow: float, is_central: bool) -> list[str]:
-    row = [
-        f"{sub_query.index}",
-        f"{sub_query.cost:.4g}",
-        f"{sub_query.vector_length:,}",
-        significant(sub_query.noise_stddev),
-    ]
-    if is_central:
-        return row
-    probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
-    return [*row, f"{sub_query.modulus:,}", f"{sub_query.bits_per_client:,}", probability]
-
-
 def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
     """The text of a heatmap's plan. Without a public number of users: bounds, and a table by the number of users.
 
-    Args:
-        parameters: of the heatmap. With a rotation the plan is for the users of one cohort.
-        prior: the map of an earlier release of all users to start from. Its users stand in for an unknown number.
-
-    Raises:
-        RequestError: a run would raise it too.
+    With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
+    users, stand in for an unknown number. Raises RequestError where a run would raise it too.
     """
     cohorts, parameters = parameters.rotation, replace(parameters, rotation=1)
     if parameters.population or parameters.users:
@@ -231,8 +204,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
         users = max(1, round(float(prior.counts.sum()) / cohorts))
         details = plan_details(make_plan(replace(parameters, users=users), prior))
         share = "" if cohorts == 1 else f"1/{cohorts} of "
-        had = f"for {share}as many users as the release that this one starts from had, {users:,}"
-        return f"{had}:\n\n{details}"
+        return f"for {share}as many users as the release that this one starts from had, {users:,}:\n\n{details}"
     lines = [
         "The number of users is counted privately, and the plan depends on that count; give --population N if the",
         "number is public. For any number of users:",
@@ -281,11 +253,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
 
 
 def trust_table(parameters: HeatmapParameters) -> str:
-    """What each trust model costs a heatmap in noise and communication, as a table of text.
-
-    Args:
-        parameters: of the heatmap, with the number of users. Its own trust model has its row too.
-    """
+    """What each trust model costs a heatmap with a number of users in noise and communication, as a table of text."""
     rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
     for trust in Trust:
         try:

@@ -11,10 +11,9 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Locator, Region
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters, check_prior, digest
 from sfumato.transforms.heatmap.refine import RunSubQueries, start_sub_queries
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.heatmap.warm_start import check_prior, digest
 from sfumato.transforms.locations.read import (
     AdmitUsers,
     BoundGroups,
@@ -36,10 +35,8 @@ class CountLocations(beam.PTransform):
     The state holds the noisy counts of every sub-query that the parameters' method chooses.
 
     Args:
-        locator: gives each location its code.
-        parameters: whose depth is the locator's.
+        locator: gives each location its code, at the parameters' depth.
         key: of the run, bound to everything that the counts depend on but the input.
-        columns: names of the log's columns.
         spill: where bulky intermediate data are kept, see `Spill`. Only for workers that share a disk or a process;
             None leaves the data to the runner.
         prior: the map of an earlier release to start from.
@@ -96,11 +93,10 @@ class PrivateHeatmap(CountLocations):
     """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query. The method's `decode` makes the map of it, and
-    `release_files.release_files` the files of a release.
+    `release.release_files` the files of a release.
 
     Args:
-        region: of the map.
-        parameters: of the heatmap.
+        region, parameters: of the heatmap.
         key: of the run. It is bound to the region, the parameters, the columns and the prior, but not to the input.
             Use it for one input, once: two inputs under one key would get the same noise, which their difference
             cancels.

@@ -43,9 +43,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 import scipy
 from numpy.typing import NDArray
 
+from sfumato.schemas.release import rate_columns
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.statistics.bisection import bisect_each
 from sfumato.transforms.statistics.shrinkage import shrink
@@ -68,25 +70,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """Rates of the entries of a tree, with 95% intervals: float64[len(names), T] each.
+    """Rates of the entries of a tree, with 95% intervals: float64[len(names), T] each."""
 
-    Attributes:
-        names: the categories, see `published_categories`.
-        rate: in [low, high]; NaN where the interval is [0, 1].
-        low, high: ends of each cell's pointwise interval, in [0, 1].
-        average: float64[len(names)], of the whole region.
-        shrunk: the rate after shrinkage towards the average; NaN where users are not clearly above zero. Within the
-            simultaneous interval, if there is one.
-        simultaneous_low, simultaneous_high: ends of the simultaneous interval; NaN where it does not exclude the
-            average from below.
-    """
-
-    names: tuple[str, ...]
-    rate: Array
-    low: Array
+    names: tuple[str, ...]  # the categories, see `published_categories`
+    rate: Array  # in [low, high]; NaN where the interval is [0, 1]
+    low: Array  # low, high: ends of each cell's pointwise interval, in [0, 1]
     high: Array
-    average: Array
+    average: Array  # float64[len(names)], of the whole region
+    # The rate after shrinkage towards the average; NaN where users are not clearly above zero. Within the simultaneous
+    # interval, if there is one.
     shrunk: Array
+    # simultaneous_low, simultaneous_high: ends of the simultaneous interval; NaN where it does not exclude the average
+    # from below.
     simultaneous_low: Array
     simultaneous_high: Array
 
@@ -104,14 +99,8 @@ def estimate_rates(
     """
     if estimate.by_category is None or estimate.category_stddev is None:
         return None
-    return rates_of_counts(
-        estimate.by_category,
-        estimate.category_stddev,
-        estimate.tree.areas > 0,
-        categories,
-        noisy_sums,
-        sampling_weight,
-    )
+    users, covers_area = estimate.by_category, estimate.tree.areas > 0
+    return rates_of_counts(users, estimate.category_stddev, covers_area, categories, noisy_sums, sampling_weight)
 
 
 def rates_of_counts(
@@ -149,10 +138,7 @@ def _simultaneous(
 ) -> tuple[Array, Array, Array, Array]:
     """The average, and for each cell the shrunk rate and the ends of its simultaneous interval; see `Rates`.
 
-    Args:
-        test: of one category.
-        covers_area: bool[T], whether a cell covers any area.
-        categories: number of categories with published rates.
+    covers_area: bool[T], whether a cell covers any area; categories: number of those with published rates.
     """
     unknown = np.full(len(test.counts), np.nan)
     users, noise = test.counts + test.rest, test.variance * (1 + test.others)
@@ -367,3 +353,15 @@ def _widest_intervals(counts: Array, stddev: float, noisy_sums: int) -> Array:
         _, low, high = rate_intervals(category, total - category, noise, others, noisy_sums)
         widest = np.maximum(widest, high - low)
     return widest
+
+
+def auxiliary_columns(by_category: NDArray[np.float64], categories: Sequence[str], rates: Rates) -> dict[str, pa.Array]:
+    """Rates with their intervals, and counts by category float64[k, T], of T cells or zones."""
+    columns = {}
+    kinds = (rates.rate, rates.low, rates.high, rates.shrunk, rates.simultaneous_low, rates.simultaneous_high)
+    for category, name in enumerate(rates.names):
+        for column, values in zip(rate_columns(name, rates.names), kinds, strict=True):
+            columns[column] = pa.array(values[category], mask=np.isnan(values[category]))
+    for name, counts in zip(categories, by_category, strict=True):
+        columns[f"count_{name}"] = pa.array(counts)
+    return columns

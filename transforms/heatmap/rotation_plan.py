@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Context
 
@@ -53,24 +52,15 @@ _MIN_EXCESS = 1.5  # of a squared error over the best one, from which on an oper
 
 @dataclass(frozen=True)
 class RotationChoice:
-    """One number of cohorts, and the errors of a night's counts scaled to all users.
+    """One number of cohorts, and the errors of a night's counts scaled to all users."""
 
-    Attributes:
-        cohorts: how many.
-        times_asked: the most nights of a window in which one user is asked.
-        epsilon, delta: of a night's release.
-        noise: distribution of a night's noise.
-        shards: that are asked on a night; None with a trusted curator.
-        noise_stddev: of the noise in a count, in users.
-    """
-
-    cohorts: int
-    times_asked: int
-    epsilon: float
+    cohorts: int  # how many
+    times_asked: int  # the most nights of a window in which one user is asked
+    epsilon: float  # epsilon, delta: of a night's release
     delta: float
-    noise: NoiseName
-    shards: int | None
-    noise_stddev: float
+    noise: NoiseName  # distribution of a night's noise
+    shards: int | None  # that are asked on a night; None with a trusted curator
+    noise_stddev: float  # of the noise in a count, in users
 
     def sampling_stddev(self, users: float, nights: int = 1) -> float:
         """Standard deviation, in users, from asking one cohort of a cell's users; after nights that add up."""
@@ -88,16 +78,11 @@ class RotationChoice:
 
 @dataclass(frozen=True, repr=False)
 class RotationPlan:
-    """The numbers of cohorts among which to choose, and the best one.
+    """The numbers of cohorts among which to choose, and the best one."""
 
-    Attributes:
-        parameters: of a map of all users at the whole budget.
-        limit: the budget, for any `limit.days` nights in a row.
-        choices: with fewest cohorts first; of those that ask a user equally often, the one with fewest cohorts.
-    """
-
-    parameters: HeatmapParameters
-    limit: Limit
+    parameters: HeatmapParameters  # of a map of all users at the whole budget
+    limit: Limit  # the budget, for any `limit.days` nights in a row
+    # With fewest cohorts first; of those that ask a user equally often, the one with fewest cohorts.
     choices: tuple[RotationChoice, ...]
 
     def __repr__(self) -> str:
@@ -111,12 +96,12 @@ class RotationPlan:
     @property
     def best(self) -> RotationChoice:
         """The choice that sees the smallest cell after the nights that add up; see the module."""
-        return self._best_after(self.added_nights)
+        return min(self.choices, key=lambda one: one.min_visible_users(self.added_nights))
 
     @property
     def best_of_one_night(self) -> RotationChoice:
         """The choice that sees the smallest cell on one night by itself."""
-        return self._best_after(1)
+        return min(self.choices, key=lambda one: one.min_visible_users())
 
     @property
     def typical_users(self) -> float:
@@ -142,9 +127,6 @@ class RotationPlan:
             f"cell of {significant(self.typical_users)} users; `sfumato plan --nights {self.limit.days}` compares them"
         )
 
-    def _best_after(self, nights: int) -> RotationChoice:
-        return min(self.choices, key=lambda one: one.min_visible_users(nights))
-
 
 def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPlan:
     """Compares the numbers of cohorts for nightly maps on one budget.
@@ -166,18 +148,13 @@ def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPl
         raise RequestError("participation: with nights it must be planned; paper has noise that depends on the users")
     limit = Limit.from_numbers(parameters.epsilon, parameters.delta, nights)
     numbers = sorted({math.ceil(nights / math.ceil(nights / cohorts)) for cohorts in range(1, nights + 1)})
-    return RotationPlan(parameters, limit, tuple(_possible(parameters, limit, numbers)))
-
-
-def _possible(parameters: HeatmapParameters, limit: Limit, numbers: Sequence[int]) -> list[RotationChoice]:
-    """The choices that a heatmap offers. Raises RequestError where even the largest epsilon a night is refused."""
-    found = [_choice(parameters, limit, numbers[-1])]
+    found = [_choice(parameters, limit, numbers[-1])]  # which fails where even the largest epsilon a night is refused
     for cohorts in reversed(numbers[:-1]):
         try:
             found.append(_choice(parameters, limit, cohorts))
         except RequestError:  # a night's epsilon is too small for any noise, and so it is with fewer cohorts
             break
-    return found[::-1]
+    return RotationPlan(parameters, limit, tuple(found[::-1]))
 
 
 def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> RotationChoice:
@@ -201,17 +178,9 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
             parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(asked)), population=None
         )
         of_one_sum = noise.stddev(night.budget.total - night.admission().epsilon)
-        found.append(
-            RotationChoice(
-                cohorts=cohorts,
-                times_asked=times_asked,
-                epsilon=epsilon,
-                delta=delta,
-                noise=name,
-                shards=None if parameters.is_central else sums,
-                noise_stddev=cohorts * math.sqrt(sums * cohort.noise_shape) * of_one_sum,
-            )
-        )
+        stddev = cohorts * math.sqrt(sums * cohort.noise_shape) * of_one_sum
+        shards = None if parameters.is_central else sums
+        found.append(RotationChoice(cohorts, times_asked, epsilon, delta, name, shards, stddev))
     return min(found, key=lambda choice: choice.noise_stddev)
 
 
@@ -234,8 +203,7 @@ def rotation_table(plan: RotationPlan) -> str:
         row += [choice.noise] if plan.limit.delta else []
         row += [] if choice.shards is None else [f"{choice.shards:,}"]
         row.append(significant(choice.noise_stddev))
-        for cell in _EXAMPLE_CELLS:
-            row.append(f"{significant(choice.stddev(cell))} ({significant(choice.sampling_stddev(cell))})")
+        row += [f"{significant(choice.stddev(n))} ({significant(choice.sampling_stddev(n))})" for n in _EXAMPLE_CELLS]
         row += [significant(choice.min_visible_users(1)), significant(choice.min_visible_users(nights))]
         rows.append([*row, "best" if choice == best else ""])
     heading = f"{users:,.0f} users a night, {plan.limit.describe()}, {sees}"

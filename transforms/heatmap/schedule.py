@@ -15,8 +15,7 @@ import numpy as np
 
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
-from sfumato.transforms.heatmap.gamma import COUNT_SHARE, max_counted
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.parameters import COUNT_SHARE, HeatmapParameters, max_counted
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE

@@ -20,7 +20,7 @@ from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.transforms.checks import check_choice, owners_of
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.methods.flat import Flat
+from sfumato.transforms.heatmap.methods.base import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import population_and_budget
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState

@@ -22,7 +22,7 @@ a cut node, with the share w of its area inside, n (w + b w (1 - w)) are expecte
 
 D is a sum of users of nodes, because a parent's w is the mean of its children's. Along an even border, G is about M:
 this is Richardson's extrapolation, cell by cell. D is measured with noise, and has the random spread of the cells
-(`within_cells`). The families one level above give a second figure of the same kind.
+(`posterior.unbiased`). The families one level above give a second figure of the same kind.
 
 b is normal, with a standard deviation s from one of the classes _EXCESS. D and the second figure tell how likely each
 class is for an area. Nothing is taken from other areas, so an area's error does not depend on what else is asked. In
@@ -45,8 +45,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
-from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
-from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
+from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, WithinCells, user_intervals
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

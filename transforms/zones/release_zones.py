@@ -18,8 +18,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, RELEASE_ZONES_SCHEMA, TOTALS_FILE
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-from sfumato.transforms.heatmap.posterior.within_cells import WithinCells, learn_within_cells
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 from sfumato.transforms.release.metadata import csv_bytes, parquet_bytes
 from sfumato.transforms.zones.area_estimates import estimate_areas
 from sfumato.transforms.zones.zone_file import Zones, check_zones, read_zones

@@ -14,7 +14,6 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.release import ZONES_FILE, zones_schema
-from sfumato.transforms.heatmap.cells import auxiliary_columns
 from sfumato.transforms.heatmap.manifest import (
     auxiliary_content,
     category_names,
@@ -22,7 +21,7 @@ from sfumato.transforms.heatmap.manifest import (
     counts_warnings,
 )
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.rates import rates_of_counts
+from sfumato.transforms.heatmap.rates import auxiliary_columns, rates_of_counts
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.release.builder import build_release

@@ -17,7 +17,7 @@ from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK
 from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import by_row
-from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})

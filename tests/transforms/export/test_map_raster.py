@@ -13,7 +13,7 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.export import map_raster
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.export.map_raster import MapRaster, raster_of_cells
-from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.release import cells_table
 from sfumato.transforms.heatmap.state import Estimate
 from tests.conftest import REGION
 from tests.schemas.test_tree import DEPTH, trees

@@ -18,10 +18,9 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.schemas.views import MapBody
-from sfumato.transforms.heatmap.changes_view import changes_view
+from sfumato.transforms.heatmap.changes_release import changes_view
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, _Tails, find_changes
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.release.metadata import parquet_bytes
 

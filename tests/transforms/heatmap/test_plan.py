@@ -6,10 +6,10 @@ from scipy.stats import poisson
 
 from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan, overflow_probability
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import plan, window_for
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev

@@ -15,8 +15,8 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap import rates as heatmap_rates
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.rates import estimate_rates, published_categories, rate_intervals, split_by_interval
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev

@@ -15,8 +15,8 @@ from scipy.stats import norm
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day
-from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import HeatmapRequest
 from sfumato.transforms.heatmap.rotation_plan import RotationChoice, floor_amount, make_rotation_plan, rotation_table
 from sfumato.transforms.privacy.ledger.windows import fits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, rho_for_delta

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
-from sfumato.transforms.heatmap.methods.paper_schedule import target_epsilon, update_tree
+from sfumato.transforms.heatmap.methods.adaptive import target_epsilon, update_tree
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import advance, check_plan
 from sfumato.transforms.locations.shards import Participation, ShardGroup, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

@@ -19,10 +19,10 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import advance, check_plan, plan
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.shards import PARTICIPATIONS, Cohort, Participation, ShardGroup

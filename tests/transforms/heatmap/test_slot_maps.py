@@ -14,10 +14,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.views import MapBody
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
-from sfumato.transforms.heatmap.heatmap_view import heatmap_view
-from sfumato.transforms.heatmap.release_files import add_up_to
+from sfumato.transforms.heatmap.release import add_up_to
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
+from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.transforms.release.city import CityRelease, city_release, city_rows
 
@@ -142,7 +142,7 @@ def test_the_page_shows_every_slot_within_its_interval(release: CityRelease) -> 
 
 def test_many_cells_are_added_up_on_the_page(release: CityRelease, monkeypatch: pytest.MonkeyPatch) -> None:
     full = heatmap_view(release.files).body
-    monkeypatch.setattr("sfumato.transforms.heatmap.heatmap_view._MAX_SLOT_VALUES", 7 * 20)
+    monkeypatch.setattr("sfumato.transforms.heatmap.view._MAX_SLOT_VALUES", 7 * 20)
     few = heatmap_view(release.files).body
     assert isinstance(full, MapBody)
     assert isinstance(few, MapBody)

@@ -20,16 +20,15 @@ from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_names
-from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import Adaptive, Flat
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters, check_prior, digest
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
-from sfumato.transforms.heatmap.release_files import add_up_to, release_files
+from sfumato.transforms.heatmap.release import add_up_to, cells_table, release_files
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import plan
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.heatmap.warm_start import WarmStart, check_prior, digest
+from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION

@@ -10,7 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.field_counts import centre_variance
 from sfumato.transforms.ranges.model import RangeModel, TreeModel

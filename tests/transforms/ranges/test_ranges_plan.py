@@ -10,7 +10,7 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Sizes
-from sfumato.transforms.heatmap.methods.flat import Flat
+from sfumato.transforms.heatmap.methods.base import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import CollectionSpec

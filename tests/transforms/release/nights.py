@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
-from sfumato.transforms.heatmap.release_files import release_files
+from sfumato.transforms.heatmap.release import release_files
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import Release, open_release

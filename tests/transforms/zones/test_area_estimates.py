@@ -10,8 +10,7 @@ from scipy import stats
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-from sfumato.transforms.heatmap.posterior.within_cells import WithinCells
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, WithinCells
 from sfumato.transforms.zones.area_estimates import AreaUsers, estimate_areas
 from tests.statistics import FLAKE_RATE
 

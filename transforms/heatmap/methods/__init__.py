@@ -4,9 +4,8 @@ A method is a class with a `next_query` and a `decode`. What is asked of it else
 """
 
 from sfumato.transforms.heatmap.methods.adaptive import Adaptive
-from sfumato.transforms.heatmap.methods.base import Errors, Method
+from sfumato.transforms.heatmap.methods.base import Errors, Flat, Method
 from sfumato.transforms.heatmap.methods.emd import Emd
-from sfumato.transforms.heatmap.methods.flat import Flat
 
 METHODS: dict[str, type[Method]] = {method.NAME: method for method in (Adaptive, Flat, Emd)}
 

@@ -1,16 +1,24 @@
-"""The base class of methods: a method chooses sub-queries and makes a map of their results."""
+"""The base class of methods: a method chooses sub-queries and makes a map of their results. Flat is the simplest."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.checks import check_declared
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
+from sfumato.schemas.region import MAX_DEPTH
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.checks import check_declared, check_integer
+from sfumato.transforms.heatmap.posterior.estimator import Estimator, decode
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.users import Contribution as Contribution
+from sfumato.transforms.secagg.encodings import TreeEncoding
 
 MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: every shard pays for every entry of a complete level
 MIN_LEVEL_SHARE = 1e-4  # of epsilon, for a level: well above the minimum of `schedule`, 1e-5
@@ -22,22 +30,18 @@ class Method(ABC):
     """A method is a frozen dataclass. Its fields are its own parameters, whose annotations declare their ranges.
 
     `next_query` and `decode` see released values alone: the state holds noisy sums and public figures.
-
-    Attributes:
-        NAME: of the command line.
-        SENTENCE: for the page of a release, of how the sub-queries and the map are made; empty for none.
-        CONTRIBUTION: what a user adds by default: one of their locations, or a distribution over all of them.
-        CATEGORIES: whether it can count by category (auxiliary data). All its encodings are then of trees.
-        LAST_QUERY_COVERS_MAP: whether the last result has an entry for every finest cell of the map.
-        STARTS_WARM: whether it can start from the map of an earlier release (state.prior).
     """
 
-    NAME: ClassVar[str]
+    NAME: ClassVar[str]  # of the command line
+    # For the page of a release, of how the sub-queries and the map are made; empty for none.
     SENTENCE: ClassVar[str] = ""
+    # What a user adds by default: one of their locations, or a distribution over all of them.
     CONTRIBUTION: ClassVar[Contribution] = "one"
+    # Whether it can count by category (auxiliary data). All its encodings are then of trees.
     CATEGORIES: ClassVar[bool] = False
+    # Whether the last result has an entry for every finest cell of the map.
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = False
-    STARTS_WARM: ClassVar[bool] = False
+    STARTS_WARM: ClassVar[bool] = False  # whether it can start from the map of an earlier release (state.prior)
 
     def __post_init__(self) -> None:
         check_declared(self)
@@ -95,3 +99,60 @@ def check_uniform(method: str, name: str, level: int) -> None:
         raise RequestError(
             f"{name}: {method} queries every cell of a level, at most of level {MAX_UNIFORM_LEVEL}, got {level}"
         )
+
+
+@dataclass(frozen=True)
+class Flat(Method):
+    """Queries all cells at once."""
+
+    NAME: ClassVar[str] = "flat"
+    SENTENCE: ClassVar[str] = "It has one sub-query, of one level of the grid."
+    CATEGORIES: ClassVar[bool] = True
+    LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
+
+    level: Annotated[int, Interval(ge=0, le=MAX_DEPTH)] | None = None  # of the cells; None for the finest
+    estimator: Estimator = "last"  # see `posterior.estimator.decode`
+    # t: per cent of the cells to keep, those of largest noisy count.
+    keep_top: Annotated[float, Interval(ge=1e-6, le=100)] = 100.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.estimator == "bayes" and self.keep_top < 100:
+            raise RequestError("keep_top: is for the estimator last; leave it out with estimator bayes")
+
+    def check(self, depth: int) -> None:
+        if self.level is not None:
+            check_integer("level", self.level, 0, depth)
+        check_uniform(self.NAME, "depth" if self.level is None else "level", self._level(depth))
+
+    def check_use(self, categories: int, central: bool) -> None:
+        super().check_use(categories, central)
+        if categories > 1 and self.keep_top < 100:
+            raise RequestError("keep_top: cells that are not kept have no rate; leave it out with auxiliary")
+
+    @property
+    def errors(self) -> Errors:
+        return "posterior" if self.estimator == "bayes" else "independent"
+
+    def max_rounds(self, depth: int) -> int:
+        return 1
+
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        if state.results:
+            return None
+        return Query(TreeEncoding(Tree.uniform(depth, self._level(depth)), state.categories), ALL_REMAINING)
+
+    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+        if self.estimator == "bayes":
+            return decode(state, self.estimator)
+        estimate = state.results[-1].to_estimate()
+        kept = max(1, math.ceil(self.keep_top / 100 * len(estimate.counts)))
+        if kept == len(estimate.counts):
+            return estimate
+        largest = np.argpartition(estimate.counts, -kept)[-kept:]
+        counts = np.zeros_like(estimate.counts)
+        counts[largest] = estimate.counts[largest]
+        return Estimate(estimate.tree, counts, estimate.stddev)
+
+    def _level(self, depth: int) -> int:
+        return depth if self.level is None else self.level

@@ -63,7 +63,7 @@ class FewQueries:
         """The next sub-query; None when the run is complete."""
         done = len(state.results)
         if state.prior is not None:
-            return None if done else Query(_encoding(self._next_tree(state, 1.0), state), ALL_REMAINING)
+            return None if done else Query(TreeEncoding(self._next_tree(state, 1.0), state.categories), ALL_REMAINING)
         if state.slots > 1:
             return self._next_by_slot(state, depth)
         begun = replace(state, results=())  # the plan depends only on figures that are public before the first result
@@ -75,7 +75,7 @@ class FewQueries:
             tree = Tree.uniform(depth, self._first_level(begun, depth, disjoint))
         else:
             tree = self._next_tree(state, 1 - sum(fractions[:done]) if disjoint else 1.0)
-        encoding = _encoding(tree, state)
+        encoding = TreeEncoding(tree, state.categories)
         is_last = done + 1 == len(fractions) or (done > 0 and encoding == state.results[-1].encoding)
         if disjoint:
             begin = round(sum(fractions[:done]), 9)
@@ -153,11 +153,9 @@ class FewQueries:
         return min(level, int(math.log(self.options.max_entries / state.categories, 4)))
 
     def _next_tree(self, state: HeatmapState, fraction: float) -> Tree:
-        """The next tree. Penalties grow until it has at most `max_entries` entries.
+        """The next tree, from the results so far or a prior. Penalties grow until it has at most `max_entries` entries.
 
-        Args:
-            state: with the results so far, or a prior.
-            fraction: of the shards, those that are still to be queried.
+        fraction: of the shards, those that are still to be queried.
         """
         variance = noise_variance(state, state.next_query_budget.remaining, fraction)
         if (width := self.options.rate_width) is not None and state.results:
@@ -234,19 +232,11 @@ def _all_lost_probability(state: HeatmapState, shards: int) -> float:
     return float(scipy.special.pdtr(cohort.required_survivors - 1, cohort.users / cohort.shards)) ** shards
 
 
-def _encoding(tree: Tree, state: HeatmapState) -> TreeEncoding:
-    return TreeEncoding(tree, state.categories)
-
-
 def _slot_tree(state: HeatmapState, stddev: float, max_entries: int) -> Tree:
     """The full tree by slot, as fine as profiles over the slots can be seen by the posterior of all slots.
 
     It has nodes of the earlier sub-queries' trees alone, so a cell of the map is never coarser than its node here.
-
-    Args:
-        state: with the results without slots.
-        stddev: of the noise of one slot's count, in users.
-        max_entries: of the vector, over all slots.
+    stddev: of the noise of one slot's count, in users; max_entries: of the vector, over all slots.
     """
     posterior = posterior_of(state)
     full, threshold = posterior.full, _SLOT_SPLIT_SNR * stddev * state.slots**0.5

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -18,13 +19,11 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import FormatError, RequestError, check_format
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.tree import node_levels, node_paths
-from sfumato.transforms.heatmap.nights.event_memory import MAX_EVENTS, Event
-from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
-from sfumato.transforms.heatmap.nights.variance_scales import MAX_SCALE, VarianceScales
-from sfumato.transforms.heatmap.nights.week_model import WEEK
+from sfumato.transforms.heatmap.nights.night_posterior import WEEK, Accumulated, NightPosterior, infer_night
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family, children_of
 from sfumato.transforms.heatmap.state import Estimate
 
+Floats = NDArray[np.float64]
 MAX_NODES = 1 << 17
 MEMORY_NIGHTS = 1.5  # see `Estimate.memory`
 _FORMAT = "sfumato-nights/1"  # the table states the number
@@ -36,38 +35,71 @@ _DAMAGE = (
     AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, RequestError, pa.ArrowException,
 )  # fmt: skip
 _FINEST_NODE = np.uint64(1 << 41)
+MAX_EVENTS = 512
+_FIRST = 10.0  # information of the initial scales
+_FADING = 0.97  # of the information, a night
+_MAX_STEP = 0.7  # of a logarithm in a night
+_LEAST_INFORMATION = 1e-3  # a year of nights that say nothing is no damage
+_MAX_SQUARE = 9.0  # of an innovation, over its expectation: a change that was not found moves no scale far
+_RANGE = 7.0  # of a logarithm, to each side
+MAX_SCALE = math.exp(_RANGE)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A sudden change of an earlier night."""
+
+    node: int  # a leading 1 and the path
+    night: date  # when it was found
+    excess: float  # measured less expected users, over all users
+    stddev: float  # of the error of `excess`
+
+
+@dataclass(frozen=True)
+class VarianceScales:
+    """Multiples of the initial variances."""
+
+    drift: float = 1.0  # of the growth of variances a day
+    night: float = 1.0  # of the variance from night to night
+    drift_information: float = _FIRST  # drift_information, night_information: about the logarithms of both
+    night_information: float = _FIRST
+
+    def learned(self, square: Floats, variance: Floats, drift_part: Floats, night_part: Floats) -> VarianceScales:
+        """The scales after a night; see `nights_update`.
+
+        Args:
+            square: float64[n], sum of squares of each family's innovation.
+            variance: float64[n], S.
+            drift_part, night_part: float64[n], derivatives of S with respect to the logarithm of each scale.
+        """
+        excess = np.minimum(square / (3 * variance), _MAX_SQUARE) - 1
+        found = []
+        for scale, known, part in (
+            (self.drift, self.drift_information, drift_part),
+            (self.night, self.night_information, night_part),
+        ):
+            slope = part / variance
+            known = max(_FADING * known + 1.5 * float((slope**2).sum()), _LEAST_INFORMATION)
+            step = 1.5 * float((excess * slope).sum()) / known
+            moved = math.log(scale) + min(max(step, -_MAX_STEP), _MAX_STEP)
+            found.append((math.exp(min(max(moved, -_RANGE), _RANGE)), known))
+        (drift, drift_known), (night, night_known) = found
+        return VarianceScales(drift, night, drift_known, night_known)
 
 
 @dataclass(frozen=True, eq=False)
 class NightsState:
-    """The state after a night.
+    """The state after a night."""
 
-    Attributes:
-        night: the last one.
-        rests_on: the nights that were taken in, as periods without gaps.
-        full: the tree of all nodes that are known.
-        known: the accumulators of the nodes of `full`, rounded to float32, as the table has them.
-        events: sudden changes of the last nights, which may last.
-        scales: of drift and of differences from night to night.
-    """
-
-    night: date
-    rests_on: tuple[Period, ...]
-    full: FullTree
-    known: Accumulated
-    events: tuple[Event, ...] = ()
-    scales: VarianceScales = field(default_factory=VarianceScales)
+    night: date  # the last one
+    rests_on: tuple[Period, ...]  # the nights that were taken in, as periods without gaps
+    full: FullTree  # the tree of all nodes that are known
+    known: Accumulated  # the accumulators of the nodes of `full`, rounded to float32, as the table has them
+    events: tuple[Event, ...] = ()  # sudden changes of the last nights, which may last
+    scales: VarianceScales = field(default_factory=VarianceScales)  # of drift and of differences from night to night
 
     def predict(self, night: date, users: float) -> Estimate:
-        """Returns what to expect of a later night.
-
-        Args:
-            night: after the state's.
-            users: of the whole map on that night.
-
-        Raises:
-            RequestError: the night is not after the state's.
-        """
+        """Returns what to expect of a later night with so many users. Raises RequestError if it is not later."""
         posterior = self.expect(night, users)
         full = posterior.full
         counts, variance = full.leaf_values(posterior.users), full.leaf_values(posterior.variance)
@@ -109,26 +141,20 @@ class NightsState:
         for name in ("night", "roughness"):
             rows = np.concatenate([np.zeros(1), *(np.repeat(one, 4) for one in getattr(self.known, name)[1:])])
             columns[name] = rows.astype(np.float32)
-        about: dict[str, Any] = {
+        about = {
             "format": int(_FORMAT.rpartition("/")[2]),
             "night": str(self.night),
             "rests_on": [str(one) for one in self.rests_on],
+            "events": [[one.node, str(one.night), one.excess, one.stddev] for one in self.events],
+            "scales": asdict(self.scales),
         }
-        about["events"] = [[one.node, str(one.night), one.excess, one.stddev] for one in self.events]
-        about["scales"] = asdict(self.scales)
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about).encode()})
 
     @classmethod
     def from_table(cls, table: pa.Table, depth: int) -> NightsState:
-        """Reads the table of an earlier release.
+        """Reads the table of an earlier release, made by `to_table` and perhaps damaged since.
 
-        Args:
-            table: made by `to_table`, perhaps damaged since.
-            depth: of the grid.
-
-        Raises:
-            FormatError: another version of sfumato wrote the table.
-            RequestError: the table is damaged, or of another depth.
+        Raises FormatError if another version of sfumato wrote it, RequestError if it is damaged, or of another depth.
         """
         try:
             return cls._read(table, depth)
@@ -154,19 +180,10 @@ class NightsState:
         full = _read_tree(_column(table, "node", np.uint64), depth)
         ends = np.cumsum([len(codes) for codes in full.codes])[:-1]
         mean, precision = (np.split(_rows(table, name), ends) for name in ("mean", "precision"))
-        night_, roughness = (
-            [
-                one[::4] if level else one[:0]
-                for level, one in enumerate(np.split(_column(table, name, np.float32), ends))
-            ]
-            for name in ("night", "roughness")
-        )
-        for values, least, most in (
-            (mean, -_MAX_MEAN, _MAX_MEAN),
-            (precision, 0, _MOST),
-            (night_, 0, 1),
-            (roughness, 0, 1),
-        ):
+        split = (np.split(_column(table, name, np.float32), ends) for name in ("night", "roughness"))
+        night_, roughness = ([root[:0], *(one[::4] for one in others)] for root, *others in split)
+        bounds = ((mean, -_MAX_MEAN, _MAX_MEAN), (precision, 0, _MOST), (night_, 0, 1), (roughness, 0, 1))
+        for values, least, most in bounds:
             for one in values:
                 if not ((one >= least) & (one <= most)).all():  # comparisons with NaN are false
                     raise ValueError("values that are no numbers, or out of range")

@@ -1,7 +1,23 @@
-"""A night's update: the state and tonight's noisy counts become the next state and tonight's map. Pure."""
+"""A night's update: the state and tonight's noisy counts become the next state and tonight's map. Pure.
+
+Events. The first night of a change does not enter the accumulators. The change is remembered instead, with its size.
+If a night soon after is more likely with the change than without it, the change lasts. The accumulators below and above
+its place then forget what they know, by the variance of a jump of that size, and take in the new night. A change that
+comes back on the same weekday is forgotten and learned for that weekday alone.
+
+Scales, of how fast shares drift and of how much nights differ, are learned from what each night's counts say of the
+forecast. Let e be a family's innovation: tonight's measured shares less the expected ones. Its variance is expected to
+be S for each of three coordinates. A part of S follows from the drift since the nights before, and another is the
+night's effect. Each part has a scale. A night moves the logarithm of a scale by the score of the innovations' normal
+likelihood over its information (recursive maximum likelihood), which fades with the nights. So S becomes as large as
+the innovations are, where the part matters.
+
+Source: West and Harrison (1997), Bayesian Forecasting and Dynamic Models, chapter 10; Ljung and Soderstrom (1983).
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -11,38 +27,147 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
-from sfumato.transforms.heatmap.nights.changes_tonight import add_changes, changed_nodes, sums_without
-from sfumato.transforms.heatmap.nights.event_memory import forget, remembered, repeated
-from sfumato.transforms.heatmap.nights.night_posterior import Accumulated, NightPosterior, infer_night
-from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned, rounded
-from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors, find_sudden_changes
-from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales, learn_scales
-from sfumato.transforms.heatmap.nights.week_model import has_weekday_like
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
+from sfumato.transforms.heatmap.nights.night_posterior import (
+    WEEK,
+    Accumulated,
+    NightPosterior,
+    has_weekday_like,
+    infer_night,
+    measured_shares,
+    per_coordinate,
+)
+from sfumato.transforms.heatmap.nights.nights_state import (
+    MAX_EVENTS,
+    Event,
+    NightsState,
+    VarianceScales,
+    joined,
+    pruned,
+    rounded,
+)
+from sfumato.transforms.heatmap.nights.sudden_changes import (
+    FoundChange,
+    NodeErrors,
+    add_changes,
+    changed_nodes,
+    descendants,
+    find_sudden_changes,
+    place_of,
+    sums_without,
+)
+from sfumato.transforms.heatmap.posterior.full_tree import (
+    FullTree,
+    SubtreeSums,
+    TreeMeasurement,
+    add_up,
+    by_family,
+    measure,
+)
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from sfumato.transforms.heatmap.state import Estimate
 
 Floats = NDArray[np.float64]
+_SOON = 3  # days in which a lasting change shows again
+_WEEKS = 2  # in which a weekly change shows again
+_MIN_LOG_ODDS = 3.0  # 20 to 1: a change lasts
+_DIFFERENCE = 0.3  # standard deviation of a lasting change's size, from one night to another, over its size
+_INSIDE = 0.1  # roughness of a jump inside the node that changed
 _LEAST_EXPECTED = 0.5  # users of a node, for the variance of its sampling
+
+
+def repeated(event: Event, errors: NodeErrors, night: date, users: float) -> slice | None:
+    """The weekdays on which an event lasts, as a slice of the week; None if it does not, or nothing tells."""
+    days = (night - event.night).days
+    if days <= _SOON:
+        weekdays = slice(0, WEEK)
+    elif days % WEEK == 0 and days <= _WEEKS * WEEK:
+        weekdays = slice(night.weekday(), night.weekday() + 1)
+    else:
+        return None
+    row = int(np.searchsorted(errors.node, np.uint64(event.node)))
+    if row == len(errors.node) or errors.node[row] != event.node:
+        return None
+    difference = float(errors.measured[row] - errors.expected[row])
+    size, error = event.excess * users, event.stddev * users
+    noise = float(errors.expected_variance[row] + errors.noise[row])
+    before = noise + errors.cohort * max(float(errors.expected[row]), 0.5)
+    after = noise + errors.cohort * max(float(errors.expected[row]) + size, 0.5)
+    after += error**2 + (_DIFFERENCE * size) ** 2
+    log_odds = difference**2 / before - (difference - size) ** 2 / after + np.log(before / after)
+    return weekdays if difference * size > 0 and log_odds / 2 > _MIN_LOG_ODDS else None
+
+
+def forget(
+    full: FullTree, known: Accumulated, expected: Sequence[np.ndarray], event: Event, users: float, weekdays: slice
+) -> None:
+    """Adds the variance of a jump to the shares that an event moves on some weekdays, in place.
+
+    known: accumulators of `full`; expected: users by level and node, without the event; users: of the whole map.
+    """
+    depth, path = place_of(event.node)
+    size = event.excess * users
+    for level in range(1, len(full.codes)):
+        if level <= depth:  # the family of the node, or of its ancestor
+            rows = descendants(full, level - 1, path >> (2 * (depth - level + 1)), level)
+        else:
+            rows = descendants(full, depth, path, level)
+        if rows.start == rows.stop:
+            continue
+        total = expected[level - 1][full.parents[level][rows.start // 4 : rows.stop // 4]]
+        if level <= depth:
+            variance = (size / np.maximum(total, abs(size))) ** 2
+        else:
+            inside = abs(size) * total / max(float(total.sum()), 1.0)
+            variance = _INSIDE * (inside / (inside + total + 1)) ** 2
+        precision = known.precision[level][rows, weekdays]
+        known.precision[level][rows, weekdays] = precision / (1 + np.repeat(variance, 4)[:, None] * precision)
+
+
+def remembered(
+    events: Sequence[Event], found: Sequence[FoundChange], errors: NodeErrors, night: date, users: float
+) -> tuple[Event, ...]:
+    """The events that later nights may repeat, the oldest first."""
+    kept = [event for event in events if (night - event.night).days < _WEEKS * WEEK]
+    users = max(users, 1.0)  # a noisy estimate of few users may be 0
+    for row, excess in changed_nodes(found):
+        noise = errors.noise[row] + errors.cohort * max(errors.measured[row], errors.expected[row], 0.5)
+        stddev = float(np.sqrt(noise + errors.expected_variance[row]))
+        kept.append(Event(int(errors.node[row]), night, excess / users, stddev / users))
+    return tuple(kept[-MAX_EVENTS:])
+
+
+def learn_scales(scales: VarianceScales, before: NightPosterior, own: FullTree, sums: SubtreeSums) -> VarianceScales:
+    """Returns the scales after a night, from the families that tonight's own tree and the nights before share.
+
+    sums: measured users of its nodes, without sudden changes; an infinite variance where nothing is measured.
+    """
+    columns: list[tuple[Floats, Floats, Floats, Floats]] = []
+    for level in range(1, min(len(own.codes), len(before.full.codes))):
+        families, there = own.codes[level][::4], before.full.codes[level][::4]
+        _, mine, earlier = np.intersect1d(families, there, assume_unique=True, return_indices=True)
+        users, variance = by_family(sums.users[level])[mine], by_family(sums.variance[level])[mine]
+        expected = by_family(before.users[level])[earlier]
+        total = expected.sum(axis=1)
+        use = np.isfinite(variance).all(axis=1) & (total >= 1)
+        users, variance, expected, total = users[use], variance[use], expected[use], total[use]
+        share, variance = measured_shares(users, variance, total)
+        forecast = before.share_variance[level][earlier][use]
+        night = before.accumulated.night[level][earlier][use]
+        drift = np.maximum(forecast - night - 1 / (4 * total), 0) / 2  # near the balance of drift and measurements
+        square = ((share - expected / total[:, None]) ** 2).sum(axis=1)
+        columns.append((square, per_coordinate(variance) + forecast, drift, night))
+    return scales.learned(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True)
 class Change:
-    """A place that differs tonight from what the nights before lead to expect.
+    """A place that differs tonight from what the nights before lead to expect."""
 
-    Attributes:
-        nodes: one to nine nodes of one size that make the place, each a leading 1 and the node's path.
-        users: in all of them tonight.
-        low, high: simultaneous 95% interval of `users`.
-        expected: users, from the nights before.
-    """
-
-    nodes: tuple[int, ...]
-    users: float
-    low: float
+    nodes: tuple[int, ...]  # one to nine nodes of one size that make the place, each a leading 1 and the node's path
+    users: float  # in all of them tonight
+    low: float  # low, high: simultaneous 95% interval of `users`
     high: float
-    expected: float
+    expected: float  # users, from the nights before
 
     @property
     def cell_ids(self) -> list[str]:
@@ -52,27 +177,19 @@ class Change:
 
 @dataclass(frozen=True)
 class NightMap:
-    """Tonight's map.
+    """Tonight's map."""
 
-    Attributes:
-        full: the tree of all nodes that are known, tonight's queried ones among them.
-        estimate: of the users that are there tonight, queried or not, on the leaves of `full`.
-        variance: of the errors of users, by level and node of `full`.
-        changes: the places that differ from what the nights before lead to expect.
-        parameters: learned from the noisy counts, for the manifest.
-    """
-
-    full: FullTree
-    estimate: Estimate
-    variance: Sequence[Floats]
+    full: FullTree  # the tree of all nodes that are known, tonight's queried ones among them
+    estimate: Estimate  # of the users that are there tonight, queried or not, on the leaves of `full`
+    variance: Sequence[Floats]  # of the errors of users, by level and node of `full`
+    # The places that differ from what the nights before lead to expect.
     changes: list[Change] = field(default_factory=list)
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)  # learned from the noisy counts, for the manifest
 
     def on(self, tree: Tree) -> tuple[Estimate, Floats, Floats]:
         """The map on a coarser tree, whose entries are nodes of `full`: that of tonight's queries, say.
 
-        Returns:
-            The estimate, and the ends of the 95% intervals of its entries, float64[T] each.
+        Returns also the ends of the 95% intervals of its entries, float64[T] each.
         """
         users = self.full.sums(self.full.by_level(self.estimate.counts))
         levels, paths = node_levels(tree.entries), node_paths(tree.entries)
@@ -86,11 +203,7 @@ class NightMap:
 
 
 def update(
-    state: NightsState | None,
-    night: date,
-    measured: Sequence[TreeMeasurement],
-    users: float,
-    users_stddev: float,
+    state: NightsState | None, night: date, measured: Sequence[TreeMeasurement], users: float, users_stddev: float
 ) -> tuple[NightsState, NightMap]:
     """Takes in a night.
 
@@ -103,16 +216,11 @@ def update(
 
     Args:
         state: after the nights before; None begins.
-        night: after the state's.
+        night: after the state's. Raises RequestError otherwise.
         measured: tonight's noisy counts, scaled to all users. With c cohorts, `sampling` is c - 1.
-        users: of the whole map tonight.
-        users_stddev: of the error of `users`.
+        users, users_stddev: of the whole map tonight, and of their error.
 
-    Returns:
-        The state after the night, and its map.
-
-    Raises:
-        RequestError: the night is not after the state's.
+    Returns the state after the night, and its map.
     """
     own = FullTree.from_trees(*(one.tree for one in measured))
     variance = users_stddev**2
@@ -155,7 +263,10 @@ def update(
     scales = learn_scales(state.scales, before, own, clean)
     events = remembered(state.events, found, errors, night, users)
     after_night = NightsState(night, joined(state.rests_on, night), *_kept(full, after), events, scales)
-    changes = [_change(errors, one) for one in found]
+    changes = []
+    for one in found:
+        there, likely_there = (float(values[one.rows].sum()) for values in (errors.measured, errors.expected))
+        changes.append(Change(tuple(errors.node[one.rows].tolist()), max(there, 0.0), *one.interval, likely_there))
     return after_night, NightMap(full, estimate, spread, changes, _parameters(after, scales))
 
 
@@ -200,36 +311,24 @@ def _errors(
     cohort = max(one.sampling for one in measured)
     spread = [before.full.values_at(level, codes, before.variance) for level, codes in enumerate(own.codes)]
     return NodeErrors(
-        node=np.concatenate([codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(own.codes)]),
+        node=own.tree.nodes,
         measured=np.concatenate(sums.users),
         expected=np.concatenate(likely),
         expected_variance=np.concatenate(spread),
         noise=np.maximum(np.concatenate(sums.variance) - cohort * np.concatenate(likely), 0.0),
         entries=np.concatenate(own.sums([np.ones(len(codes)) for codes in own.codes])),
         cohort=cohort,
-        tested=np.concatenate([_is_known(before.full, level, codes) for level, codes in enumerate(own.codes)]),
+        tested=np.isin(own.tree.nodes, before.full.tree.nodes) & (own.tree.nodes > 1),
     )
 
 
-def _is_known(full: FullTree, level: int, codes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether nodes below the root are nodes of a tree: bool[n]."""
-    return np.isin(codes, full.codes[level]) if 0 < level < len(full.codes) else np.zeros(len(codes), dtype=bool)
-
-
-def _change(errors: NodeErrors, found: FoundChange) -> Change:
-    users, expected = (float(values[found.rows].sum()) for values in (errors.measured, errors.expected))
-    return Change(tuple(errors.node[found.rows].tolist()), max(users, 0.0), *found.interval, expected)
-
-
 def _is_at(nodes: NDArray[np.uint64], places: Sequence[int]) -> bool:
-    """Whether a node overlaps a place, which is a node too."""
-    return any(_overlap(node, place) for node in nodes.tolist() for place in places)
-
-
-def _overlap(one: int, other: int) -> bool:
-    """Whether one of two nodes is within the other."""
-    shift = one.bit_length() - other.bit_length()
-    return one >> shift == other if shift >= 0 else other >> -shift == one
+    """Whether one of some nodes is within one of some places, which are nodes too, or the other way round."""
+    for node, place in itertools.product(nodes.tolist(), places):
+        shift = node.bit_length() - place.bit_length()
+        if node >> shift == place if shift >= 0 else place >> -shift == node:
+            return True
+    return False
 
 
 def _on(full: FullTree, own: FullTree, sums: SubtreeSums) -> SubtreeSums:

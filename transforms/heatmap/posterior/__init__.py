@@ -1,10 +1,9 @@
 r"""The Bayesian estimator of a quadtree's nodes from all noisy results. Pure post-processing.
 
-    full_tree -> measurements -> contrasts -> inference -> estimator
-                                                       \-> next_tree
+    full_tree -> inference -> estimator
+                          \-> next_tree
 
-`full_tree` holds a quadtree level by level. `measurements` assigns every result to its nodes. `contrasts` learns the
-differences between four siblings. `inference` goes down the tree and shrinks differences that noise can explain.
-`estimator` makes maps of a heatmap's state. `next_tree` chooses the nodes to measure next. `unbiased` has the
-estimates without shrinkage.
+`full_tree` holds a quadtree level by level, and assigns every result to its nodes. `inference` goes down the tree and
+shrinks differences between siblings that noise can explain. `estimator` makes maps of a heatmap's state. `next_tree`
+chooses the nodes to measure next. `unbiased` has the estimates without shrinkage.
 """

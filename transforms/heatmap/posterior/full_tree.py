@@ -1,4 +1,7 @@
-"""A full quadtree, level by level: every node has four children or none, and siblings are side by side."""
+"""A full quadtree, level by level, and measurements of its nodes: from the results of sub-queries to noisy users. Pure.
+
+Every node has four children or none, and siblings are side by side.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 
+Floats = NDArray[np.float64]
+
 _TWO = np.uint64(2)
 _FOUR = np.arange(4, dtype=np.uint64)
 # The side of a child in its parent: -1 in the west and in the north, 1 in the east and in the south.
@@ -23,13 +28,10 @@ class FullTree:
     """A quadtree whose nodes have four children or none.
 
     Nodes 4 i .. 4 i + 3 of a level are the children of one node of the level above. They are family i of their level.
-
-    Attributes:
-        depth: of the finest grid.
-        codes: for each level 0..L the nodes' paths (two bits a level), uint64[n], ascending. L may be below `depth`.
     """
 
-    depth: int
+    depth: int  # of the finest grid
+    # For each level 0..L the nodes' paths (two bits a level), uint64[n], ascending. L may be below `depth`.
     codes: tuple[NDArray[np.uint64], ...]
 
     @classmethod
@@ -69,7 +71,7 @@ class FullTree:
         nodes = [codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(self.codes)]
         return Tree(self.depth, np.concatenate(nodes))
 
-    def leaf_values(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def leaf_values(self, values: Sequence[Floats]) -> Floats:
         """Values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
         return np.concatenate([value[leaf] for value, leaf in zip(values, self.leaves, strict=True)])
 
@@ -90,7 +92,7 @@ class FullTree:
         ]
         return tree.index.owners(np.concatenate(first))
 
-    def by_level(self, leaf_values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def by_level(self, leaf_values: Floats) -> list[Floats]:
         """Values of the leaves, in the order of `tree`'s entries, by level and node; 0 at inner nodes."""
         values, at = [], 0
         for leaf in self.leaves:
@@ -100,16 +102,14 @@ class FullTree:
             at += count
         return values
 
-    def sums(self, leaf_values: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    def sums(self, leaf_values: Sequence[Floats]) -> list[Floats]:
         """Every node's total of its leaves' values. Input and result have one float64[n] for each level."""
         totals = [np.where(leaf, value, 0.0) for value, leaf in zip(leaf_values, self.leaves, strict=True)]
         for level in range(len(totals) - 1, 0, -1):
             totals[level - 1][self.parents[level]] = by_family(totals[level]).sum(axis=1)
         return totals
 
-    def values_at(
-        self, level: int, codes: NDArray[np.uint64], values: Sequence[NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
+    def values_at(self, level: int, codes: NDArray[np.uint64], values: Sequence[Floats]) -> Floats:
         """Values of nodes of a level, float64[n]. A node below a leaf has its share, by area, of the leaf's value.
 
         values: by level and node, at least down to `level` or to the leaves.
@@ -126,9 +126,7 @@ class FullTree:
                 break
         return found
 
-    def gradient(
-        self, level: int, places: NDArray[np.int64], values: Sequence[NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
+    def gradient(self, level: int, places: NDArray[np.int64], values: Sequence[Floats]) -> Floats:
         """How far each child is from a quarter of its parent, as the parent's neighbours predict: float64[n, 4].
 
         Let E and W be the values of the eastern and western neighbours. (E - W) / 2 is the growth over one node's
@@ -163,11 +161,88 @@ def children_of(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(((codes[:, None] << _TWO) | _FOUR).ravel())
 
 
-def by_family(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def by_family(values: Floats) -> Floats:
     """Values of a level's nodes, one row for each family of four siblings: float64[n] -> float64[n / 4, 4]."""
     return values.reshape(-1, 4)
 
 
-def to_children(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Repeats each family's value for its four members: float64[4 n]."""
-    return np.repeat(values, 4, axis=0)
+@dataclass(frozen=True)
+class TreeMeasurement:
+    """Noisy users of the entries of a tree."""
+
+    tree: Tree  # with T entries
+    counts: Floats  # float64[T], noisy users
+    variance: Floats  # float64[T], of their noise
+    # How many times an entry's users are added to its variance, because a part of the users was queried; 0 where all
+    # measurements are of the same users.
+    sampling: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodeMeasurements:
+    """All measurements of single nodes, by level and node: the sums of users / variance and of 1 / variance."""
+
+    weighted: list[Floats]
+    weights: list[Floats]
+
+    @classmethod
+    def empty(cls, full: FullTree) -> NodeMeasurements:
+        """No measurements at all."""
+        return cls(*([np.zeros(len(codes)) for codes in full.codes] for _ in range(2)))
+
+
+@dataclass(frozen=True)
+class SubtreeSums:
+    """A node's users and their variance, by level and node, from the measurements of itself and of its descendants."""
+
+    users: list[Floats]
+    variance: list[Floats]
+
+
+def measure(
+    full: FullTree, measured: Sequence[TreeMeasurement], expected: Sequence[Floats] | None = None
+) -> NodeMeasurements:
+    """Assigns each measured entry to its node of `full`, a tree with every node of every measured tree.
+
+    Some entries are a node less some descendants. Such an entry and its variance are divided by area among the leaves
+    of the smallest full tree around the entry's tree. The sum of these leaves has the entry's variance again.
+
+    expected: users by level and node of `full`, for the variance of sampling; None leaves that out.
+    """
+    nodes = NodeMeasurements.empty(full)
+    for one in measured:
+        own = FullTree.from_trees(one.tree)
+        index, areas = one.tree.index, np.maximum(one.tree.areas, 1)
+        for level, (codes, leaf) in enumerate(zip(own.codes, own.leaves, strict=True)):
+            codes = codes[leaf]
+            if not len(codes):
+                continue
+            shift = np.uint64(2 * (full.depth - level))
+            entry = index.owners(codes << shift)
+            share = 4.0 ** (full.depth - level) / areas[entry]
+            place = np.searchsorted(full.codes[level], codes)
+            variance = one.variance[entry] * share
+            if expected is not None and one.sampling:
+                variance = variance + one.sampling * expected[level][place]
+            nodes.weighted[level][place] += one.counts[entry] * share / variance
+            nodes.weights[level][place] += 1 / variance
+    return nodes
+
+
+def add_up(full: FullTree, own: NodeMeasurements) -> SubtreeSums:
+    """Weights each node's own measurement and the sum of its children's by inverse variance, from below.
+
+    Every leaf must have been measured.
+    """
+    users: list[Floats] = []
+    variance: list[Floats] = []
+    for level in range(len(full.codes) - 1, -1, -1):
+        value, weight = own.weighted[level].copy(), own.weights[level].copy()
+        if users:
+            below = 1 / by_family(variance[-1]).sum(axis=1)
+            parents = full.parents[level + 1]
+            value[parents] += by_family(users[-1]).sum(axis=1) * below
+            weight[parents] += below
+        users.append(value / weight)
+        variance.append(1 / weight)
+    return SubtreeSums(users[::-1], variance[::-1])

@@ -1,4 +1,11 @@
-"""The posterior of the users of every node of a full quadtree, given all measurements. Pure."""
+"""The posterior of the users of every node of a full quadtree, given all measurements. Pure.
+
+A family is the four children of a node. Its contrast is its members' users less a quarter of the parent's users T:
+three independent numbers. The energy of a contrast is its sum of squares. A family of roughness rho has the expected
+energy S = rho T^2, evenly in all directions. rho is one of ROUGHNESS, from nearly even to all users in one child.
+A measured contrast has the energy E of the noise on top. A prior of rho is learned from all families of a level, and
+differences that noise can explain are shrunk.
+"""
 
 from __future__ import annotations
 
@@ -8,51 +15,121 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.heatmap.posterior.contrasts import ROUGHNESS, SIGNAL, Energies, Learner, Weights, project
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family, to_children
-from sfumato.transforms.heatmap.posterior.measurements import NodeMeasurements, SubtreeSums, add_up
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, NodeMeasurements, SubtreeSums, add_up, by_family
 
+Floats = NDArray[np.float64]
+
+ROUGHNESS = np.geomspace(1e-4, 0.74, 14)
+LARGEST = 0.75  # roughness of a family all of whose users are in one child: (3/4)^2 + 3 (1/4)^2
+FLAT = np.full(len(ROUGHNESS), 1 / len(ROUGHNESS))
+SIGNAL = 4.0  # deviations of the contrast's noise: a family with a larger T is strong
+_ITERATIONS = 30  # of EM
+_PULL = 4.0  # families that the weights of the level above count as
+_CARRY = 0.97  # share of the weights that a level takes from the one above; the rest is flat
+_MAX_FAMILIES = 1 << 14  # that weights are learned from: more would not change them
 _MAX_SLOPE = 1.3  # of a coefficient; 1 continues the slope between neighbours as a plane
 _MIN_FAMILIES = 8  # that a coefficient is learned from
 _REUSE = 1 / 25  # see `_reestimate_leaves`
 
 
-@dataclass(frozen=True)
-class Families:
-    """The n families of a level on the way down.
+class Learner:
+    """Learns the prior probabilities of each kind of family, level by level, from the root down.
 
-    Attributes:
-        users: float64[n], of the parents.
-        noise: float64[n], energy of the noise in the measured contrasts, in squared users.
-        posterior: float64[n, 14], probabilities of ROUGHNESS.
-        weights: of the level.
+    A kind is a roughness, or a roughness with more attributes. Each level starts from the weights of the one above.
+    Strong and weak families (T above or below SIGNAL deviations) have weights of their own. The first weak families
+    start from the weights of the strong ones.
+
+    prior: float64[kinds], the weights before any family is seen.
     """
 
-    users: NDArray[np.float64]
-    noise: NDArray[np.float64]
-    posterior: NDArray[np.float64]
-    weights: Weights
+    def __init__(self, prior: Floats = FLAT) -> None:
+        self._prior = prior
+        self._found: list[Floats | None] = [None, None]
+
+    def learn(self, likelihood: Floats, strong: NDArray[np.bool_]) -> Floats:
+        """The weights of weak and of strong families, float64[2, kinds], of largest posterior probability, by EM.
+
+        likelihood: float64[n, kinds], of n families.
+        """
+        for kind in (1, 0):
+            of = likelihood[strong == bool(kind)]
+            if len(of):
+                begin = next(
+                    (one for one in (self._found[kind], self._found[1 - kind]) if one is not None), self._prior
+                )
+                self._found[kind] = _learn(of, _CARRY * begin + (1 - _CARRY) * self._prior)
+        weak, strong_ = (one if one is not None else other for one, other in (self._found, self._found[::-1]))
+        return np.stack([self._prior if one is None else one for one in (weak, strong_)])
+
+
+def _learn(likelihood: Floats, begin: Floats) -> Floats:
+    likelihood = likelihood[:: 1 + len(likelihood) // _MAX_FAMILIES]
+    weights = begin
+    for _ in range(_ITERATIONS):
+        posterior = likelihood * weights
+        posterior /= posterior.sum(axis=1, keepdims=True)
+        weights = (posterior.sum(axis=0) + _PULL * begin) / (len(posterior) + _PULL)
+    return weights
+
+
+class Energies:
+    """The energies of signal S and of noise E of n families at each roughness: float64[n, 14] each.
+
+    Args:
+        squared: float64[n], T^2 or its expectation.
+        users: float64[n], T.
+        noise: float64[n], energy of the privacy noise.
+        sampling: energy that each user adds because users are a sample; (0.75 - rho) of it shows in contrasts.
+    """
+
+    def __init__(self, squared: Floats, users: Floats, noise: Floats, sampling: float):
+        self.signal = ROUGHNESS * squared[:, None]
+        self.noise = np.maximum(noise[:, None] + sampling * (LARGEST - ROUGHNESS) * users[:, None], 1e-9)
+
+    @property
+    def kept(self) -> Floats:
+        """S / (S + E): the share of a measured contrast that shrinkage keeps."""
+        return self.signal / (self.signal + self.noise)
+
+    def likelihood(self, energy: Floats) -> Floats:
+        """The likelihood of measured energies float64[n], up to a factor for each family: of three normal variates."""
+        total = self.signal + self.noise
+        logs = -1.5 * (np.log(total) + energy[:, None] / total)
+        return np.asarray(np.exp(logs - logs.max(axis=1, keepdims=True)))
+
+    def unknown(self) -> Floats:
+        """S E / (S + E): the energy that stays unknown after a measurement."""
+        return self.noise * self.kept
+
+
+def project(children: Floats, total: Floats) -> Floats:
+    """The nearest points to rows float64[n, 4] that are >= 0 and add up to `total`, float64[n] >= 0."""
+    falling = -np.sort(-children, axis=1)
+    excess = (np.cumsum(falling, axis=1) - total[:, None]) / np.arange(1, 5)
+    last = np.maximum((falling > excess).sum(axis=1), 1) - 1
+    return np.asarray(np.maximum(children - excess[np.arange(len(children)), last][:, None], 0.0))
+
+
+@dataclass(frozen=True)
+class Families:
+    """The n families of a level on the way down."""
+
+    users: Floats  # float64[n], of the parents
+    noise: Floats  # float64[n], energy of the noise in the measured contrasts, in squared users
+    posterior: Floats  # float64[n, 14], probabilities of ROUGHNESS
+    weights: Floats  # of the level's kinds, see `Learner.learn`
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """The posterior of a full tree's nodes.
-
-    Attributes:
-        full: the tree.
-        users: by level and node.
-        variance: of the errors of `users`, by level and node.
-        measured: the estimate of the measurements without a prior.
-        families: by level; None for the root.
-        slope: the share of the gradient between neighbours that continues inside a leaf, in [0, 1].
-    """
+    """The posterior of a full tree's nodes."""
 
     full: FullTree
-    users: list[NDArray[np.float64]]
-    variance: list[NDArray[np.float64]]
-    measured: SubtreeSums
-    families: list[Families | None]
-    slope: float
+    users: list[Floats]  # by level and node
+    variance: list[Floats]  # of the errors of `users`, by level and node
+    measured: SubtreeSums  # the estimate of the measurements without a prior
+    families: list[Families | None]  # by level; None for the root
+    slope: float  # the share of the gradient between neighbours that continues inside a leaf, in [0, 1]
 
 
 def infer(
@@ -61,7 +138,7 @@ def infer(
     users: float,
     sampling: float,
     noise: NodeMeasurements | None = None,
-    guide: Sequence[NDArray[np.float64]] | None = None,
+    guide: Sequence[Floats] | None = None,
 ) -> Posterior:
     """The posterior of the nodes of a tree.
 
@@ -70,7 +147,7 @@ def infer(
     1. The members' measurements are reconciled with their parent's users by their variances.
     2. Their contrast is predicted from the slope between the parent's neighbours and from the guide. The coefficients
        are learned from all families of the level.
-    3. The rest of the contrast is shrunk (see `contrasts`).
+    3. The rest of the contrast is shrunk.
     4. The members become the nearest numbers that are not negative.
 
     Then all leaves are estimated again (see `_reestimate_leaves`).
@@ -113,10 +190,10 @@ def infer(
 
         left = contrast - predicted
         energy = (left**2).sum(axis=1)
-        energies = Energies.from_users(total**2, total, noisy, sampling)
+        energies = Energies(total**2, total, noisy, sampling)
         likelihood = energies.likelihood(energy)
         weights = learner.learn(likelihood, strong)
-        posterior = likelihood * weights.of_families(strong)
+        posterior = likelihood * weights[strong.astype(np.int64)]
         posterior /= posterior.sum(axis=1, keepdims=True)
         kept = (posterior * energies.kept).sum(axis=1)
         doubt = (posterior * (energies.kept - kept[:, None]) ** 2).sum(axis=1)  # about the roughness
@@ -135,12 +212,8 @@ def infer(
 
 
 def predict_contrasts(
-    bases: Sequence[NDArray[np.float64]],
-    contrast: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    strong: NDArray[np.bool_],
-    total: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], float | None]:
+    bases: Sequence[Floats], contrast: Floats, weight: Floats, strong: NDArray[np.bool_], total: Floats
+) -> tuple[Floats, float | None]:
     """Predicts contrasts float64[n, 4] from bases of that shape.
 
     Weighted least squares gives a coefficient in [0, _MAX_SLOPE] for each basis, for strong and weak families apart.
@@ -159,9 +232,7 @@ def predict_contrasts(
     return predicted - predicted.mean(axis=1, keepdims=True), min(first, default=None)
 
 
-def _least_squares(
-    bases: list[NDArray[np.float64]], target: NDArray[np.float64], weight: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _least_squares(bases: list[Floats], target: Floats, weight: Floats) -> Floats:
     """Non-negative coefficients of one basis or two. A basis with a negative coefficient is left out."""
     # Plain sums: the result of a linear-algebra library depends on its threads, and a tree must not.
     gram = np.array([[float((weight[:, None] * a * b).sum()) for b in bases] for a in bases])
@@ -199,8 +270,8 @@ def _reestimate_leaves(
         if family is None or not leaf.any():
             continue
         mean = before.users[level]
-        energy = to_children((family.posterior @ ROUGHNESS) * family.users**2)
-        prior = np.maximum(_REUSE * energy * mean / np.maximum(to_children(family.users), 1e-9), 1e-9)[leaf]
+        energy = np.repeat((family.posterior @ ROUGHNESS) * family.users**2, 4)
+        prior = np.maximum(_REUSE * energy * mean / np.maximum(np.repeat(family.users, 4), 1e-9), 1e-9)[leaf]
         again.weighted[level][leaf] += mean[leaf] / prior
         again.weights[level][leaf] += 1 / prior
         trust = prior * noise.weights[level][leaf] / (prior * noise.weights[level][leaf] + 1)

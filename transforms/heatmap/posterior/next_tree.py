@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.contrasts import FLAT, ROUGHNESS, SIGNAL, Energies
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of, to_children
-from sfumato.transforms.heatmap.posterior.inference import Posterior
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of
+from sfumato.transforms.heatmap.posterior.inference import FLAT, ROUGHNESS, SIGNAL, Energies, Posterior
+
+Floats = NDArray[np.float64]
 
 _SURPRISE = 0.1  # weight of the flat prior in the roughness of unmeasured families
-_CONCENTRATION = 2.0  # see `_child_users`
+_CONCENTRATION = 2.0  # see `next_tree`
 _MIN_OWN_GAIN = 0.1  # of its cost, for a split to be a candidate; gains of its descendants may cover the rest
 _MIN_COST = 0.02  # of the largest cost of a split: there may be users where none were measured
 _ALWAYS_SPLIT = 2  # levels of nodes
@@ -24,26 +25,12 @@ _PRICE_STEPS, _PRICE_PRECISION = 40, 1.02  # of the bisection in `_smallest`
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Nodes of a level, measured or possible.
+    """Nodes of a level, measured or possible."""
 
-    Attributes:
-        codes: uint64[n], paths, ascending.
-        users, variance: float64[n], posterior means and variances.
-        pooled_noise: float64[n], see `next_tree`.
-        age: int64[n], levels below a measured leaf; -1 for nodes that have children.
-        split: bool[n], whether its children are among the candidates of the next level.
-        profit: float64[n], gain less cost of splitting.
-        blur: float64[n], squared error of an even spread over the children, without them; 0 where they are known.
-    """
-
-    codes: NDArray[np.uint64]
-    users: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    pooled_noise: NDArray[np.float64]
-    age: NDArray[np.int64]
-    split: NDArray[np.bool_]
-    profit: NDArray[np.float64]
-    blur: NDArray[np.float64]
+    codes: NDArray[np.uint64]  # uint64[n], paths, ascending
+    split: NDArray[np.bool_]  # bool[n], whether its children are among the candidates of the next level
+    profit: Floats  # float64[n], gain less cost of splitting
+    blur: Floats  # float64[n], squared error of an even spread over the children, without them; 0 where they are known
 
 
 def next_tree(
@@ -90,7 +77,7 @@ def next_tree(
     full, known_error = posterior.full, 0.0
     pooled = _pooled_noise(posterior, noise, sampling)
     levels_of: list[_Candidates] = []
-    below: list[NDArray[np.float64]] | None = None  # columns of the nodes of this level that were never measured
+    below: list[Floats] | None = None  # columns of the nodes of this level that were never measured
     codes: NDArray[np.uint64] | None = None
     for level in range(full.depth + 1):
         here: list[tuple[NDArray[Any], ...]] = []
@@ -105,14 +92,14 @@ def next_tree(
             break
         parts = [np.concatenate(part) for part in zip(*here, strict=True)]
         order = np.argsort(parts[0], kind="stable")
+        # age: levels below a measured leaf; -1 for nodes that have children.
         node_codes, users, variance, pooled_noise, age = (part[order] for part in parts)
         if level == full.depth:
-            no_split = np.zeros(len(users), dtype=bool)
             nothing = np.zeros(len(users))
-            levels_of.append(_Candidates(node_codes, users, variance, pooled_noise, age, no_split, nothing, nothing))
+            levels_of.append(_Candidates(node_codes, np.zeros(len(users), dtype=bool), nothing, nothing))
             break
         weights = _weights(posterior, level + 1, users, noise, sampling)
-        energies = Energies.from_users(users**2 + variance, users, np.full(len(users), 3 * noise), sampling)
+        energies = Energies(users**2 + variance, users, np.full(len(users), 3 * noise), sampling)
         gain = 4 * (weights * energies.signal * energies.kept).sum(axis=1)
         blur = 4 * (weights * energies.signal).sum(axis=1)
         has_children = age < 0
@@ -125,49 +112,42 @@ def next_tree(
             worth = np.where(refined, gain / cost, 0)
             refined &= worth > np.partition(worth, len(worth) - max_nodes - 1)[len(worth) - max_nodes - 1]
         profit, split = 4.0**level * (gain - cost), has_children | refined
-        levels_of.append(_Candidates(node_codes, users, variance, pooled_noise, age, split, profit, 4.0**level * blur))
+        levels_of.append(_Candidates(node_codes, split, profit, 4.0**level * blur))
         codes, below = None, None
         if refined.any():
-            child_users = _child_users(users[refined], weights[refined])
+            # The effective users of a child, for the gain of its own split: a quarter, and more where families are
+            # rough. The root mean square of four children is sqrt(1 + 4 rho) quarters, and the gain grows faster than
+            # the square. So rho is multiplied by _CONCENTRATION, which was chosen on synthetic maps.
+            rho = weights[refined] @ ROUGHNESS
+            child_users = users[refined] / 4 * np.sqrt(1 + 4 * _CONCENTRATION * rho)
             shows = (weights[refined] * energies.kept[refined] ** 2).sum(axis=1)
             codes = children_of(node_codes[refined])
             below = [
-                to_children(one)
+                np.repeat(one, 4)
                 for one in (child_users, variance[refined] / 16, (shows + pooled_noise[refined]) / 4, age[refined] + 1)
             ]
     return _smallest(full.depth, levels_of, known_error, tolerance)
 
 
-def _child_users(users: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The effective users of a child of a node that was never measured, for the gain of the child's own split.
-
-    A quarter, and more where families are rough. The root mean square of four children is sqrt(1 + 4 rho) quarters, and
-    the gain grows faster than the square. So rho is multiplied by _CONCENTRATION, which was chosen on synthetic maps.
-    """
-    return np.asarray(users / 4 * np.sqrt(1 + 4 * _CONCENTRATION * (weights @ ROUGHNESS)))
-
-
-def _weights(
-    posterior: Posterior, level: int, users: NDArray[np.float64], noise: float, sampling: float
-) -> NDArray[np.float64]:
+def _weights(posterior: Posterior, level: int, users: Floats, noise: float, sampling: float) -> Floats:
     """How common each roughness is among families of a level, by the nearest measured level: float64[n, 14]."""
     family = posterior.families[min(level, len(posterior.families) - 1)]
     strong = users > SIGNAL * np.sqrt(3 * noise + sampling * 0.75 * users)
-    weights = np.tile(FLAT, (len(users), 1)) if family is None else family.weights.of_families(strong)
+    weights = np.tile(FLAT, (len(users), 1)) if family is None else family.weights[strong.astype(np.int64)]
     return (1 - _SURPRISE) * weights + _SURPRISE * FLAT
 
 
-def _gain_of_remeasuring(posterior: Posterior, level: int, noise: float, sampling: float) -> NDArray[np.float64]:
+def _gain_of_remeasuring(posterior: Posterior, level: int, noise: float, sampling: float) -> Floats:
     """The gain of measuring the families of a level again, in the order of their parents: float64[families]."""
     family = posterior.families[level]
     assert family is not None
-    before = Energies.from_users(family.users**2, family.users, family.noise, sampling)
+    before = Energies(family.users**2, family.users, family.noise, sampling)
     both = 1 / (1 / family.noise + 1 / (3 * noise))
-    after = Energies.from_users(family.users**2, family.users, both, sampling)
+    after = Energies(family.users**2, family.users, both, sampling)
     return 4 * np.asarray((family.posterior * (before.unknown() - after.unknown())).sum(axis=1))
 
 
-def _pooled_noise(posterior: Posterior, noise: float, sampling: float) -> list[NDArray[np.float64]]:
+def _pooled_noise(posterior: Posterior, noise: float, sampling: float) -> list[Floats]:
     """The `pooled_noise` of every node of the posterior, by level (see `next_tree`)."""
     full, finest = posterior.full, len(posterior.full.codes) - 1
     pooled_noise = [np.zeros(1)]
@@ -179,44 +159,28 @@ def _pooled_noise(posterior: Posterior, noise: float, sampling: float) -> list[N
         # If all of the finest level is measured again, a node here is the sum of 4^(finest - level) entries.
         variance = 1 / (1 / before + 1 / (noise * 4.0 ** (finest - level)))
         noisy = 3 * variance.reshape(-1, 4).mean(axis=1)
-        kept = Energies.from_users(family.users**2, family.users, noisy, sampling).kept
+        kept = Energies(family.users**2, family.users, noisy, sampling).kept
         shows = (family.posterior * kept**2).sum(axis=1)
-        pooled_noise.append(reduction * to_children(shows + pooled_noise[level - 1][full.parents[level]]) / 4)
+        pooled_noise.append(reduction * np.repeat(shows + pooled_noise[level - 1][full.parents[level]], 4) / 4)
     return pooled_noise
-
-
-@dataclass(frozen=True)
-class _Pruning:
-    """A tree of some candidates: the total profit of its splits, and the total blur of its nodes."""
-
-    tree: Tree
-    profit: float
-    blur: float
 
 
 def _smallest(depth: int, levels: list[_Candidates], known_error: float, tolerance: float) -> Tree:
     """The smallest tree on the line of best prunings whose expected error is above the least by at most a share.
 
     A price of each split moves along that line. The error of a tree is the blur of its nodes less the profit of its
-    splits. Blur is counted for one level below each leaf.
-
-    Args:
-        depth: of the finest grid.
-        levels: the candidates.
-        known_error: of the measured leaves, from the posterior.
-        tolerance: the share.
+    splits. Blur is counted for one level below each leaf. known_error: of the measured leaves, from the posterior.
     """
-    best = _prune(depth, levels)
-    most = max(known_error + best.blur - best.profit, 0.0) * tolerance
+    tree, best_profit, blur = _prune(depth, levels)
+    most = max(known_error + blur - best_profit, 0.0) * tolerance
     low, high = 0.0, max((float(one.profit.max()) for one in levels), default=0.0)
     if most <= 0 or high <= 0:
-        return best.tree
-    tree = best.tree
+        return tree
     for _ in range(_PRICE_STEPS):
         price = math.sqrt(low * high) if low else high / 64
-        found = _prune(depth, levels, price)
-        if best.profit - found.profit <= most:
-            low, tree = price, found.tree
+        found, profit, _ = _prune(depth, levels, price)
+        if best_profit - profit <= most:
+            low, tree = price, found
         else:
             high = price
         if high < _PRICE_PRECISION * low:
@@ -224,8 +188,11 @@ def _smallest(depth: int, levels: list[_Candidates], known_error: float, toleran
     return tree
 
 
-def _prune(depth: int, levels: list[_Candidates], price: float = 0.0) -> _Pruning:
-    """The candidates' tree without the branches whose profit is below the price of their splits."""
+def _prune(depth: int, levels: list[_Candidates], price: float = 0.0) -> tuple[Tree, float, float]:
+    """The candidates' tree without the branches whose profit is below the price of their splits.
+
+    Returns also the total profit of its splits, and the total blur of its nodes.
+    """
     worth = np.zeros(len(levels[-1].codes))
     pays = [np.zeros(len(worth), dtype=bool)]
     for level in range(len(levels) - 2, -1, -1):
@@ -244,4 +211,4 @@ def _prune(depth: int, levels: list[_Candidates], price: float = 0.0) -> _Prunin
             break
         profit += float(one.profit[split].sum())
         codes.append(children_of(one.codes[split]))
-    return _Pruning(FullTree(depth, tuple(codes)).tree, profit, blur)
+    return FullTree(depth, tuple(codes)).tree, profit, blur

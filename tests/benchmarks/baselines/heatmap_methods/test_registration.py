@@ -14,9 +14,8 @@ import sfumato
 from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
 from sfumato.pipelines.cli import main
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, parameter_owners
-from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters, parameter_owners
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.transforms.release.city import city_release

@@ -17,10 +17,9 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.methods.emd import Emd
-from sfumato.transforms.heatmap.methods.emd_program import Cells
+from sfumato.transforms.heatmap.methods.emd import Cells, Emd
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.posterior.estimator import density
 from sfumato.transforms.heatmap.schedule import advance, check_plan
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.distributions import (

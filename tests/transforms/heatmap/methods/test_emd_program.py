@@ -13,7 +13,8 @@ from scipy.optimize import linprog
 
 from sfumato.schemas.region import deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
+from sfumato.transforms.heatmap.methods.emd import Cells, reconstruct
+from sfumato.transforms.heatmap.posterior.full_tree import children_of
 
 Levels = list[Cells]
 
@@ -27,7 +28,7 @@ def noisy_levels(rng: np.random.Generator, depth: int, first: int, width: int, k
         measured = Cells(nodes, true + rng.laplace(0, 1 + level, len(nodes)))
         largest = measured.largest(width)
         levels.append(measured if keep_all else largest)
-        nodes = children(largest.nodes)
+        nodes = children_of(largest.nodes)
     return levels
 
 
@@ -91,7 +92,7 @@ def test_without_noise_a_sparse_map_comes_back() -> None:
     for level in range(1, 7):
         true = grid.reshape(4**level, -1).sum(axis=1)[node_paths(nodes).astype(int)]
         levels.append(Cells(nodes, true).largest(7))
-        nodes = children(levels[-1].nodes)
+        nodes = children_of(levels[-1].nodes)
     np.testing.assert_allclose(spread(reconstruct(levels), levels), grid, atol=1e-12)
 
 
@@ -146,7 +147,7 @@ def test_counts_of_millions_on_a_grid_of_depth_20_keep_their_digits() -> None:
             counts = counts.ravel()
         true[level] = counts.sum()
         levels.append(Cells(nodes, counts).largest(20))
-        nodes = children(levels[-1].nodes)
+        nodes = children_of(levels[-1].nodes)
     masses = reconstruct(levels)
     assert masses.counts.sum() == pytest.approx(true[2], rel=1e-12)
     assert len(masses.nodes) <= 16 + 18 * 20

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
 from sfumato.transforms.heatmap.nights.nights_update import NightMap, update
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
+from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
 
 FIRST = date(2026, 3, 2)  # a Monday
 LEVEL = 5

@@ -9,8 +9,7 @@ from sfumato.transforms.heatmap.nights.night_posterior import (
     measured_shares,
     per_coordinate,
 )
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
-from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, SubtreeSums, by_family
 from tests.transforms.heatmap.nights.nights import CELLS, TREE, density_of
 
 FULL = FullTree.from_trees(TREE)

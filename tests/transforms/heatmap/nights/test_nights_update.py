@@ -8,7 +8,7 @@ import pytest
 
 from sfumato.schemas.tree import Tree, node_names
 from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement
+from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from tests.transforms.heatmap.nights.nights import (
     CELLS,

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.inference import Posterior, infer
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
 
 Node = tuple[int, int]  # level, path
 

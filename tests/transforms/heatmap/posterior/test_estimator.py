@@ -16,9 +16,8 @@ from sfumato.transforms.heatmap.posterior.estimator import (
     prior_posterior,
     sampling_of,
 )
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.inference import infer
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.budget import Budget

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of, to_children
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of
 from tests.transforms.heatmap.methods.oracle import position
 from tests.transforms.heatmap.posterior.oracle import Node, all_nodes, completed, trees
 
@@ -126,4 +126,3 @@ def test_the_gradient_foretells_the_children_of_a_plane(slope: tuple[float, floa
 
 def test_children_and_families() -> None:
     assert children_of(np.array([0, 5], dtype=np.uint64)).tolist() == [0, 1, 2, 3, 20, 21, 22, 23]
-    assert to_children(np.array([1.0, 2.0])).tolist() == [1, 1, 1, 1, 2, 2, 2, 2]

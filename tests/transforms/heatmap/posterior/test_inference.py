@@ -4,9 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.inference import Posterior, infer
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
 from tests.transforms.heatmap.methods.oracle import least_squares
 from tests.transforms.heatmap.posterior.oracle import by_level, city, learned, on, result, trees
 

@@ -30,9 +30,8 @@ def candidates(draw: st.DrawFn) -> tuple[FullTree, list[growth._Candidates]]:
     levels = []
     for codes, leaf in zip(full.codes, full.leaves, strict=True):
         profit = np.array(draw(st.lists(st.integers(-9, 9), min_size=len(codes), max_size=len(codes))), dtype=float)
-        nothing = np.zeros(len(codes))
         blur = np.array(draw(st.lists(st.integers(0, 9), min_size=len(codes), max_size=len(codes))), dtype=float)
-        levels.append(growth._Candidates(codes, nothing, nothing, nothing, nothing.astype(int), ~leaf, profit, blur))
+        levels.append(growth._Candidates(codes, ~leaf, profit, blur))
     return full, levels
 
 
@@ -56,19 +55,19 @@ def test_the_pruning_is_the_best_of_all(given_tree: tuple[FullTree, list[growth.
         split = {profit[node] + sum(chosen) for chosen in itertools.product(*children)}
         return list(split if node[0] < 2 else split | {0.0})
 
-    found = growth._prune(full.depth, levels)
-    kept = FullTree.from_trees(found.tree)
-    assert kept.tree == found.tree
+    found, pruned_profit, pruned_blur = growth._prune(full.depth, levels)
+    kept = FullTree.from_trees(found)
+    assert kept.tree == found
     assert set(all_nodes(kept)) <= set(all_nodes(full))
     leaves = {n for n, leaf in zip(all_nodes(kept), np.concatenate(kept.leaves), strict=True) if leaf}
     total = sum(profit[node] for node in all_nodes(kept) if node not in leaves)
-    assert total == found.profit == max(prunings((0, 0)))
+    assert total == pruned_profit == max(prunings((0, 0)))
     blur = {
         (level, int(path)): value
         for level, one in enumerate(levels)
         for path, value in zip(one.codes, one.blur, strict=True)
     }
-    assert found.blur == sum(blur[node] for node in all_nodes(kept))
+    assert pruned_blur == sum(blur[node] for node in all_nodes(kept))
 
 
 @given(candidates(), st.floats(0, 50), st.floats(0, 3))
@@ -77,21 +76,21 @@ def test_the_smallest_tree_loses_no_more_than_the_tolerated_share(
     given_tree: tuple[FullTree, list[growth._Candidates]], known_error: float, tolerance: float
 ) -> None:
     full, levels = given_tree
-    best = growth._prune(full.depth, levels)
+    best, best_profit, blur = growth._prune(full.depth, levels)
     profit = {
         (level, int(path)): value
         for level, one in enumerate(levels)
         for path, value, split in zip(one.codes, one.profit, one.split, strict=True)
         if split
     }
-    error = max(known_error + best.blur - best.profit, 0)
+    error = max(known_error + blur - best_profit, 0)
     found = growth._smallest(full.depth, levels, known_error, tolerance)
     kept = FullTree.from_trees(found)
     leaves = {n for n, leaf in zip(all_nodes(kept), np.concatenate(kept.leaves), strict=True) if leaf}
     total = sum(profit[node] for node in all_nodes(kept) if node not in leaves)
-    assert total >= best.profit - tolerance * error - 1e-9
-    assert np.isin(found.nodes, best.tree.nodes).all()
-    assert growth._smallest(full.depth, levels, known_error, 0.0) == best.tree
+    assert total >= best_profit - tolerance * error - 1e-9
+    assert np.isin(found.nodes, best.nodes).all()
+    assert growth._smallest(full.depth, levels, known_error, 0.0) == best
 
 
 @given(

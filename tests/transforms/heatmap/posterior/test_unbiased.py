@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, add_up, measure
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
 from tests.transforms.heatmap.posterior.oracle import all_nodes, below
 
@@ -64,7 +63,7 @@ def test_many_sums_at_once_are_those_one_by_one() -> None:
     weights[weights < 0.5] = 0
     weights[3], weights[4] = 0, 1
     group, leaf = np.nonzero(weights)
-    users, variance = unbiased.totals(group, leaf, weights[group, leaf], len(weights))
+    users, variance = unbiased.node_totals(group, *unbiased.full.leaf_nodes(leaf), weights[group, leaf], len(weights))
     expected = np.array([unbiased.total(one) for one in weights])
     np.testing.assert_allclose(users, expected[:, 0], atol=1e-9)
     np.testing.assert_allclose(np.sqrt(variance), expected[:, 1], atol=1e-9)

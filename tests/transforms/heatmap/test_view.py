@@ -16,9 +16,9 @@ import pytest
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_levels, nodes_from_names
 from sfumato.schemas.views import Layer, PageView
-from sfumato.transforms.heatmap import heatmap_view as module
-from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.heatmap import view as module
 from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.heatmap.view import heatmap_view
 from tests.transforms.release.city import REGION, CityRelease, city_release
 
 NEEDED = ("manifest.json", "cells.parquet", "answers.parquet")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import date, datetime
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -11,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Self
 from annotated_types import Interval
 from pydantic import PlainValidator, model_validator
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.region import Grid
@@ -34,29 +36,88 @@ from sfumato.schemas.requests.counting_options import (
 )
 from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn, SlotColumns
 from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap
-from sfumato.schemas.requests.request_base import (
-    INPUT,
-    MAP,
-    METHOD,
-    PRIVACY,
-    PROTOCOL,
-    Several,
-    option,
-)
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Several, option
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import UTC, Slots
 from sfumato.schemas.trust import CentralOrSecagg, Trust
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid, parameter_owners
-from sfumato.transforms.heatmap.methods import METHODS, Adaptive
+from sfumato.transforms.checks import owners_of
+from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Method
 from sfumato.transforms.heatmap.methods.adaptive import Refine, Schedule
-from sfumato.transforms.heatmap.nights_before import nights_before
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters, check_prior
 from sfumato.transforms.heatmap.schedule import check_plan
-from sfumato.transforms.heatmap.warm_start import MAX_CELLS, WarmStart, check_prior
+from sfumato.transforms.heatmap.warm_start import MAX_CELLS, WarmStart, nights_before
 from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.locations.users import Contribution
 from sfumato.transforms.release.published_release import Release, open_start
 from sfumato.transforms.secagg.shard_sums import NoiseSource
+
+MAX_COMBINATIONS = 10_000
+_OF_REQUEST = ("categories", "slots", "records_per_user", "rotation", "method")  # not values by name
+
+
+def parameter_owners() -> dict[str, tuple[str, ...]]:
+    """Returns the methods that have a parameter, by its name; no methods for a parameter of every heatmap."""
+    return {**{one.name: () for one in fields(HeatmapParameters) if one.name not in _OF_REQUEST}, **owners_of(METHODS)}
+
+
+def heatmap_parameters(
+    method: str,
+    values: Mapping[str, Any],
+    categories: int = 1,
+    slots: int = 1,
+    records_per_user: int = 1,
+    rotation: int = 1,
+) -> HeatmapParameters:
+    """Makes parameters of values by name. A missing one, None and False give the default.
+
+    Raises RequestError if the method or a parameter is unknown, or not the method's, or a value is out of range.
+    """
+    owners, kind = parameter_owners(), find_method(method)
+    for name in values:
+        if name not in owners:
+            raise RequestError(f"{name}: a heatmap has no such option{did_you_mean(name, owners)}")
+    given = {name: value for name, value in values.items() if value is not None and value is not False}
+    for name in given:
+        if owners[name] and method not in owners[name]:
+            raise RequestError(f"{name}: applies only with --method {' or '.join(owners[name])}, got {method}")
+    own = {name: value for name, value in given.items() if owners[name]}
+    common = {name: value for name, value in given.items() if not owners[name]}
+    kind.check_given(own)
+    bins: dict[str, Any] = {"categories": categories, "slots": slots, "records_per_user": records_per_user}
+    return HeatmapParameters(**common, **bins, rotation=rotation, method=kind(**own))
+
+
+def option_grid(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Every method with every combination of its options' values, by name. Options of other methods are left out.
+
+    Raises RequestError if a method is unknown, no method has an option, or a method has more than MAX_COMBINATIONS.
+    """
+    known = parameter_owners()
+    owners = {name: known[name] for name in values}
+    if not [name for name in methods if name]:
+        raise RequestError(f"methods: name at least one of {', '.join(METHODS)}")
+    for method in methods:
+        find_method(method)
+    for name, of in owners.items():
+        if of and not set(of) & set(methods):
+            raise RequestError(f"{name}: is an option of {', '.join(of)}, which is not among the methods")
+    grid = []
+    for method in dict.fromkeys(methods):
+        mine = {
+            name: list(dict.fromkeys(given)) for name, given in values.items() if method in (owners[name] or methods)
+        }
+        if math.prod(map(len, mine.values())) > MAX_COMBINATIONS:
+            raise RequestError(f"{method}: more than {MAX_COMBINATIONS:,} combinations of options; give fewer values")
+        grid += [(method, dict(zip(mine, chosen, strict=True))) for chosen in itertools.product(*mine.values())]
+    return grid
+
+
+def find_method(name: str) -> type[Method]:
+    """The method of a name. Raises RequestError for an unknown name."""
+    if name not in METHODS:
+        known = ", ".join(METHODS)
+        raise RequestError(f"method: there is no {name!r}, there are {known}{did_you_mean(name, METHODS)}")
+    return METHODS[name]
 
 
 def location_columns(request: LogColumns) -> LocationColumns:
@@ -224,18 +285,18 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
-        parameters = self.parameters
+        self.parameters  # noqa: B018  (raises if they contradict each other)
         if self.rotation is not None and self.ledger is None:
             raise RequestError("rotation: needs a ledger, which knows who was asked on which night; give --ledger")
         if self.night is not None:
-            self._check_night(self.night, parameters)
+            self._check_night(self.night)
         elif self.warm_start is not None and len(self.warm_start) > 1:
             raise RequestError("warm_start: several releases are of nights; give one, or --night DATE as well")
         return self
 
-    def _check_night(self, night: date, parameters: HeatmapParameters) -> None:
+    def _check_night(self, night: date) -> None:
         """Raises RequestError for options whose answers do not add up over nights."""
-        parameters.method.check_warm_start()
+        self.parameters.method.check_warm_start()
         for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary)):
             if value is not None:
                 raise RequestError(f"{name}: the nights are of plain maps of all users; leave out --{name} or --night")

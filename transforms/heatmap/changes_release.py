@@ -1,6 +1,11 @@
-"""The page of changes between two heatmaps as a view, made of the published files alone. Pure."""
+"""The files and the page of changes between two published heatmaps: a table, a manifest and a view. Pure."""
 
 from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,23 +13,117 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import about, between
 from sfumato.schemas.rectangle import region_from
-from sfumato.schemas.region import ground_metres
-from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
-from sfumato.schemas.tree import node_levels, nodes_from_names
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, ground_metres
+from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, CHANGES_PICTURE, MANIFEST_FILE
+from sfumato.schemas.tree import node_levels, node_positions, nodes_from_names
 from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section
+from sfumato.transforms.heatmap.map_changes import Changes, finer_grid
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import UNSAFE, package_versions
+from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.layers import cell_layer
-from sfumato.transforms.report.numbers import length, plural
+from sfumato.transforms.report.numbers import coordinates, length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
 
+_NOTE = (
+    "Computed from two published heatmaps alone, so it costs no privacy budget beyond theirs. A person who is in the "
+    "data of both is exposed to both: their epsilons add up."
+)
+_RATE = (
+    "Of the rows that are `changed`, and likewise of those that are `shown`, at most this share is expected to be "
+    "wrong, that is, equally many users were to be expected there in both maps."
+)
 _MAX_CELLS = 1 << 16
 _LISTED = 48
 _END = 8.0  # standard deviations at the ends of the colours
 _Z = 1.96
+_COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
 _FILES = {
     CHANGES_FILE: "one row for each place: users before and after, difference, intervals, q-value",
     MANIFEST_FILE: "both releases, the false discovery rate, every version",
 }
+
+
+def changes_files(changes: Changes, before: Release, after: Release, rate: float, *, shares: bool) -> dict[str, bytes]:
+    """The files by name, the geography of the later map among them. Equal releases give equal bytes.
+
+    changes: what `compare_releases` found of the other arguments.
+    """
+    grid = finer_grid(before, after)
+    sides = {"before": before, "after": after}
+    warnings = [UNSAFE] if any(_randomness(one.manifest).get("safe") is not True for one in sides.values()) else []
+    identity = "".join(one.digest for one in sides.values()) + repr((rate, shares))
+    manifest = {
+        "format": CHANGES_FORMAT,
+        "release_id": hashlib.sha256(identity.encode()).hexdigest()[:32],
+        "job": "changes",
+        "created": after.manifest.get("created"),
+        "region": asdict(grid.region),
+        "grid": {"depth": grid.depth, "side": grid.side},
+        **{name: _identity(one) for name, one in sides.items()},
+        "privacy": {"note": _NOTE, "randomness": _randomness(before.manifest if warnings else after.manifest)},
+        "results": {
+            "false_discovery_rate": rate,
+            "meaning": _RATE,
+            "compared": "shares of all users" if shares else "users",
+            "before_scaled_by": changes.scale,
+            "tested": int(changes.tested.sum()),
+            "changed": int(changes.changed.sum()),
+            "shown": int(changes.shown.sum()),
+        },
+        "versions": package_versions(),
+        "warnings": warnings,
+    }
+    geography = {BASEMAP_FILE: after.read(BASEMAP_FILE)} if BASEMAP_FILE in (after.listed or {}) else {}
+    return build_release({CHANGES_FILE: changes.table(grid), **geography}, manifest, changes_view)
+
+
+def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
+    """A summary for a terminal: how many places changed, and the most significant ones. grid: of the maps."""
+    order = np.flatnonzero(changes.shown)
+    order = order[np.argsort(-np.abs(changes.difference[order]) / changes.stddev[order], kind="stable")]
+    tested = f"{changes.tested.sum():,}"
+    total = ""
+    if changes.changed[0]:
+        total = f"All users: {changes.low[0]:+,.0f} to {changes.high[0]:+,.0f} (95%)."
+        total += " --shares compares shares of them.\n" if changes.scale == 1.0 else "\n"
+    if not len(order):
+        none = f"No place stands out of the noise, of {tested} tested (false discovery rate {rate:.0%})."
+        return f"{none}\n{total}"
+    level, x, y = node_positions(changes.node[order[:top]])
+    west, south, east, north = grid.bounds(x, y, level)
+    metres = np.radians(north - south) * EARTH_RADIUS_KM * 1000
+    lines = []
+    for row, number in enumerate(order[:top].tolist()):
+        middle = (west[row] + east[row]) / 2, (south[row] + north[row]) / 2
+        finest = min(east[row] - west[row], north[row] - south[row])
+        size = f"{metres[row] / 1000:.1f} km" if metres[row] >= 1000 else f"{metres[row]:.0f} m"
+        where = f"latitude, longitude {coordinates(middle[1], middle[0], finest)} ({size})"
+        low, high = changes.changed_low[number], changes.changed_high[number]
+        lines.append(f"  {where:<46} {low:+,.0f} to {high:+,.0f} users\n")
+    more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []
+    places = "1 place" if len(order) == 1 else f"{len(order):,} places"
+    return (
+        f"{places} changed, of {tested} tested; at most {rate:.0%} of the changes are expected to be wrong.\n"
+        "The intervals allow for the choice (95%):\n" + "".join(lines + more) + total
+    )
+
+
+def _randomness(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    found = manifest.get("privacy", {}).get("randomness")
+    return dict(found) if isinstance(found, dict) else {"source": "unknown", "safe": None}
+
+
+def _identity(release: Release) -> dict[str, Any]:
+    """What the manifest of the changes says of a release."""
+    privacy = release.manifest.get("privacy", {})
+    return {
+        **{name: release.manifest.get(name) for name in ("release_id", "created")},
+        "manifest_sha256": release.digest,
+        **{name: privacy.get(name) for name in ("epsilon", "delta")},
+        "users": release.manifest.get("results", {}).get("users"),
+    }
 
 
 def changes_view(files: Files) -> PageView:
@@ -38,23 +137,28 @@ def changes_view(files: Files) -> PageView:
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
     found = f"Of these changes at most {rate:.0%} are expected to be wrong." if shown else "No change is shown."
     promise = f"{found} The page is made of two published maps alone."
-    own = facts(
+    chips = facts(
         ("Before", _release_name(manifest, "before")),
         ("After", _release_name(manifest, "after")),
         ("False discovery rate", f"{rate:.0%}"),
         ("Places tested", f"{get(manifest, 'results.tested'):,}"),
     )
+    rows = []
+    for side in ("before", "after"):
+        epsilon, identity = get(manifest, f"{side}.epsilon"), get(manifest, f"{side}.release_id")
+        rows.append((f"The map {side}", f"release {identity}, ε = {epsilon:g}" if epsilon else f"release {identity}"))
+    costs = Section(title="What it costs", paragraphs=[str(get(manifest, "privacy.note"))], facts=facts(*rows))
     metres = (wide / 2**finest, tall / 2**finest)
     return release.page(
         MapBody(region=release.bounds, depth=depth, layers=[layer], finest_metres=metres),
-        [_reading(manifest, table), _releases(manifest)],
+        [_reading(manifest, table), costs],
         [],
         _FILES,
         [CHANGES_PICTURE],
         title="Changes between two maps",
         headline=f"{plural(shown, 'place')} changed" if shown else "No place changed for certain",
         description=f"Where the number of users changed on {ground}, without exposing anyone.",
-        chips=own,
+        chips=chips,
         guarantee=promise if is_safe(manifest) else "A demonstration seed made these maps. They protect no one.",
     )
 
@@ -118,9 +222,6 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
     return cell_layer("What changed", note, nodes[drawn], [significance, users], own), finest
 
 
-_COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
-
-
 def _within(nodes: NDArray[np.uint64], level: NDArray[np.int64], shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a node lies within a shown one, which is not itself: bool[n]."""
     found = np.zeros(len(nodes), dtype=bool)
@@ -174,11 +275,3 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
             ("Places tested", f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}: elsewhere is nearly nobody"),
         ),
     )
-
-
-def _releases(manifest: Manifest) -> Section:
-    rows = []
-    for side in ("before", "after"):
-        epsilon, identity = get(manifest, f"{side}.epsilon"), get(manifest, f"{side}.release_id")
-        rows.append((f"The map {side}", f"release {identity}, ε = {epsilon:g}" if epsilon else f"release {identity}"))
-    return Section(title="What it costs", paragraphs=[str(get(manifest, "privacy.note"))], facts=facts(*rows))

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, add_up, measure
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, add_up, measure
 from tests.transforms.heatmap.methods.oracle import least_squares
 from tests.transforms.heatmap.posterior.oracle import Node, all_nodes, below, completed, nodes_of, trees
 

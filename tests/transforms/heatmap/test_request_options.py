@@ -4,10 +4,15 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import range_text
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid, parameter_owners
-from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest, PlanRequest
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import (
+    HeatmapRequest,
+    PlanRequest,
+    heatmap_parameters,
+    option_grid,
+    parameter_owners,
+)
 
 
 def test_parameter_owners_names_the_methods() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from sfumato.schemas.region import Grid, area_km2
 from sfumato.schemas.release import CELLS_SCHEMA, cells_schema
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.rates import Rates, estimate_rates
+from sfumato.transforms.heatmap.release import cells_table
 from sfumato.transforms.heatmap.state import Estimate
 from tests.conftest import REGION
 from tests.schemas.test_tree import DEPTH, trees

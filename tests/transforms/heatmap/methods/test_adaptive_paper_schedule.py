@@ -10,10 +10,10 @@ import pytest
 
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import density, estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import advance, plan
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sfumato.transforms.heatmap.nights.variance_scales import VarianceScales
+from sfumato.transforms.heatmap.nights.nights_state import VarianceScales
 
 
 @pytest.mark.parametrize("truth", [0.2, 1.0, 6.0])

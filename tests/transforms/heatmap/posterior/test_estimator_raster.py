@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.region import by_row, deinterleave
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap import raster
+from sfumato.transforms.heatmap.posterior import estimator
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density, painted
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.raster import density, estimate_density, painted
 from sfumato.transforms.heatmap.state import Estimate
 from tests.schemas.test_tree import DEPTH, brute_owner, trees
 from tests.transforms.heatmap.posterior.oracle import trees as trees_of_depth
@@ -127,7 +127,7 @@ def test_slopes_end_two_levels_below_a_cell() -> None:
 
 def test_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Depth 14, shown at the most that is shown and at less: every cell of level 3 keeps its total."""
-    monkeypatch.setattr(raster, "MAX_RASTER_DEPTH", 8)  # in place of 12, for speed
+    monkeypatch.setattr(estimator, "MAX_RASTER_DEPTH", 8)  # in place of 12, for speed
     nodes = np.concatenate([Tree.uniform(14, 3).nodes, 4**13 + np.arange(64, dtype=np.uint64)])
     deep = FullTree.from_trees(Tree.of(14, nodes)).tree
     counts = np.random.default_rng(2).gamma(1.0, 10, len(deep.entries))

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-from sfumato.transforms.heatmap.posterior.within_cells import WithinCells, learn_within_cells
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 
 DEPTH = 6
 

@@ -16,12 +16,12 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import ANSWERS_SCHEMA
 from sfumato.schemas.tree import node_names
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.raster import estimate_density
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.heatmap.rates import estimate_rates
-from sfumato.transforms.heatmap.release_files import add_up_to, release_files
+from sfumato.transforms.heatmap.release import add_up_to, release_files
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding

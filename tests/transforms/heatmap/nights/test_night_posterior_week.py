@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sfumato.transforms.heatmap.nights import week_model
-from sfumato.transforms.heatmap.nights.week_model import PRIOR, WEEK, WeekData, infer_week
-from sfumato.transforms.heatmap.posterior.contrasts import Learner, Weights
+from sfumato.transforms.heatmap.nights import night_posterior
+from sfumato.transforms.heatmap.nights.night_posterior import PRIOR, WEEK, WeekData, infer_week
+from sfumato.transforms.heatmap.posterior.inference import Learner
 
 KINDS = len(PRIOR)
 STRONG = np.zeros(1, dtype=bool)
@@ -21,8 +21,8 @@ class _Fixed(Learner):
         super().__init__(PRIOR)
         self.weights = weights
 
-    def learn(self, likelihood: NDArray[np.float64], strong: NDArray[np.bool_]) -> Weights:
-        return Weights(np.stack([self.weights, self.weights]))
+    def learn(self, likelihood: NDArray[np.float64], strong: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return np.stack([self.weights, self.weights])
 
 
 def _family(rng: np.random.Generator, weekday: int) -> tuple[WeekData, NDArray[np.float64], NDArray[np.float64]]:
@@ -56,7 +56,7 @@ def _design() -> NDArray[np.float64]:
 
 
 def _effects(kind: int) -> NDArray[np.float64]:
-    level, group, day = (getattr(week_model, name)[kind] for name in ("_LEVEL", "_GROUP", "_DAY"))
+    level, group, day = (getattr(night_posterior, name)[kind] for name in ("_LEVEL", "_GROUP", "_DAY"))
     return np.array([level, group, group, *[day] * WEEK])
 
 
@@ -64,8 +64,8 @@ def _effects(kind: int) -> NDArray[np.float64]:
 @pytest.mark.parametrize("kind", [0, 7, 30, KINDS - 1])
 def test_a_family_of_one_kind_has_the_dense_posterior(weekday: int, kind: int) -> None:
     data, mean, precision = _family(np.random.default_rng(weekday), weekday)
-    night = float(week_model._NIGHT[kind]) + data.chance[0]
-    found = infer_week(_with_tonight(data, week_model._NIGHT[kind]), _Fixed(np.eye(KINDS)[kind]), STRONG)
+    night = float(night_posterior._NIGHT[kind]) + data.chance[0]
+    found = infer_week(_with_tonight(data, night_posterior._NIGHT[kind]), _Fixed(np.eye(KINDS)[kind]), STRONG)
 
     # The unknowns are ten effects and W. Each weekday's accumulator measures s_d; tonight measures s + W.
     design = np.vstack([np.hstack([_design(), np.zeros((WEEK, 1))]), np.append(_design()[weekday], 1.0)])
@@ -81,7 +81,7 @@ def test_a_family_of_one_kind_has_the_dense_posterior(weekday: int, kind: int) -
 def test_kinds_have_the_dense_likelihoods() -> None:
     data, mean, precision = _family(np.random.default_rng(5), 2)
     known = precision > 0
-    logs = week_model._by_kind(replace(data, tonight=np.zeros((1, 4))), slice(0, 1))[0][0]
+    logs = night_posterior._by_kind(replace(data, tonight=np.zeros((1, 4))), slice(0, 1))[0][0]
     exact = []
     for kind in range(KINDS):
         covariance = _design() @ np.diag(_effects(kind)) @ _design().T
@@ -96,7 +96,7 @@ def test_nothing_known_expects_nothing_and_doubts_everything() -> None:
         np.zeros((1, WEEK, 4)), np.zeros((1, WEEK)), 4, np.zeros((1, 4)), np.array([np.inf]), np.array([0.01])
     )
     found = infer_week(data, _Fixed(np.eye(KINDS)[20]), STRONG)
-    effects = sum(float(getattr(week_model, name)[20]) for name in ("_LEVEL", "_GROUP", "_DAY", "_NIGHT"))
+    effects = sum(float(getattr(night_posterior, name)[20]) for name in ("_LEVEL", "_GROUP", "_DAY", "_NIGHT"))
     assert found.mean[0] == pytest.approx(np.zeros(4))
     assert found.variance[0] == pytest.approx(effects + 0.01)
 

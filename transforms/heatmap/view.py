@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import about
+from sfumato.schemas.ledger import Period
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid, area_km2, ground_metres
 from sfumato.schemas.release import (
@@ -31,7 +32,7 @@ from sfumato.schemas.tree import Tree, node_levels, node_positions, nodes_from_n
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section, Table, TimeSlots
 from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
-from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it, rests_on_several
+from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import CHANGES, changes_table, length, night_sentences, plural
 from sfumato.transforms.report.released import Files, Released
@@ -39,6 +40,40 @@ from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
 from sfumato.transforms.text_tables import significant
 
+_NOISE = {
+    Trust.CENTRAL: "A trusted curator saw the exact sums of the answers and added noise to each sum once. There was no "
+    "secure aggregation.",
+    "client": "Users answered in {groups}. Every phone adds its share of the noise, so that a group's sum has noise "
+    "before anyone sees it. A group in which too many fell silent is thrown away unread.",
+    "shard": "Users answered in {groups}. A group's sum has its noise before anyone sees it. A group in which too many "
+    "fell silent is thrown away unread.",
+}
+_POSTERIOR = (
+    "The answers carry random noise, drawn once. A count is the average over all maps that could have led to these "
+    "answers. It is never below zero, and where the answers say little it follows its surroundings."
+)
+_NIGHTS = (
+    "The answers carry random noise, drawn once. A count is estimated from the answers of all nights on which the map "
+    "rests, and holds for this night. It is never below zero, and where the answers say little it follows its "
+    "surroundings and the nights before."
+)
+_AS_COUNTED = (
+    "Every count carries random noise, drawn once. A count below zero is noise too; it is left as it came, because "
+    "raising it to zero would tilt every total upward."
+)
+_RATES = (
+    "A rate is the share of a cell's users in a category, shrunk towards the average where little is known. Its 95% "
+    "interval holds for each cell by itself and includes noise and how few the users are. A cell is listed as high "
+    "only where an interval that holds for all cells at once lies above the average."
+)
+_SLOTS = (
+    "The map of a slot of time and the map of all slots were estimated together: the slots of a place add up to its "
+    "number in all. A place's profile over the slots follows its surroundings where its own answers say little."
+)
+_USER_SLOTS = (
+    " A user counts in up to {} slots, so the map of all slots is of user-slots: a user in three slots counts three "
+    "times."
+)
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
 USERS, USER_SLOTS = "users", "user-slots"
@@ -55,6 +90,92 @@ _FILES = {
     MANIFEST_FILE: "the guarantee, every parameter, every version",
 }
 Array = NDArray[np.float64]
+
+
+def rests_on_several(manifest: Manifest) -> bool:
+    """Whether the estimate rests on more nights than one."""
+    return sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1
+
+
+def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
+    """What a count, its interval and the hatching mean. cells: of the release, which may be more than the map's."""
+    layer = body.layers[-1]
+    users = layer.measures[0]
+    hatched = sum(users.uncertain)
+    margins = [(high - low) / 2 for low, high in zip(users.low, users.high, strict=True) if low is not None is not high]
+    margin = float(np.median(margins)) if margins else 0.0
+    is_bayes = get(manifest, "parameters.estimator") == "bayes"
+    words = _NIGHTS if get(manifest, "nights") else _POSTERIOR if is_bayes else _AS_COUNTED
+    texts = [
+        f"{words} The 95% interval of a typical cell reaches "
+        f"{significant(margin, 2)} users to each side. Crowded places are known well and quiet places poorly.",
+        f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Several cells "
+        "together are known better than each alone.",
+    ]
+    if layer.level and layer.level[0] == layer.level[-1]:
+        texts.append("All cells are of one size.")
+    else:
+        texts.append(
+            "Cells are small where many users are and large where few are. A cell that was divided in part stands for "
+            "what its finer cells leave over."
+        )
+    if cells > len(users.value):
+        texts.append(
+            f"The map has {cells:,} cells, added up to {len(users.value):,} on this page. {CELLS_FILE} has all."
+        )
+    if users.scale.ticks and users.scale.ticks[-1][1].startswith("≥"):
+        texts.append("The scale of colours ends where few users live, so that crowded cells do not darken all others.")
+    if len(layer.measures) > 1:
+        texts.append(_RATES)
+    if body.slots is not None:
+        most = _most_slots(manifest)
+        texts.append(_SLOTS + (_USER_SLOTS.format(most) if most > 1 else ""))
+    return Section(title="How to read it", paragraphs=texts)
+
+
+def how_it_was_made(manifest: Manifest) -> Section:
+    """The method, the noise, what came before, and what a phone would send."""
+    queries, parallel = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.composition") == "parallel"
+    method = get(manifest, "parameters.method", "adaptive")
+    is_central = get(manifest, "privacy.trust") == Trust.CENTRAL
+    noise = Trust.CENTRAL if is_central else get(manifest, "parameters.noise_source", "shard")
+    told = "the share of their records in each cell" if get(manifest, "parameters.contribution") == "all" else "a cell"
+    rotation = stated_rotation(manifest)
+    who = "Every user" if rotation is None else f"Every user of cohort {rotation.cohort} of {rotation.cohorts}"
+    others = "" if rotation is None else " The other users report nothing."
+    sentence = (
+        f"This version of sfumato does not have the method {method}: sfumato 0.1 of November 2026 or earlier has it, "
+        "or the program that made the map."
+    )
+    if method in METHODS:
+        sentence = METHODS[method].SENTENCE
+    texts = [
+        f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {told}; what is used are "
+        f"sums of these reports with noise.{others} {sentence}".strip()
+    ]
+    if get(manifest, "parameters.keep_top") is not None:
+        texts.append(f"Only the {manifest['parameters']['keep_top']:g}% of cells with the largest noisy sums are kept.")
+    if parallel and len(queries) > 1:
+        texts.append(
+            "Each user answered one sub-query alone, so no user spends more than the dearest one costs. The key drew "
+            "who answered which."
+        )
+    if (earlier := get(manifest, "parameters.warm_start")) is not None:
+        name = earlier.get("release_id", "") if isinstance(earlier, Mapping) else ""
+        carried = ""
+        if rests_on_several(manifest):
+            carried = " The map is estimated from the noisy answers of that night and of those before it as well."
+        in_both = "whose records are in both" if rotation is None else "who was asked for both"
+        texts.append(
+            f"It began with an earlier release{f', {name},' if name else ''} which said where to look closely."
+            f"{carried} That release had a budget of its own: for a user {in_both}, the two add up."
+        )
+    groups = plural(get(manifest, "privacy.cohort.shards") or 1, "group")
+    texts.append(_NOISE.get(noise, _NOISE["shard"]).format(groups=groups))
+    bits = get(manifest, "communication.bits_per_client")
+    if bits is not None:
+        texts.append(f"On phones it would cost each one {'at most ' * parallel}{bits / 8000:,.3g} kB of upload.")
+    return Section(title="How it was made", paragraphs=texts)
 
 
 def heatmap_view(files: Files) -> PageView:
@@ -141,14 +262,9 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         rounds = rounds[:-1]
     map_room = min(len(published.nodes), _MAX_MAP_CELLS)
     shown = published.merged(map_room, _deviations(manifest, None))
-    area = _area_of(shown, grid)
-    weight = (
-        np.maximum(shown.users, 0)
-        * np.minimum(np.maximum(shown.users, 0) / np.maximum(1.96 * shown.stddev, 1e-12), 1) ** 2
-    )
-    unit = f"{USERS if _most_slots(manifest) == 1 else USER_SLOTS} per km²"
-    scale = density_scale(np.maximum(shown.users, 0) / area, np.where(shown.area > 0, weight, 0), unit)
-    noun = USERS if _most_slots(manifest) == 1 else USER_SLOTS
+    noun, users = USERS if _most_slots(manifest) == 1 else USER_SLOTS, np.maximum(shown.users, 0)
+    weight = np.where(shown.area > 0, _weight(users, shown.stddev), 0)
+    scale = density_scale(users / _area_of(shown, grid), weight, f"{noun} per km²")
     layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
     for done, (query, cells) in enumerate(rounds):
         few = cells.merged(max(room // (len(rounds) - done), 1), _deviations(manifest, query))
@@ -164,17 +280,11 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         rates = []
     else:
         rates = rate_measures(table, manifest)
-    last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
-    sums = noisy_sums(last)
+    sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
     layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums, noun), *rates]))
     wide, tall = ground_metres(grid.region)
-    body = MapBody(
-        region=release.bounds,
-        depth=grid.depth,
-        layers=layers,
-        finest_metres=(wide / grid.side, tall / grid.side),
-        slots=_slots(release, grid),
-    )
+    finest, slots = (wide / grid.side, tall / grid.side), _slots(release, grid)
+    body = MapBody(region=release.bounds, depth=grid.depth, layers=layers, finest_metres=finest, slots=slots)
     return body, len(published.nodes)
 
 
@@ -199,10 +309,9 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
         low = np.maximum(noisy.low, 0)
         by_slot.append(replace(noisy, low=low, users=np.clip(shown, low, np.maximum(noisy.high, 0))))
     cells = by_slot[0]
-    area, users = _area_of(cells, grid), np.stack([one.users for one in by_slot])
-    weight = users * np.minimum(users / np.maximum(1.96 * np.stack([one.stddev for one in by_slot]), 1e-12), 1) ** 2
-    density = (users / area).ravel()
-    scale = density_scale(density, np.where(cells.area > 0, weight, 0).ravel(), "users per km²")
+    users = np.stack([one.users for one in by_slot])
+    weight = np.where(cells.area > 0, _weight(users, np.stack([one.stddev for one in by_slot])), 0)
+    scale = density_scale((users / _area_of(cells, grid)).ravel(), weight.ravel(), "users per km²")
     measures = [
         _users(one, grid, scale, None).model_copy(update={"name": f"Users, {name}"})
         for one, name in zip(by_slot, slots.names, strict=True)
@@ -222,6 +331,11 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
         layer=_layer(title[slots.kind], "", cells, grid, measures),
         region=[(_figure(max(one["users"], 0)), _figure(one["low"]), _figure(one["high"])) for one in stated["region"]],
     )
+
+
+def _weight(users: Array, stddev: Array) -> Array:
+    """The users that count for the scale of colours: fewer where noise could explain them."""
+    return np.asarray(users * np.minimum(users / np.maximum(1.96 * stddev, 1e-12), 1) ** 2)
 
 
 def _most_slots(manifest: Manifest) -> int:
@@ -245,10 +359,8 @@ def _answers(release: Released, depth: int) -> list[tuple[Mapping[str, Any], _Ce
     if ANSWERS_FILE not in release.files:
         return []
     manifest, table = release.manifest, release.table(ANSWERS_FILE)
-    index, queries = (
-        np.asarray(table["sub_query"]),
-        {one["index"]: one for one in get(manifest, "privacy.sub_queries", [])},
-    )
+    queries = {one["index"]: one for one in get(manifest, "privacy.sub_queries", [])}
+    index = np.asarray(table["sub_query"])
     found = []
     for one in np.unique(index).tolist():
         part = table.filter(pa.array(index == one))
@@ -302,15 +414,7 @@ def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Meas
 
 
 def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None, noun: str = USERS) -> Measure:
-    """The users of each cell.
-
-    Args:
-        cells: with their users.
-        grid: of the heatmap.
-        scale: of their colours.
-        noisy_sums: how many sums made the counts, for the list; None makes none.
-        noun: what is counted.
-    """
+    """The users of each cell. noisy_sums: how many sums made the counts, for the list; None makes no list."""
     listing = None if noisy_sums is None else (np.where(cells.area > 0, _area_of(cells, grid), 0), noisy_sums)
     return count_measure(cells.users, cells.stddev, cells.low, cells.high, scale, listing, noun=noun)
 

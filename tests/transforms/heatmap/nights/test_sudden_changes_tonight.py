@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from sfumato.transforms.heatmap.nights.changes_tonight import add_changes, changed_nodes, sums_without
-from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import SubtreeSums, TreeMeasurement, add_up, measure
+from sfumato.transforms.heatmap.nights.sudden_changes import (
+    FoundChange,
+    NodeErrors,
+    add_changes,
+    changed_nodes,
+    sums_without,
+)
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, SubtreeSums, TreeMeasurement, add_up, measure
 from tests.transforms.heatmap.nights.nights import CELLS, TREE
 
 FULL = FullTree.from_trees(TREE)

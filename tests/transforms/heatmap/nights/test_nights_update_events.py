@@ -6,8 +6,9 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from sfumato.transforms.heatmap.nights.event_memory import Event, forget, remembered, repeated
 from sfumato.transforms.heatmap.nights.night_posterior import Accumulated
+from sfumato.transforms.heatmap.nights.nights_state import Event
+from sfumato.transforms.heatmap.nights.nights_update import forget, remembered, repeated
 from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from tests.transforms.heatmap.nights.nights import TREE, night_of

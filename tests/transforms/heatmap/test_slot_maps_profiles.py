@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior import slot_profiles
+from sfumato.transforms.heatmap import slot_maps
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.slot_profiles import (
+from sfumato.transforms.heatmap.slot_maps import (
     SlotPosterior,
     estimated_users,
     fourier_basis,
@@ -59,8 +59,8 @@ def test_the_smoother_is_the_exact_posterior() -> None:
     counts = rng.normal(0, 60, leaves)
     own = [one[:, None] for one in SMALL.by_level(counts)]
     variances = SMALL.by_level(measured)
-    means, spread, kappas = slot_profiles._upward(SMALL, own, variances, totals, np.array([1]))
-    found, variance = slot_profiles._downward(SMALL, means, spread, kappas, totals)
+    means, spread, kappas = slot_maps._upward(SMALL, own, variances, totals, np.array([1]))
+    found, variance = slot_maps._downward(SMALL, means, spread, kappas, totals)
     wanted, exact = dense(SMALL, counts, measured, totals, [0.0, *(float(one[0]) for one in kappas[1:])])
     assert np.concatenate(found)[:, 0] == pytest.approx(wanted, rel=1e-3, abs=1e-2)
     assert np.concatenate(variance)[:, 0] == pytest.approx(exact, rel=2e-3)
@@ -80,7 +80,7 @@ def test_the_likelihood_of_a_family_is_that_of_its_contrasts() -> None:
         return -0.5 * float(np.log(np.linalg.det(covariance)) + value @ np.linalg.solve(covariance, value))
 
     def found(kappa: float) -> float:
-        return float(slot_profiles._Family.of(users, np.array([kappa]), mean, variance).log_likelihood()[0])
+        return float(slot_maps._Family(users, np.array([kappa]), mean, variance).log_likelihood()[0])
 
     assert found(0.1) - found(1e-4) == pytest.approx(log_density(0.1) - log_density(1e-4), rel=1e-9)
 

@@ -14,11 +14,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.gamma import COST, MIN_QUERY_SHARE, max_counted, vector_length
-from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Emd, Flat, Method
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.parameters import COST, MIN_QUERY_SHARE, HeatmapParameters, max_counted, vector_length
 from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import check_plan, plan
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.distributions import MAX_GAMMA

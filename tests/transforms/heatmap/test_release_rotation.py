@@ -9,9 +9,8 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError, TooFewUsersError
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.cells import interval_columns
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.release_files import published_estimate
+from sfumato.transforms.heatmap.release import interval_columns, published_estimate
 from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, check_admission
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
