@@ -14,7 +14,7 @@ ENGINES = SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-ser
   SFUMATO_PRISM="$${SFUMATO_PRISM:-$(abspath build/prism/prism)}"
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs web tuner test test-all test-slow test-exhaustive test-times test-airflow lock flink-jar spark-jar prism test-engines check bench clean
+.PHONY: demo docs web tuner test test-all test-exhaustive test-times test-airflow lock flink-jar spark-jar prism test-engines check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -87,23 +87,24 @@ tuner: $(VENV)/.installed
 	$(BIN)/sfumato ranges tune --public 'demo/tuner/wide/*.parquet' 'demo/tuner/near/*.parquet' --region=$(REGION) \
 	  --region=3.03,1.03,3.10,1.10 --sizes 25,100 100,400 --output demo/tuner/tuner.npz --overwrite
 
-test: check
-	$(BIN)/python -m pytest -n auto --dist worksteal
+# Unit tests, jobs on Beam's local runner, and attacks, with the checks of style and types beside them.
+test: $(VENV)/.developed
+	mkdir -p build
+	@$(MAKE) --no-print-directory check >build/check.log 2>&1 & checks=$$!; tests=0; \
+	$(BIN)/python -m pytest -n auto --dist worksteal || tests=$$?; \
+	wait $$checks || { cat build/check.log; echo "the checks failed (make check)"; exit 1; }; exit $$tests
 
-test-slow: $(VENV)/.developed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
-
-# All that CI tries without other engines: the tests of `make test` and those of `make test-slow`, collected once.
+# All that CI tries without other engines: the tests of `make test`, those in browsers, and the slow ones.
 test-all: $(VENV)/.developed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not engines and not exhaustive'
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not engines and not exhaustive' tests
 
 # More seeds of what other tests try with a few: kills, planted faults, schedules.
 test-exhaustive: $(VENV)/.developed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive
+	$(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive tests
 
 # Processor seconds by test file.
 test-times: $(VENV)/.developed
-	$(BIN)/python -m pytest -p tests.cpu_times
+	$(BIN)/python -m pytest -p tests.cpu_times -m 'not engines and not exhaustive' tests
 
 # Every job on Flink, Spark and Prism. The tests of an engine skip, and say why, where its file could not be made.
 test-engines: $(VENV)/.developed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.schemas.region import Region
 from sfumato.transforms.heatmap.methods import METHODS
-from tests.beam_caches import beam_caches
 
 # Machines are noisy: how long an example takes says nothing.
 settings.register_profile("sfumato", deadline=None)
@@ -35,22 +35,18 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def fixed_code() -> Iterator[None]:
-    """A run's key is bound to the code and its libraries; here to constants, so that one key draws the same noise.
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line says what was skipped, and what to install so that it is not."""
+    reasons = Counter(str(one.longrepr[2]).removeprefix("Skipped: ") for one in terminalreporter.getreports("skipped"))
+    if reasons:
+        lines = (f"{reason} ({number})" for reason, number in sorted(reasons.items()))
+        terminalreporter.write_line(f"skipped: {'; '.join(lines)}")
 
-    Otherwise each commit and each machine would test another draw.
-    """
+
+@pytest.fixture(scope="session", autouse=True)
+def small_pictures() -> Iterator[None]:
+    """Pictures are small outside of the tests that look at them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.release_run.code_digest", lambda: "c0de" * 16)
-        patch.setattr("sfumato.pipelines.release_run.package_versions", lambda: {"python": "3.11.0"})
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def fast_pipelines() -> Iterator[None]:
-    """Beam's reflection is cached, and pictures are small outside of the tests that look at them."""
-    with pytest.MonkeyPatch.context() as patch, beam_caches():
         for module in ("canvas", "chart_figure", "map_figure"):
             patch.setattr(f"sfumato.transforms.report.{module}.DPI", SMALL_DPI)
         yield
