@@ -99,15 +99,19 @@ def submitted(arguments: list[str], key: tuple[str, ...] = ("--key_file", KEY_PA
 # --- secrets ---
 
 
-def dofns(graph: Any) -> dict[str, Any]:
-    """The graph's DoFns by the names of their steps, unpickled as a worker would."""
+def unpickled(graph: Any) -> dict[str, tuple[Any, ...]]:
+    """The graph's DoFns with their arguments by the names of their steps, unpickled as a worker would."""
     found = {}
     for step in graph.components.transforms.values():
         if step.spec.urn == common_urns.primitives.PAR_DO.urn:
             function = beam_runner_api_pb2.ParDoPayload.FromString(step.spec.payload).do_fn
             if function.urn == python_urns.PICKLED_DOFN_INFO:
-                found[step.unique_name] = pickler.loads(function.payload)[0]
+                found[step.unique_name] = pickler.loads(function.payload)
     return found
+
+
+def dofns(graph: Any) -> dict[str, Any]:
+    return {name: held[0] for name, held in unpickled(graph).items()}
 
 
 def run_key(graph: Any) -> RunKey:
@@ -193,10 +197,10 @@ def test_the_graphs_of_bit_pushing_hold_no_secret_and_no_folder(logs: str, dry: 
     options = ["--column", "latitude", "--bits", "8", "--epsilon", "2", "--statistics", "mean,variance", *groups]
     found = submitted(["moments", "--input", logs, "--output", f"{BUCKET}/out", *options, *CLOUD, *dry])
     graph = found.proto_pipeline
-    steps = dofns(graph)
-    held = [getattr(fn, "_encoding", getattr(fn, "_bound", None)) for fn in steps.values()]
-    keys = [one.key for one in held if one is not None]
-    keys += [fn._key for fn in steps.values() if isinstance(getattr(fn, "_key", None), RunKey)]
+    steps = unpickled(graph).values()
+    held = [getattr(fn, "_encoding", getattr(fn, "_bound", None)) for fn, *_ in steps]
+    keys = [getattr(one, "__self__", one).key for one in held if one is not None]  # also of a bound method
+    keys += [one for _, arguments, *_ in steps for one in arguments if isinstance(one, RunKey)]
     assert len(keys) == 6  # one that encodes, one that picks a record of each user, one a stage that asks
     assert {key.secret for key in keys} == {FileSecret(KEY_PATH)}
     sent = [graph.SerializeToString(), str(found.proto).encode()]

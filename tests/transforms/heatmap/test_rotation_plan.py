@@ -101,8 +101,9 @@ def test_a_user_who_is_asked_whenever_possible_stays_within_the_limit(delta: flo
         if choice.noise == "gaussian":
             rho = parse_amount("rho", rho_for_delta(float(epsilon), choice.delta))
         charge = Charge(
-            "a", "heatmap", "d", day, parse_amount("e", epsilon), parse_amount("d", choice.delta), "", "", rho=rho
-        )
+            release_id="a", job="heatmap", dataset="d", period=day, request="", binding="",
+            epsilon=parse_amount("e", epsilon), delta=parse_amount("d", choice.delta), rho=rho,
+        )  # fmt: skip
         asked = math.ceil(31 / choice.cohorts)
         assert fits([charge] * asked, limit)
         assert not fits([charge] * (asked + max(1, asked // 50)), limit)  # next to nothing is left over
