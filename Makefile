@@ -143,7 +143,7 @@ build/prism/prism: | $(VENV)/.installed
 
 # The example DAG in an Airflow of its own (some 300 MB in build/airflow).
 test-airflow: $(VENV)/.developed build/airflow/.installed
-	$(BIN)/python -m pytest tests/runner_configs/test_schedules.py -k airflow
+	$(BIN)/python -m pytest tests/slow/test_schedules.py -k airflow
 
 build/airflow/.installed:
 	$(PYTHON) -m venv build/airflow

@@ -12,7 +12,7 @@ import shapely
 import yaml
 
 from tests.conftest import write_files
-from tests.transforms.zones.polygons import write_geojson
+from tests.unit.zones.polygons import write_geojson
 
 REGION = ["--region", "-122.51,37.70,-122.35,37.82"]
 SECRET = hashlib.sha256(b"the key of a city").digest()

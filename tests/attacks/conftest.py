@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.job_fixtures import fast_pipelines, fixed_code  # noqa: F401  (fixtures of this folder)
+
 
 @pytest.fixture(autouse=True)
 def _pictures(blank_pictures: None) -> None:

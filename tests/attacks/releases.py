@@ -11,7 +11,7 @@ from sfumato.schemas.ledger import Limit, Reservation, format_amount
 from sfumato.transforms.privacy.ledger.ledger import Ledger
 from sfumato.transforms.release.publishing import commit_release, ledger_metadata
 from sfumato.transforms.release.release_folder import publish
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d,10/365d")
 

@@ -30,9 +30,9 @@ from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.jobs.histogram.test_sample_and_threshold import run
 from tests.statistics import FLAKE_RATE
-from tests.transforms.histogram.oracle import counts_delta
-from tests.transforms.histogram.test_sample_and_threshold import run
+from tests.unit.histogram.oracle import counts_delta
 
 KEY = RunKey.derive(FixedSecret(b"attack on counts" * 2), {"job": "attack"})
 KINDS = ("laplace", "truncated", "gaussian")

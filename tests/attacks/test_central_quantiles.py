@@ -15,7 +15,7 @@ import pytest
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.quantiles.exponential_draw import DrawPlan, plan_draws
 from sfumato.transforms.quantiles.private_quantiles import HierarchyNoise, draw_borders, measure_hierarchy
-from tests.transforms.quantiles.borders import below, probabilities, spread
+from tests.unit.quantiles.borders import below, probabilities, spread
 
 KEY = RunKey.derive(FixedSecret(bytes(range(32))), {"of": "attacks"})
 LOGS = [(0, 0), (3, 0), (0, 3), (2, 4), (40, 1)]  # users of two bins; the range's ends, ties, empty bins

@@ -38,7 +38,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.mechanism import noise_quantile
 from tests.conftest import make_logs
 from tests.keys import write_key
-from tests.transforms.zones.polygons import write_geojson
+from tests.unit.zones.polygons import write_geojson
 
 USERS = 1_500
 _RNG = np.random.Generator

@@ -29,7 +29,7 @@ from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, client_noise, shard_noise
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf
-from tests.transforms.release.city import city_release
+from tests.unit.release.city import city_release
 
 REQUIRED, SHARDS, REACH = 20, 256, 30
 KEY = RunKey.derive(FixedSecret(b"colluding" * 4), {})

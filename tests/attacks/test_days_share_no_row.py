@@ -15,7 +15,7 @@ from sfumato.schemas.ledger import Limit
 from sfumato.schemas.log_layout import DayRows
 from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.privacy.ledger.ledger import ReusedFileError
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 FILES: dict[str, Any] = {"files": ("0" * 32,)}
 BY = "time Europe/Berlin"

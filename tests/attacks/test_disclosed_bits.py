@@ -36,9 +36,9 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import stated_charge
 from sfumato.transforms.release.publishing import ledger_metadata
 from tests.conftest import write_files
+from tests.jobs.moment_logs import LENGTH, run, table
 from tests.keys import write_key
-from tests.pipelines.moment_logs import LENGTH, run, table
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DAY = Period.parse("2026-11-20")
 OF = {"release_id": "plain", "job": "moments", "dataset": "bits", "request": "request", "binding": "binding"}

@@ -11,7 +11,7 @@ import pytest
 from sfumato.pipelines.cli import main
 from sfumato.transforms.export.formats import FORMATS
 from sfumato.transforms.release.release_folder import publish
-from tests.transforms.release.city import city_release
+from tests.unit.release.city import city_release
 
 SUFFIXES = {name: one.suffixes[0] for name, one in FORMATS.items()}
 

@@ -29,8 +29,8 @@ from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import write_files
 from tests.keys import write_key
-from tests.transforms.flows.samples import BITS, DEPTH, clustered, key_of
-from tests.transforms.zones.polygons import voronoi, zones_of
+from tests.unit.flows.samples import BITS, DEPTH, clustered, key_of
+from tests.unit.zones.polygons import voronoi, zones_of
 
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
 CELLS = Grid(REGION, MAX_PAIR_DEPTH)

@@ -29,7 +29,7 @@ from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
 from sfumato.transforms.heatmap.warm_start import nights_before
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
-from tests.transforms.heatmap.nights.nights import CELLS, STDDEV, TREE, counts_of, measure_night, night_of, run_nights
+from tests.unit.heatmap.nights.nights import CELLS, STDDEV, TREE, counts_of, measure_night, night_of, run_nights
 
 STATE, _ = run_nights(range(6))
 NEXT = date(2026, 11, 20)

@@ -16,7 +16,7 @@ from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("9/1d")
 
@@ -53,7 +53,7 @@ import resource, sys
 from pathlib import Path
 from sfumato.schemas.errors import SfumatoError
 from tests.attacks.test_full_disk import LIMITS
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 resource.setrlimit(resource.RLIMIT_FSIZE, (40960, 40960))
 try:
     for number in range(200):

@@ -41,7 +41,7 @@ from tests.admitted import start
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 from tests.statistics import FLAKE_RATE, chi_square_p
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DEPTH, EPSILON, DELTA = 6, 1.0, 1e-6
 KEY = RunKey.derive(FixedSecret(b"gaussian costs" * 3), {})

@@ -27,7 +27,7 @@ from sfumato.schemas.requests.request_base import METHOD, option
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.request import heatmap_parameters, parameter_owners
 from sfumato.transforms.histogram.counts_request import HistogramRequest
-from tests.transforms.zones.polygons import write_geojson
+from tests.unit.zones.polygons import write_geojson
 
 CLASSES: dict[str, Any] = {
     "heatmap": HeatmapJob,

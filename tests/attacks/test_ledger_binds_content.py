@@ -29,7 +29,7 @@ from sfumato.transforms.release.release_folder import with_digests
 from tests.attacks.releases import LIMITS, publish_release
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 SECRET = bytes(range(32))
 ONE, TWO, THREE = (file_digest(SECRET, hashlib.sha256(name).hexdigest()) for name in (b"one", b"two", b"three"))

@@ -41,7 +41,7 @@ from sfumato.transforms.privacy.ledger.windows import (
     max_spent,
     spent_in_window,
 )
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DAY = Limit.parse_all("1/1d")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.city import SECRET, local_jobs, make_city
-from tests.engines import ENGINES, missing
+from tests.engine_runs import ENGINES, missing
 from tests.leaks import forms, holds
 
 # What runs the jobs, one after the other. Users' cells are kept on the disk, as where memory is small. Of every graph

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.transforms.heatmap.nights import nights
-from tests.transforms.heatmap.nights.nights import counts_of, run_nights
+from tests.unit.heatmap.nights import nights
+from tests.unit.heatmap.nights.nights import counts_of, run_nights
 
 ROOM = Path(__file__).parents[2] / "transforms" / "heatmap" / "nights"
 ALLOWED = (
@@ -26,7 +26,7 @@ ALLOWED = (
     "sfumato.transforms.statistics.",
 )
 _RUN = """import hashlib
-from tests.transforms.heatmap.nights.nights import run_nights
+from tests.unit.heatmap.nights.nights import run_nights
 state, maps = run_nights(range(9), None, range(100, 104), 900)
 table = state.to_table()
 parts = [maps[-1].estimate.counts, *maps[-1].variance]

@@ -25,7 +25,7 @@ from sfumato.transforms.ranges.networks.local import LocalTraining
 from sfumato.transforms.ranges.networks.paper import paper_training
 from sfumato.transforms.ranges.networks.training import fit
 from tests.conftest import write_files
-from tests.transforms.ranges.test_ranges_plan import plan
+from tests.unit.ranges.test_ranges_plan import plan
 
 
 @pytest.mark.parametrize("side", [5e-324, 1e-310, 1e-200, 1e-155, 1e-16])

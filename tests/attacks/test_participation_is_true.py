@@ -6,7 +6,7 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from tests.transforms.release.city import city_release
+from tests.unit.release.city import city_release
 
 
 @pytest.mark.parametrize("method", ["adaptive", "flat", "emd"])

@@ -27,9 +27,9 @@ from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.ranges_plan import Built, Collected, RangesPlan, build, collect
 from sfumato.transforms.ranges.release_files import ranges_files
-from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_ranges_plan import plan
-from tests.transforms.ranges.test_release_files import FACTS
+from tests.unit.ranges.oracle import admission_of
+from tests.unit.ranges.test_ranges_plan import plan
+from tests.unit.ranges.test_release_files import FACTS
 
 COUNTING = ("grid", "ug")
 ALL = Boxes(*(np.array([at]) for at in (0.0, 0.0, 4096.0, 4096.0)))

@@ -19,7 +19,7 @@ from sfumato.transforms.release import catalog
 from sfumato.transforms.release.notices import removal_files, stated_charge
 from sfumato.transforms.release.publishing import ledger_metadata
 from tests.attacks.releases import publish_release
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DAY, REASON = "2026-11-21", "a wrong file was published"
 NAME = f"taxis-{DAY}"

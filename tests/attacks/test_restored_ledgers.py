@@ -25,7 +25,7 @@ from sfumato.transforms.release.catalog import check_not_lost, disagreement, los
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import manifest_at
 from tests.attacks.releases import publish_release
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 EARLIER = Path(__file__).parents[1] / "data" / "version_0_1_0"
 LOST_DAY = "2026-11-21"

@@ -32,7 +32,7 @@ from sfumato.transforms.privacy.mechanism import epsilon_for_delta, rho_for_delt
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key, with_partition
 from tests.keys import write_key
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 ORIGIN = date(2026, 1, 1)
 DAYS = 20  # that are charged

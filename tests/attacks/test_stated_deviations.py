@@ -15,7 +15,7 @@ from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import Z_95, user_intervals
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from tests.transforms.release.city import city_density
+from tests.unit.release.city import city_density
 
 DEPTH, KEYS = 7, 40
 

@@ -20,7 +20,7 @@ from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import commit_release
 from sfumato.transforms.release.release_folder import publish
 from tests.attacks.releases import manifest_of, publish_release
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
 

@@ -1,4 +1,4 @@
-// The page must find the changes that an oracle finds pixel by pixel (tests/transforms/release/page_changes.py).
+// The page must find the changes that an oracle finds pixel by pixel (tests/jobs/release/page_changes.py).
 import { describe, expect, it } from "vitest";
 import { changeLayer, compare, qValues, RATE, tails } from "../src/timeline/changes";
 import type { NightMap } from "../src/views";

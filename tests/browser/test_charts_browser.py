@@ -1,0 +1,233 @@
+"""The pages of counted items, distributions, moments and hot spots in real browsers: what a reader does with them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.views import BarsBody, CurveBody, MapBody, MomentsBody
+from sfumato.transforms.histogram.counts_release import hierarchy_files, trie_files
+from sfumato.transforms.histogram.sampled_view import sampled_view
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes
+from sfumato.transforms.moments.view import moments_view
+from tests.browser.browsers import Tab
+from tests.browser.conftest import Open
+from tests.jobs.histogram.test_sampled_view import CELLS, NUMBERS, TEXTS, metadata, trie_of
+from tests.unit.moments.test_release import BY_PLACE, ages, assembled, by_size, plan, ran
+
+AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
+ROWS = "[...document.querySelectorAll('.bars tbody tr')].map(one => one.querySelector('bdi').title)"
+
+
+def _codes() -> dict[str, bytes]:
+    """Codes of three digits, by their first one and whole."""
+    made = metadata(TEXTS, "hotspots", rounds=2)
+    codes = np.minimum(np.random.default_rng(5).geometric(0.01, 20_000), 999).astype(np.uint64)
+    return trie_files(trie_of(codes, NumberPrefixes(10, 3), (1, 3), made), made)
+
+
+def _distribution() -> dict[str, bytes]:
+    made = metadata(NUMBERS, "quantiles", rounds=2, method="hierarchical")
+    codes = np.clip((np.random.default_rng(1).gamma(3, 2, 30_000) + 4) * 8, 0, 255).astype(np.uint64)
+    trie = trie_of(codes, NumberPrefixes(2, 8), (4, 8), made)
+    return hierarchy_files(trie, made, (0.5, 0.9), ((0.0, 4.0),))
+
+
+def _groups() -> dict[str, bytes]:
+    asked = plan()
+    return assembled(ran(ages(), asked, BY_PLACE, by_size()), asked, BY_PLACE)
+
+
+def _places() -> dict[str, bytes]:
+    made = metadata(CELLS, "hotspots", rounds=2, top=20)
+    codes = 2048 + np.minimum(np.random.default_rng(5).geometric(0.02, 20_000), 255).astype(np.uint64)
+    return trie_files(trie_of(codes, NumberPrefixes(4, 6), (3, 6), made), made)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, dict[str, bytes]]]:
+    """pages(kind) is the page of a release of that kind, and its files; each is made once."""
+    made: dict[str, tuple[Path, dict[str, bytes]]] = {}
+
+    def page(kind: str) -> tuple[Path, dict[str, bytes]]:
+        if kind not in made:
+            files = {"codes": _codes, "distribution": _distribution, "groups": _groups, "places": _places}[kind]()
+            folder = tmp_path_factory.mktemp(kind)
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            made[kind] = folder / "index.html", files
+        return made[kind]
+
+    return page
+
+
+Pages = Callable[[str], tuple[Path, dict[str, bytes]]]
+
+
+def press(tab: Tab, name: str) -> None:
+    """Clicks the button of this name in the bar of tools."""
+    names = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
+    tab.click(f"#tools button:nth-of-type({names.index(name) + 1})")
+
+
+def downloaded(tab: Tab, downloads: Path, name: str) -> Path:
+    """The file of this name, once it is there."""
+    end = time.monotonic() + 15
+    while not (downloads / name).exists() or not (downloads / name).stat().st_size:
+        assert time.monotonic() < end, list(downloads.iterdir())
+        tab.settle()
+    return downloads / name
+
+
+def test_prefixes_are_ranked_unfolded_filtered_and_kept_in_the_link(
+    opened: Open, pages: Pages, downloads: Path
+) -> None:
+    page, files = pages("codes")
+    view = sampled_view(files)
+    assert isinstance(view.body, BarsBody)
+    bars = view.body.bars
+    tab = opened(page)
+    assert tab.text("h1").startswith("One drawn record per user: ")
+    assert "Each user counts once" in tab.text(".explanation")
+    ranked = sorted((bar for bar in bars if bar.level == 3), key=lambda bar: -bar.low)
+    assert tab.run(ROWS) == [bar.name for bar in ranked[:60]]
+    tab.click(".controls .choice label:first-of-type")
+    tab.until("location.hash.includes('items.level=1')")
+    first = sorted((bar for bar in bars if bar.level == 1), key=lambda bar: -bar.low)
+    assert tab.run(ROWS) == [bar.name for bar in first]
+    assert f"{100 * (first[0].share or 0):.1f}%" in tab.text(".bars tbody tr:first-child")
+    tab.click(".fold")
+    inside = [bar.name for bar in ranked if bar.name.startswith(first[0].name)]
+    assert tab.run(ROWS) == [first[0].name, *inside, *(bar.name for bar in first[1:])][:60]
+    tab.click("input[type=search]")
+    wanted = ranked[-1].name
+    for digit in wanted:
+        tab.key(digit)
+    tab.until(f"{ROWS}.length === 2")
+    assert tab.run(ROWS) == [wanted[0], wanted]
+    assert "match" in tab.text("[role=status]")
+    again = opened(page, f"#items.level=1&items.filter={wanted}")
+    assert again.run(ROWS) == tab.run(ROWS)
+    (downloads / "monday.csv").unlink(missing_ok=True)
+    press(again, "Table")
+    with downloaded(again, downloads, "monday.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["item"] for row in rows} == set(again.run(ROWS))
+    assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
+
+
+def test_a_distribution_is_pointed_at_by_mouse_and_keys_and_downloaded(
+    opened: Open, pages: Pages, downloads: Path
+) -> None:
+    page, files = pages("distribution")
+    view = sampled_view(files)
+    assert isinstance(view.body, CurveBody)
+    tab = opened(page)
+    assert tab.run("document.querySelectorAll('.chart .bar').length") == len(view.body.histogram) + 2  # two keys
+    box = tab.run(
+        "(({left, top, width, height}) => [left, top, width, height])("
+        "document.querySelectorAll('.marks .bar')[1].getBoundingClientRect())"
+    )
+    tab.move(box[0] + box[2] / 2, box[1] + box[3] / 2)
+    tab.until("!document.querySelector('.tip').hidden")
+    second = view.body.histogram[1]
+    assert f"{second.low:g} to below {second.high:g}" in tab.text(".tip").replace("−", "-")
+    assert f"{second.users:,.0f}"[:2] in tab.text(".tip")
+    tab.click(".board .choice label:last-of-type")
+    tab.until("location.hash === '#chart=1'")
+    assert tab.run("document.querySelector('.marks .line') !== null")
+    tab.run("document.querySelector('.chart-frame').focus()")
+    tab.key("End")
+    tab.until("document.getElementById('spoken').textContent.includes('km: below 28')")
+    tab.click(".answers button")
+    assert tab.run("document.querySelectorAll('.marks .chosen').length") > 0
+    for name in ("monday.png", "monday.svg", "monday.csv"):
+        (downloads / name).unlink(missing_ok=True)
+    for name in ("Picture", "SVG", "Table"):
+        press(tab, name)
+    assert downloaded(tab, downloads, "monday.png").read_bytes().startswith(b"\x89PNG")
+    drawing = downloaded(tab, downloads, "monday.svg").read_text()
+    assert "Share of users below" in drawing
+    assert "class=" not in drawing
+    with downloaded(tab, downloads, "monday.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["share"]) for row in rows] == view.body.share
+
+
+def test_groups_are_sorted_by_each_column_and_bits_come_last(opened: Open, pages: Pages) -> None:
+    page, files = pages("groups")
+    view = moments_view(files)
+    assert isinstance(view.body, MomentsBody)
+    tab = opened(page)
+    assert view.body.statistics[0].text in tab.text(".answer")
+    by_low = sorted(view.body.groups[0].bars, key=lambda bar: -bar.low)
+    assert tab.run(ROWS) == [bar.name for bar in by_low]
+    tab.click("th[data-by=name] button")
+    assert tab.run(ROWS) == sorted(bar.name for bar in by_low)
+    assert tab.run("document.querySelector('th[data-by=name]').getAttribute('aria-sort')") == "ascending"
+    tab.click("th[data-by=users] button")
+    assert tab.run(ROWS) == [bar.name for bar in sorted(by_low, key=lambda bar: -(bar.users or 0))]
+    assert not tab.run("document.querySelector('.bits').open")
+    tab.click(".bits summary")
+    bits = [bit for bit in view.body.bits if bit.quantity == "age"]
+    tab.until(f"document.querySelectorAll('.bits .marks .bar').length === {sum(one.share is not None for one in bits)}")
+    tab.click(".board > .choice label:last-of-type")
+    tab.until("location.hash.includes('statistic=1')")
+
+
+def test_hot_spots_open_on_their_places_with_numbers(opened: Open, pages: Pages) -> None:
+    page, files = pages("places")
+    view = sampled_view(files)
+    assert isinstance(view.body, MapBody)
+    assert view.body.start is not None
+    tab = opened(page)
+    numbers = tab.run("[...document.querySelectorAll('.key-number')].map(one => one.innerText)")
+    assert numbers == ["1", "2", "3", "4", "5", "6"]
+    places = tab.run("[...document.querySelectorAll('.places li span:first-child')].map(one => one.innerText)")
+    digits = math.ceil(math.log10(111_195 / min(view.body.finest_metres)))
+    assert {len(one) for text in places for one in re.findall(r"\.(\d+)°", text)} == {digits}  # neighbours differ
+    tab.click(".places li:nth-child(2) button")
+    tab.until("location.hash.includes('map=')")
+    zoom, latitude, longitude = map(float, tab.run("new URLSearchParams(location.hash.slice(1)).get('map')").split("/"))
+    start = view.body.start
+    assert start.south < latitude < start.north
+    assert start.west < longitude < start.east
+    whole = opened(page)
+    whole.click(".zoom button:last-child")
+    whole.settle()
+    assert zoom > 0
+
+
+@pytest.mark.parametrize("kind", ["codes", "distribution", "groups"])
+def test_nothing_serious_for_those_who_see_or_hear_otherwise_and_phones_fit(
+    opened: Open, pages: Pages, kind: str, browser: str
+) -> None:
+    if browser == "firefox":
+        pytest.skip("the rules look at the same document; once is enough")
+    page, _ = pages(kind)
+    tab = opened(page, scheme="light")
+    tab.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    tab.run(f"(() => {{ {AXE.read_text(encoding='utf-8')}; return true; }})()")
+    found = tab.run("axe.run().then(found => found.violations.map(one => [one.impact, one.id, one.nodes[0].html]))")
+    assert [one for one in found if one[0] in {"serious", "critical"}] == []
+    phone = opened(page, width=390, height=844, touch=True)
+    assert phone.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_page_without_anything_published_opens(opened: Open, tmp_path: Path) -> None:
+    made = metadata(CELLS)
+    nothing = trie_of(np.zeros(0, np.uint64), NumberPrefixes(4, 6), (6,), made)
+    files = trie_files(replace(nothing, users=0.0), made)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    tab = opened(tmp_path / "index.html")
+    assert "no cell has enough users" in tab.text("h1")

@@ -1,0 +1,241 @@
+"""The map's page in real browsers: what a reader does with it, by mouse, keyboard and fingers."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import time
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from sfumato.schemas.views import MapBody
+from sfumato.transforms.heatmap.view import heatmap_view
+from tests.browser.browsers import Tab
+from tests.browser.conftest import Open
+from tests.unit.release.city import REGION, CityRelease, city_release
+
+MAP = ".map-view"
+AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
+
+
+@pytest.fixture(scope="module")
+def release() -> CityRelease:
+    return city_release("adaptive", users=40_000)
+
+
+@pytest.fixture(scope="module")
+def page(release: CityRelease, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release")
+    for name, content in release.files.items():
+        (folder / name).write_bytes(content)
+    return folder / "index.html"
+
+
+def place(tab: Tab) -> tuple[float, float, float]:
+    """Zoom, latitude and longitude of the hash, which follows a moment later."""
+    time.sleep(0.25)
+    found = tab.run("new URLSearchParams(location.hash.slice(1)).get('map')")
+    zoom, latitude, longitude = map(float, str(found).split("/"))
+    return zoom, latitude, longitude
+
+
+def moved(tab: Tab) -> bool:
+    time.sleep(0.25)
+    return bool(tab.run("new URLSearchParams(location.hash.slice(1)).has('map')"))
+
+
+def test_it_opens_offline_draws_and_says_what_it_is(opened: Open, page: Path, release: CityRelease) -> None:
+    tab = opened(page)
+    tab.settle()
+    colours = tab.run(
+        f"(() => {{ const c = document.querySelector('{MAP} canvas'); const d = c.getContext('2d')"
+        ".getImageData(0, 0, c.width, c.height).data; return new Set(new Uint32Array(d.buffer)).size; })()"
+    )
+    assert colours > 60
+    assert tab.text("h1") == heatmap_view(release.files).headline
+    body = tab.text("body")
+    for words in (
+        "No conclusion's odds change by more than a factor of 2.72",
+        "Users per km²",
+        "perhaps nobody",
+        "answers.parquet",
+    ):
+        assert words in body
+    assert tab.run("document.querySelectorAll('.places li').length") == 6
+
+
+def test_the_mouse_pans_zooms_with_ctrl_and_scrolls_without(opened: Open, page: Path) -> None:
+    tab = opened(page)
+    x, y = tab.centre(MAP)
+    tab.wheel(x, y, 300)
+    tab.until("scrollY > 100")
+    assert "scroll zooms the map" in tab.text(".hint")
+    assert not moved(tab)
+    x, y = tab.centre(MAP)
+    tab.wheel(x, y, -300, control=True)
+    tab.until("location.hash.includes('map=')")
+    zoom, latitude, longitude = place(tab)
+    assert (latitude, longitude) == pytest.approx((40.74, -73.96), abs=0.003)  # the pointer was in the middle
+    tab.drag([(x, y), (x + 60, y), (x + 120, y - 70)])
+    panned = place(tab)
+    assert panned[0] == zoom
+    assert panned[1] < latitude - 0.002
+    assert panned[2] < longitude - 0.002
+    degrees = 360 / (256 * 2**zoom)  # of a pixel
+    assert longitude - panned[2] == pytest.approx(120 * degrees, rel=0.15)
+    assert latitude - panned[1] == pytest.approx(70 * degrees * math.cos(math.radians(latitude)), rel=0.25)
+    tab.click(".zoom button:last-child")
+    tab.until("!location.hash.includes('map=')")
+
+
+def test_the_value_under_the_pointer_is_the_cells(opened: Open, page: Path, release: CityRelease) -> None:
+    layer = release.layers[-1]
+    users = layer.measures[0]
+    undivided = [i for i, area in enumerate(layer.area) if area == 1]
+    row = max(undivided, key=lambda i: (users.low[i] or 0) * 4.0 ** layer.level[i])
+    side = 2.0 ** layer.level[row]
+    longitude = REGION["west"] + (layer.x[row] + 0.5) / side * (REGION["east"] - REGION["west"])
+    latitude = REGION["north"] - (layer.y[row] + 0.5) / side * (REGION["north"] - REGION["south"])
+    tab = opened(page, f"#map=14/{latitude}/{longitude}")
+    x, y = tab.centre(MAP)
+    tab.move(x, y)
+    tab.until("!document.querySelector('.tip').hidden")
+    text = tab.text(".tip")
+    assert f"{round(users.value[row] or 0):,}"[:2] in text
+    assert "95% interval, for this place by itself" in text
+    assert "per km²" in text
+    assert "° N" in text
+    assert "° W" in text
+    tab.move(5, 5)
+    tab.until("document.querySelector('.tip').hidden")
+
+
+def test_the_keyboard_moves_zooms_and_speaks(opened: Open, page: Path) -> None:
+    tab = opened(page)
+    for _ in range(12):
+        tab.key("Tab")
+        if tab.run(f"document.activeElement.matches('{MAP}')"):
+            break
+    else:
+        raise AssertionError("the map cannot be reached by the keyboard")
+    tab.key("+")
+    for key in ("ArrowRight", "ArrowDown"):
+        tab.until("location.hash.includes('map=')")
+        time.sleep(0.4)  # Leaflet drops a key while the map still moves
+        tab.key(key)
+    tab.until("document.getElementById('spoken').textContent.includes('users')")
+    time.sleep(0.4)
+    _, latitude, longitude = place(tab)
+    assert latitude < 40.74
+    assert longitude > -73.96
+    assert not tab.run("document.querySelector('.tip').hidden")  # of the cell at the centre
+    tab.key("0")
+    tab.until("!location.hash.includes('map=')")
+
+
+def test_a_link_shows_the_same_again(opened: Open, page: Path, release: CityRelease) -> None:
+    tab = opened(page, "#map=13.00/40.7400/-73.9700&layer=0")
+    assert place(tab) == pytest.approx((13.0, 40.74, -73.97), abs=2e-4)
+    first = release.layers[0]
+    assert tab.text(".panel .note") == first.note
+    tab.run("(() => { location.hash = '#map=12.50/40.7300/-73.9500'; return true; })()")
+    tab.until(f"document.querySelector('.panel .note').innerText === {json.dumps(release.layers[-1].note)}")
+    assert place(tab) == pytest.approx((12.5, 40.73, -73.95), abs=2e-4)
+    tab.click("#tools button")
+    tab.until("document.querySelector('#tools button').innerText === 'Copied'")
+
+
+def test_downloads_hold_what_is_shown(opened: Open, page: Path, release: CityRelease, downloads: Path) -> None:
+    tab = opened(page)
+    buttons = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
+    for old in downloads.iterdir():
+        old.unlink()
+    for name in ("Picture", "Table"):
+        tab.click(f"#tools button:nth-of-type({buttons.index(name) + 1})")
+    end = time.monotonic() + 15
+    while {one.name for one in downloads.iterdir()} != {"made-up.csv", "made-up.png"}:
+        assert time.monotonic() < end, list(downloads.iterdir())
+        tab.settle()
+    time.sleep(0.2)
+    layer = release.layers[-1]
+    with (downloads / "made-up.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["cell_id"] for row in rows] == layer.cell_id
+    assert [float(row["Users"]) for row in rows] == layer.measures[0].value
+    assert (downloads / "made-up.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_policy_lets_nothing_else_run_or_be_fetched(opened: Open, page: Path) -> None:
+    tab = opened(page)
+    ran = tab.run(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.intruder = 1';"
+        " document.body.append(s); const p = document.createElement('p'); p.setAttribute('style', 'color: red');"
+        " document.body.append(p); return [window.intruder ?? null, getComputedStyle(p).color]; })()"
+    )
+    assert ran[0] is None
+    assert ran[1] != "rgb(255, 0, 0)"
+    assert tab.run("fetch('https://example.org/').then(() => true, () => false)") is False
+    tab.run("new Promise(done => setTimeout(() => done(true), 100))")
+    assert tab.errors
+    tab.errors.clear()  # those were ours
+    tab.requests.clear()
+
+
+def test_fingers_one_scrolls_the_page_and_two_move_the_map(opened: Open, page: Path, browser: str) -> None:
+    tab = opened(page, width=390, height=844, touch=True)
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+    if browser == "chromium":  # Firefox's driver makes pointer events of fingers, but scrolls nothing
+        x, y = tab.centre(MAP)
+        tab.rest()
+        tab.fingers([[(x, y + 100 - 20 * step) for step in range(11)]])
+        tab.until("scrollY > 60")
+        assert not moved(tab)
+        assert "two fingers" in tab.text(".hint")
+    x, y = tab.centre(MAP)
+    tab.rest()
+    paths = [[(x + sign * (30 + 8 * step), y) for step in range(8)] for sign in (-1, 1)]
+    tab.fingers(paths)
+    tab.until("location.hash.includes('map=')")
+    assert place(tab)[0] > 12
+
+
+@pytest.mark.parametrize("browser", ["chromium"])  # the rules look at the document, which is the same
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_nothing_serious_for_those_who_see_or_hear_otherwise(opened: Open, page: Path, scheme: str) -> None:
+    tab = opened(page, scheme=scheme)
+    tab.run(f"(() => {{ {AXE.read_text(encoding='utf-8')}; return true; }})()")
+    found = tab.run("axe.run().then(found => found.violations.map(one => [one.impact, one.id, one.nodes[0].html]))")
+    assert [one for one in found if one[0] in {"serious", "critical"}] == []
+
+
+def test_the_button_changes_the_mode_and_paper_is_light(opened: Open, page: Path) -> None:
+    tab = opened(page)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = tab.run(ground)
+    labels = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
+    tab.click(f"#tools button:nth-of-type({labels.index('Light') + 1})")
+    tab.until(f"{ground} !== {json.dumps(dark)}")
+    assert "Dark" in tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
+
+
+def test_numbers_of_the_legend_do_not_overlap(opened: Open, page: Path) -> None:
+    for width in (1200, 390):
+        tab = opened(page, width=width)
+        boxes = tab.run(
+            "[...document.querySelectorAll('.ticks span')].filter(one => !one.hidden)"
+            ".map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])"
+        )
+        assert len(boxes) > 2
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(boxes))
+        assert boxes[0][0] >= 0
+
+
+def test_the_layers_are_those_of_the_files(page: Path) -> None:
+    files = {one.name: one.read_bytes() for one in page.parent.iterdir() if one.suffix not in {".html", ".png"}}
+    body = heatmap_view(files).body
+    assert isinstance(body, MapBody)
+    assert len(body.layers) > 1

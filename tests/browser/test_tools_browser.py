@@ -1,0 +1,265 @@
+"""Range queries and timelines in real browsers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
+from sfumato.transforms.ranges.model_file import model_bytes
+from sfumato.transforms.ranges.ranges_view import ranges_view
+from sfumato.transforms.release.timeline_view import (
+    TIMELINE_FILE,
+    night_map,
+    timeline_bytes,
+    timeline_view,
+)
+from sfumato.transforms.report.report import render_page
+from tests.browser.browsers import Tab
+from tests.browser.conftest import Open
+from tests.browser.test_map_browser import AXE, MAP
+from tests.jobs.release.nights import MOVED, a_night
+from tests.unit.ranges.models import REGION, grid_model
+from tests.unit.ranges.samples import ranges_manifest
+from tests.unit.release.city import REGION as CITY
+
+DAYS = ["2026-11-18", "2026-11-19", "2026-11-21"]
+MODEL = grid_model(60)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of each kind by name; the timeline's folder holds nights, and on the last of them people moved."""
+    root = tmp_path_factory.mktemp("pages")
+    files = {"manifest.json": json.dumps(ranges_manifest(MODEL)).encode(), "model.npz": model_bytes(MODEL)}
+    (root / "ranges.html").write_text(render_page(ranges_view(files)), encoding="utf-8")
+    (root / "maps").mkdir()
+    nights = []
+    for number, day in enumerate(DAYS):
+        release = a_night(root / day, number, moved=0.1 if number == 2 else 0.0)
+        (root / "maps" / f"{day}.js").write_bytes(night_map(day, release))
+        nights.append(DatedRelease.from_manifest(day, day, release.manifest, f"maps/{day}.js"))
+    nights.append(DatedRelease.from_manifest("2026-11-22", "2026-11-22", {**release.manifest, "job": "histogram"}))
+    spent = [(day, 0.5 * (i + 1)) for i, day in enumerate([*DAYS, "2026-11-22"])]
+    told = {TIMELINE_FILE: timeline_bytes("the city", nights, [Spending(4.0, 0.0, 7, spent)])}
+    (root / "index.html").write_text(render_page(timeline_view(told)), encoding="utf-8")
+    event = PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)
+    rotated = [
+        replace(
+            night,
+            rotation=Rotation(number + 1, 3, "0" * 32),
+            rests_on=("2026-11-18:2026-11-19", "2026-11-21") if number == 2 else (f"2026-11-18:{night.date}",),
+            changes=(event,) if number == 2 else (),
+        )
+        for number, night in enumerate(nights[:3])
+    ]
+    told = {TIMELINE_FILE: timeline_bytes("the city", rotated, [Spending(0.5, 0.0, 3, spent[:1])])}
+    (root / "rotated.html").write_text(render_page(timeline_view(told)), encoding="utf-8")
+    return {
+        "rotated": root / "rotated.html",
+        "ranges": root / "ranges.html",
+        "timeline": root / "index.html",
+    }
+
+
+def square(tab: Tab) -> list[float]:
+    """Longitude, latitude and metres of the square."""
+    return [float(one) for one in tab.run("[...document.querySelectorAll('.square input')].map(one => one.value)")]
+
+
+def users(tab: Tab) -> str:
+    return tab.text(".asked .users")
+
+
+def expected(x: float, y: float, size: float) -> tuple[float, float]:
+    """Users of a square and the deviation, by the package."""
+    answers, _ = MODEL.answer(*(np.array([one]) for one in (x, y, size)))
+    return float(answers.users[0]), float(answers.stddev[0])
+
+
+def check(tab: Tab) -> None:
+    """The answer on the page is the package's, with the digits that are known."""
+    many, stddev = expected(*square(tab))
+    text = users(tab)
+    if found := re.fullmatch(r"about ([\d,.]+) users", text):
+        assert float(found[1].replace(",", "")) == pytest.approx(many, abs=max(1.96 * stddev, 0.1))
+    else:
+        assert "no more than about" in text
+        assert many < 1.97 * stddev
+
+
+def test_a_square_is_drawn_clicked_typed_and_linked(opened: Open, pages: dict[str, Path]) -> None:
+    tab = opened(pages["ranges"])
+    start = square(tab)
+    assert 50 <= start[2] <= 1000
+    check(tab)
+    x, y = tab.centre(MAP)
+    tab.drag([(x - 60, y), (x - 30, y + 20), (x - 10, y + 40)])
+    drawn = square(tab)
+    assert drawn != start
+    assert drawn[1] == pytest.approx((REGION.south + REGION.north) / 2, abs=1e-3)
+    check(tab)
+    assert "map=" not in tab.run("location.hash")  # the map itself stayed
+    tab.drag([(x + 40, y + 30)])  # a click: as large as before, elsewhere
+    moved = square(tab)
+    assert moved[2] == drawn[2]
+    assert moved[0] > drawn[0]
+    check(tab)
+    tab.until(f"location.hash.includes('square={moved[0]}')")
+    link = tab.run("location.hash")
+    tab.run(
+        "(() => { const side = document.querySelector('.square [name=size]'); side.value = '-3';"
+        " side.dispatchEvent(new Event('input', {bubbles: true})); return true; })()"
+    )
+    assert "A side is a number of metres above 0" in tab.text(".square .wrong")
+    again = opened(pages["ranges"], link)
+    assert square(again) == moved
+    assert users(again) == users(tab)
+
+
+def test_the_keyboard_puts_a_square_and_hears_the_answer(opened: Open, pages: dict[str, Path]) -> None:
+    tab = opened(pages["ranges"])
+    tab.run(f"(() => {{ document.querySelector('{MAP}').focus(); return true; }})()")
+    size = square(tab)[2]
+    tab.key("Enter")
+    middle = (REGION.west + REGION.east) / 2, (REGION.south + REGION.north) / 2
+    assert square(tab)[:2] == pytest.approx(middle, abs=2e-3)
+    tab.key("]")
+    assert square(tab)[2] == pytest.approx(1.25 * size, rel=0.01)
+    check(tab)
+    tab.until("document.getElementById('spoken').textContent.includes('users')")
+
+
+def test_a_tap_puts_a_square_and_one_finger_scrolls(opened: Open, pages: dict[str, Path], browser: str) -> None:
+    tab = opened(pages["ranges"], width=390, height=844, touch=True)
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+    if browser == "firefox":
+        return  # its driver makes no clicks of taps
+    before = square(tab)
+    x, y = tab.centre(MAP)
+    tab.fingers([[(x + 40, y + 40)]])
+    tab.until(f"document.querySelector('.square [name=x]').value !== '{before[0]}'")
+    assert square(tab)[2] == before[2]
+    check(tab)
+    x, y = tab.centre(MAP)
+    after = square(tab)
+    tab.fingers([[(x, y + 100 - 20 * step) for step in range(11)]])
+    tab.until("scrollY > 60")
+    assert square(tab) == after
+
+
+def test_two_nights_are_chosen_and_their_change_is_shown(opened: Open, pages: dict[str, Path], browser: str) -> None:
+    tab = opened(pages["timeline"])
+    tab.until("document.querySelector('.night-words h2') !== null")
+    assert tab.text(".night-words h2") == "Saturday, 21 November 2026"  # the last with a map
+    assert tab.run("document.querySelector('.night-words a').getAttribute('href')") == "2026-11-21/index.html"
+    tab.run("(() => { document.querySelectorAll('.when .choice input')[2].click(); return true; })()")
+    tab.until("document.querySelector('.night-words h2').innerText.startsWith('Change from 19 Nov 2026')")
+    found = re.match(r"(\d+) of [\d,]+ cells changed", tab.text(".night-words p"))
+    assert found
+    assert int(found[1]) >= 3
+    assert "At most 5% of these are expected to be due to noise and chance" in tab.text(".night-words .quiet")
+    first = tab.text(".listed .places li")
+    latitude, longitude = (float(one) for one in re.findall(r"(\d+\.\d+)°", first))
+    assert -longitude == pytest.approx(CITY["west"] + MOVED[0] * (CITY["east"] - CITY["west"]), abs=0.012)
+    assert latitude == pytest.approx(CITY["north"] - MOVED[1] * (CITY["north"] - CITY["south"]), abs=0.012)
+    assert "+" in first
+    tab.until("location.hash.includes('show=change')")
+    tab.run(
+        "(() => { const one = document.querySelectorAll('.when select'); one[0].value = '2026-11-19';"
+        " one[0].dispatchEvent(new Event('change')); return true; })()"
+    )
+    tab.until("document.querySelector('.night-words h2').innerText.startsWith('Change from 18 Nov 2026')")
+    link = tab.run("location.hash") if tab.until("location.hash.includes('night=2026-11-19')") else ""
+    again = opened(pages["timeline"], str(link))
+    again.until("document.querySelector('.night-words h2') !== null")
+    assert again.text(".night-words") == tab.text(".night-words")
+    maps = [one.rsplit("/", 1)[-1] for one in again.requests if "/maps/" in one]
+    # Firefox does not report files that it opens.
+    assert sorted(maps) == (["2026-11-18.js", "2026-11-19.js"] if browser == "chromium" else [])
+
+
+def test_a_bar_chooses_a_night(opened: Open, pages: dict[str, Path]) -> None:
+    tab = opened(pages["timeline"])
+    tab.until("document.querySelector('.night-words h2') !== null")
+    tab.click(".nights .marks .bar:nth-of-type(2)")
+    tab.until("document.querySelector('.night-words h2').innerText === 'Thursday, 19 November 2026'")
+    tab.click(".when .controls button")  # the night before
+    tab.until("document.querySelector('.night-words h2').innerText === 'Wednesday, 18 November 2026'")
+    tab.run("(() => { location.hash = '#night=2026-11-22'; return true; })()")
+    tab.until("document.querySelector('.map-place .absent') !== null")
+    assert "is a histogram, without a map" in tab.text(".map-place")
+
+
+def test_a_night_says_what_it_rests_on_and_its_changes_are_found_on_the_map(
+    opened: Open, pages: dict[str, Path]
+) -> None:
+    tab = opened(pages["rotated"])
+    tab.until("document.querySelector('.listed .places') !== null")
+    words = tab.text(".night-words")
+    assert "Cohort 3 of 3 was asked." in words
+    assert "rests on the answers of 3 nights, 18 November to 21 November 2026, without 20 November." in words
+    styles = "[...document.querySelectorAll('.nights .marks .bar')].map(one => one.getAttribute('class'))"
+    assert [style.split()[-1] for style in tab.run(styles)] == ["s2", "s1", "s0"]
+    item = tab.text(".listed .places li")
+    assert "+2,000 users" in item
+    assert "1,500 to 2,700 users; 150 expected" in item
+    before = tab.run("location.hash")
+    tab.click(".listed .places button")
+    tab.until(f"location.hash !== '{before}' && location.hash.includes('map=')")
+    tab.run("(() => { document.querySelectorAll('.when .choice input')[0].click(); return true; })()")  # night A
+    tab.until("document.querySelector('.night-words').innerText.includes('Cohort 2 of 3')")
+    assert not tab.run("document.querySelector('.listed').innerText")
+
+
+def test_a_map_that_is_missing_is_named(opened: Open, pages: dict[str, Path], tmp_path: Path, browser: str) -> None:
+    (tmp_path / "index.html").write_bytes(pages["timeline"].read_bytes())
+    tab = opened(tmp_path / "index.html")
+    tab.until("document.querySelector('.map-place .absent') !== null")
+    assert "maps/2026-11-21.js could not be loaded. Was it copied along with this page?" in tab.text(".map-place")
+    tab.errors.clear()  # the browser's own words on the missing file
+
+
+def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads: Path) -> None:
+    tab = opened(pages["timeline"], "#show=change")
+    tab.until("document.querySelector('.listed .places') !== null")
+    for old in downloads.iterdir():
+        old.unlink()
+    labels = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
+    tab.click(f"#tools button:nth-of-type({labels.index('Table') + 1})")
+    file, end = downloads / "2026-11-19-to-2026-11-21.csv", time.monotonic() + 15
+    while not (file.exists() and file.stat().st_size):
+        assert time.monotonic() < end, list(downloads.iterdir())
+        tab.settle()
+    time.sleep(0.2)
+    with file.open(newline="") as content:
+        rows: list[dict[str, Any]] = list(csv.DictReader(content))
+    assert sum(float(row["share_b"]) for row in rows) == pytest.approx(1, abs=1e-6)
+    found = re.match(r"(\d+) of ([\d,]+) cells", tab.text(".night-words p"))
+    assert found
+    assert sum(row["changed"] == "true" for row in rows) == int(found[1])
+    assert len(rows) == int(found[2].replace(",", ""))
+
+
+@pytest.mark.parametrize("page", ["ranges", "timeline"])
+def test_nothing_serious_for_those_who_see_or_hear_otherwise(
+    opened: Open, pages: dict[str, Path], page: str, browser: str
+) -> None:
+    if browser == "firefox":
+        pytest.skip("the rules look at the same document; once is enough")
+    tab = opened(
+        pages[page], "#show=change" if page == "timeline" else "", scheme="light" if page == "ranges" else "dark"
+    )
+    tab.settle()
+    tab.run(f"(() => {{ {AXE.read_text(encoding='utf-8')}; return true; }})()")
+    found = tab.run("axe.run().then(found => found.violations.map(one => [one.impact, one.id, one.nodes[0].html]))")
+    assert [one for one in found if one[0] in {"serious", "critical"}] == []

@@ -1,0 +1,69 @@
+"""What `import sfumato` brings with it, and what it does not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sfumato
+from tests import ROOT
+
+HEAVY = ("apache_beam", "numpy", "pandas", "scipy", "matplotlib", "pyarrow")
+
+
+def loaded(code: str) -> set[str]:
+    """Which heavy packages a fresh Python has loaded after some code."""
+    end = f"\nimport sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code + end], check=True, capture_output=True, text=True)
+    return set(run.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_heavy_and_is_fast():
+    assert loaded("import sfumato") == set()
+    timed = "import time; began = time.process_time(); import sfumato; print(time.process_time() - began)"
+    runs = [subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True) for _ in range(3)]
+    assert min(float(run.stdout) for run in runs) < 0.05
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sfumato.open_release({release!r}).cells",
+        "sfumato.open_model({model!r}).answer(3.06, 1.06, 1000)",
+        "sfumato.plan(users=100_000, depth=6)",
+        "sfumato.Region(0, 0, 1, 1)",
+        "sfumato.RequestError",
+    ],
+)
+def test_reading_and_planning_need_no_beam(code: str, releases: dict[str, sfumato.Release]):
+    call = code.format(release=releases["heatmap"].path, model=releases["ranges"].path)
+    assert "apache_beam" not in loaded(f"import sfumato; {call}")
+
+
+def test_every_public_name_is_there_and_listed():
+    for name in sfumato.__all__:
+        assert getattr(sfumato, name) is not None
+    assert set(sfumato.__all__) <= set(dir(sfumato))
+    assert len(sfumato.__all__) <= 21
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(AttributeError, match="heatmap, histogram"):
+        _ = sfumato.heat_map
+
+
+def test_the_package_has_types():
+    assert Path(str(sfumato.__file__)).resolve().with_name("py.typed").exists()
+
+
+def test_nothing_below_uses_the_public_api():
+    root = ROOT
+    names = r"(?:beam|jobs|releases)"
+    upwards = re.compile(rf"^\s*(?:import sfumato$|from sfumato import |(?:from|import) sfumato\.{names}\b)", re.M)
+    rooms = [path for room in ("schemas", "transforms", "pipelines") for path in (root / room).rglob("*.py")]
+    assert len(rooms) > 100
+    assert not [str(path) for path in rooms if upwards.search(path.read_text())]

@@ -1,0 +1,171 @@
+"""The functions of the public API run jobs as the command line does."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sfumato
+from sfumato.pipelines import cli
+from sfumato.pipelines.run import request_class
+from tests.jobs.api.conftest import REGION
+
+pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
+
+TEXT_REGION = "3.0,1.0,3.13,1.13"
+JOBS = ("heatmap", "histogram", "hotspots", "quantiles", "moments", "flows", "ranges", "synth", "plan", "zones")
+
+
+def test_gives_what_the_command_line_gives_under_the_same_seed(city: Path, tmp_path: Path):
+    logs = str(city / "logs" / "*.parquet")
+    options = {"depth": 5, "epsilon": 1.0, "seed": 3}
+    found = sfumato.heatmap(logs, region=REGION, output=tmp_path / "python", **options)
+    command = ["heatmap", "--input", logs, "--region", TEXT_REGION, "--output", str(tmp_path / "command")]
+    assert cli.main([*command, "--depth", "5", "--epsilon", "1", "--seed", "3"]) == 0
+    by_command = sfumato.open_release(tmp_path / "command")
+    assert found.manifest["parameters"] == by_command.manifest["parameters"]
+    assert found.cells.equals(by_command.cells)
+
+
+@pytest.mark.parametrize("region", [REGION, list(REGION), TEXT_REGION, sfumato.Region(*REGION), np.array(REGION)])
+def test_takes_a_region_in_every_form(region, city: Path):
+    release = sfumato.heatmap(city / "logs" / "*.parquet", region=region, depth=2, method="flat")
+    assert release.manifest["region"] == {"west": 3.0, "south": 1.0, "east": 3.13, "north": 1.13}
+
+
+def test_writes_nothing_to_standard_output(city: Path, capsys: pytest.CaptureFixture[str]):
+    sfumato.moments(city / "logs" / "*.parquet", column="km_from_home", bits=8, epsilon=4.0)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epsilon": -1}, "epsilon"),
+        ({"depth": 99}, "depth"),
+        ({"method": "adaptiv"}, "adaptive"),
+        ({"no_such_option": 1}, "no_such_option"),
+        ({"region": (1, 2, 3)}, "region"),
+        ({"input": "nowhere/*.parquet"}, "nowhere"),
+        ({"dry_run": True}, "dry_run"),
+        ({"ledger": "ledger.db", "dataset": "city"}, "output"),
+    ],
+)
+def test_errors_are_exceptions_that_name_the_option(options: dict[str, object], message: str, city: Path):
+    given = {"input": city / "logs" / "*.parquet", "region": REGION, **options}
+    with pytest.raises(sfumato.RequestError, match=message):
+        sfumato.heatmap(**given)
+
+
+def test_a_refusal_of_a_worker_is_the_same_exception(city: Path, tmp_path: Path):
+    """No user is in the region, by noisy counts."""
+    with pytest.raises(sfumato.DataError, match="no usable record"):
+        sfumato.heatmap(city / "logs" / "*.parquet", region=(100, 50, 101, 51), output=tmp_path / "refused")
+    with pytest.raises(sfumato.RequestError, match="refused"):
+        sfumato.open_release(tmp_path / "refused")
+
+
+def test_a_ledger_is_charged_once_and_then_refuses(city: Path, tmp_path: Path):
+    assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
+    ledger = str(tmp_path / "ledger.db")
+    given = {
+        "region": REGION,
+        "depth": 4,
+        "ledger": ledger,
+        "budget": "1.5/30d",
+        "dataset": "city",
+        "period": "2026-11-17",
+        "key_file": tmp_path / "key",
+    }
+    logs = city / "logs" / "*.parquet"
+    first = sfumato.heatmap(logs, release_id="one", output=tmp_path / "one", **given)
+    again = sfumato.heatmap(logs, release_id="one", output=tmp_path / "one", **given)
+    assert again.digest == first.digest
+    with pytest.raises(sfumato.BudgetError):
+        sfumato.heatmap(logs, release_id="two", output=tmp_path / "two", **given)
+
+
+OPTIONS_OF = {"ranges": "ranges build", "plan": "heatmap"}  # a plan's options are the heatmap's
+REQUIRED = {("plan", "users")}  # by the function alone
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_defaults_are_those_of_the_command_line(name: str):
+    options = request_class(OPTIONS_OF.get(name, name)).model_fields
+    for parameter in inspect.signature(getattr(sfumato, name)).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD or parameter.name == "output":
+            continue
+        option = options.get(parameter.name) or request_class(name).model_fields[parameter.name]
+        required = parameter.default is inspect.Parameter.empty
+        assert required == (option.is_required() or (name, parameter.name) in REQUIRED), parameter
+        if not required and parameter.default is not None:  # None gives the request's own default
+            assert as_text(parameter.default) == as_text(option.default), parameter
+
+
+def as_text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def test_a_plan_prints_its_figures_and_takes_one_value_an_option():
+    plan = sfumato.plan(users=1_000_000, depth=8)
+    assert "1,000,000 users" in repr(plan)
+    assert plan.noise_stddev > 0
+    with pytest.raises(sfumato.RequestError, match="one value"):
+        sfumato.plan(users=1_000_000, epsilon=[1, 2])
+    with pytest.raises(sfumato.RequestError, match="no_such"):
+        sfumato.plan(users=1_000_000, no_such=1)
+
+
+def test_a_plan_of_nights_compares_numbers_of_cohorts():
+    plan = sfumato.plan(users=300_000, nights=30)
+    assert [choice.cohorts for choice in plan.choices] == [1, 2, 3, 4, 5, 6, 8, 10, 15, 30]
+    assert plan.best.cohorts == 30
+    assert "rotation: 30" in repr(plan)
+    assert sfumato.plan(users=300_000, nights=30, trust="central").best.cohorts == 1
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow"])
+def test_takes_a_table_in_place_of_files(kind: str, city: Path):
+    logs = city / "logs" / "*.parquet"
+    table = pa.concat_tables([pq.read_table(file) for file in sorted((city / "logs").glob("*.parquet"))])
+    given = table if kind == "pyarrow" else table.to_pandas()
+    options = {"column": "infected", "epsilon": 1.0, "delta": 1e-6}
+    of_table, of_files = sfumato.histogram(given, **options), sfumato.histogram(logs, **options)
+    assert sorted(of_table.items["item"]) == sorted(of_files.items["item"])
+    assert of_table.manifest["parameters"] == of_files.manifest["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (5, "input: must be files, a pattern or several, a pandas data frame or a pyarrow table, got int"),
+        ([1, 2], "got list"),
+        (pd.DataFrame([[1, "secret", 3]], columns=["user_id", "kind", "kind"]), "several columns 'kind'"),
+        (pd.DataFrame({"user_id": [1, 2]}), "kind"),
+        (None, "input: required"),
+    ],
+    ids=["number", "list", "two columns", "no column", "none"],
+)
+def test_a_table_that_cannot_be_is_refused_without_a_value_of_it(table, message: str):
+    with pytest.raises(sfumato.RequestError, match=message) as refused:
+        sfumato.histogram(table, column="kind", epsilon=1.0, delta=1e-6)
+    assert "secret" not in str(refused.value)
+
+
+def test_makes_a_model_of_a_published_heatmap(releases: dict[str, sfumato.Release]):
+    heatmap = releases["heatmap"]
+    for start in (heatmap, heatmap.path):
+        model = sfumato.ranges(release=start, sizes=(500, 5000))
+        assert model.manifest["parameters"]["release"]["release_id"] == heatmap.manifest["release_id"]
+        answers, _ = model.model.answer(longitude=3.08, latitude=1.08, size=2_000)
+        assert answers.users[0] > 0
+    with pytest.raises(sfumato.RequestError, match="epsilon: has no effect with --release"):
+        sfumato.ranges(release=heatmap, epsilon=1.0)
+    with pytest.raises(sfumato.RequestError, match="input, region: required"):
+        sfumato.ranges(sizes=(500, 5000))

@@ -1,0 +1,206 @@
+"""Every format of every release is opened by a library that people use, and its statement is read back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import geopandas
+import pyarrow.parquet as pq
+import pyogrio
+import pytest
+import rasterio
+from pmtiles.reader import MemorySource, Reader
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.commands import ExportRequest
+from sfumato.transforms.export.export_source import PARTS, ExportSource
+from sfumato.transforms.export.formats import FORMATS, export_release, exported_files, find_format
+from tests import ROOT
+from tests.jobs.export.conftest import KINDS, LICENCE, MAPS
+from tests.once import made_once
+
+
+def tags_of(path: Path) -> dict[str, Any]:
+    with rasterio.open(path) as dataset:
+        return dataset.tags()
+
+
+def pmtiles_metadata(path: Path) -> dict[str, Any]:
+    return json.loads(Reader(MemorySource(path.read_bytes())).metadata()["description"])
+
+
+def geopackage_metadata(path: Path) -> dict[str, Any]:
+    return pyogrio.read_info(path)["dataset_metadata"]
+
+
+STATEMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "geotiff": tags_of,
+    "geojson": lambda path: json.loads(path.read_text())["sfumato"],
+    "csv": lambda path: json.loads(Path(f"{path}.statement.json").read_text()),
+    "gpkg": geopackage_metadata,
+    "pmtiles": pmtiles_metadata,
+    "h3": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
+}
+
+
+VECTORS = set(STATEMENTS) - {"h3", "geotiff"}
+HAS = {
+    "heatmap": set(STATEMENTS),
+    "zones": VECTORS,
+    "flows": VECTORS,
+    "words": {"csv"},
+    "empty": set(STATEMENTS) - {"h3", "pmtiles"},
+}
+
+
+@pytest.fixture(scope="session")
+def exported(sources: dict[str, ExportSource], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each release's files, one a format that fits it."""
+
+    def export_all(folder: Path) -> None:
+        for kind, source in sources.items():
+            (folder / kind).mkdir()
+            for name, one in FORMATS.items():
+                if one.needs in source.parts and not one.resolution and (kind, name) != ("empty", "pmtiles"):
+                    export_release(source.release, str(folder / kind / f"map{one.suffixes[0]}"), name, licence=LICENCE)
+        table = str(folder / "heatmap" / f"map{FORMATS['h3'].suffixes[0]}")
+        export_release(sources["heatmap"].release, table, "h3", licence=LICENCE, resolution=7)
+
+    folder = made_once(tmp_path_factory, "formats", export_all)
+    return {kind: folder / kind for kind in sources}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_file_that_travels_alone_states_its_guarantee(
+    name: str, kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
+) -> None:
+    path = exported[kind] / f"map{FORMATS[name].suffixes[0]}"
+    has = HAS.get(kind, set(STATEMENTS) - {"h3"})
+    if name not in has:
+        assert not path.exists()
+        return
+    stated = STATEMENTS[name](path)
+    expected = sources[kind].statement
+    assert {key: stated[key] for key in expected} == expected
+    manifest = sources[kind].release.manifest
+    assert stated["release_id"] == manifest["release_id"]
+    assert stated["licence"] == LICENCE
+    assert stated["privacy_unit"] == "user"
+    sides = [manifest["before"], manifest["after"]] if kind == "changes" else [manifest["privacy"]]
+    assert float(stated["epsilon"]) == pytest.approx(math.fsum(side["epsilon"] for side in sides))
+    assert "No differential privacy" not in stated["guarantee"]
+
+
+def test_without_a_licence_a_file_says_that_none_is_stated(sources: dict[str, ExportSource], tmp_path: Path) -> None:
+    (path,) = export_release(sources["heatmap"].release, str(tmp_path / "map.tif"))
+    assert tags_of(Path(path))["licence"] == "not stated"
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_what_people_use_opens_the_vectors_and_they_have_all_rows(
+    kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
+) -> None:
+    layer = sources[kind].layer
+    column = next(name for name in ("count", "users", "difference", "mean_value", "trips") if name in layer.columns)
+    expected = sum(value for value in layer.table[column].to_pylist() if value is not None)
+    for path in (exported[kind] / "map.geojson", exported[kind] / "map.gpkg"):
+        frame = geopandas.read_file(path)
+        assert len(frame) == layer.table.num_rows
+        assert frame[column].sum() == pytest.approx(expected)
+        assert frame.geometry.is_valid.all()
+        assert frame.total_bounds == pytest.approx(layer.bounds)
+        assert frame.crs.to_epsg() == 4326
+    assert queried(f"SELECT count(*), sum({column}) FROM '{exported[kind] / 'map.csv'}'") == [
+        layer.table.num_rows, pytest.approx(expected)
+    ]  # fmt: skip
+
+
+def queried(sql: str) -> list[Any]:
+    """The first row of DuckDB's answer, by a process of its own: at its end DuckDB complains of objects."""
+    code = f"import duckdb, json; print(json.dumps(duckdb.sql({sql!r}).fetchall()[0]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    return list(json.loads(done.stdout))
+
+
+def test_words_have_a_table_and_no_map(exported: dict[str, Path], sources: dict[str, ExportSource]) -> None:
+    source = sources["words"]
+    with (exported["words"] / "map.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    items = source.release.items
+    assert [row["item"] for row in rows] == items["item"].tolist()
+    assert [float(row["count"]) for row in rows] == items["count"].tolist()
+    for name in ("geotiff", "geojson", "gpkg", "pmtiles"):
+        with pytest.raises(RequestError, match=r"^format: .* histogram.*; possible: csv$"):
+            exported_files(source, FORMATS[name])
+
+
+def test_a_map_without_rows_has_files_without_rows_and_no_tiles(
+    exported: dict[str, Path], sources: dict[str, ExportSource]
+) -> None:
+    assert sources["empty"].layer.table.num_rows == 0
+    assert len(geopandas.read_file(exported["empty"] / "map.gpkg")) == 0
+    assert json.loads((exported["empty"] / "map.geojson").read_text())["features"] == []
+    with rasterio.open(exported["empty"] / "map.tif") as dataset:
+        assert math.isnan(dataset.read(1).max())
+    with pytest.raises(RequestError, match=r"^format: pmtiles needs rows"):
+        exported_files(sources["empty"], FORMATS["pmtiles"])
+
+
+def test_gdal_opens_what_it_should(exported: dict[str, Path]) -> None:
+    """By the programs of Debian's GDAL, which is another build than those that wrote the files."""
+    if shutil.which("gdalinfo") is None:
+        pytest.skip("Debian's gdal-bin is not installed")
+    done = subprocess.run(
+        ["gdalinfo", "-json", str(exported["heatmap"] / "map.tif")], capture_output=True, check=True, text=True
+    )
+    stated = json.loads(done.stdout)
+    assert stated["metadata"]["IMAGE_STRUCTURE"]["LAYOUT"] == "COG"
+    assert stated["geoTransform"] == pytest.approx([-74.04, 0.16 / 128, 0, 40.80, 0, -0.12 / 128])
+    assert [band["description"] for band in stated["bands"]][:2] == ["users", "density"]
+    assert stated["metadata"][""]["licence"] == LICENCE
+    for name in ("map.geojson", "map.gpkg"):
+        done = subprocess.run(
+            ["ogrinfo", "-so", "-al", str(exported["heatmap"] / name)], capture_output=True, check=True, text=True
+        )
+        assert re.search(r"Feature Count: \d{2,}", done.stdout)
+
+
+def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
+    assert find_format(None, "Map.TIF").name == "geotiff"
+    assert find_format(None, "night.json").name == "geojson"
+    assert find_format("csv", "map.tif").name == "csv"
+    with pytest.raises(RequestError, match=r"^format: .*did you mean geotiff"):
+        find_format("geotif", "map")
+    with pytest.raises(RequestError, match=r"^format: map has no suffix"):
+        find_format(None, "map")
+
+
+def test_suffixes_and_names_are_those_that_help_and_documents_list() -> None:
+    every = [suffix for one in FORMATS.values() for suffix in one.suffixes]
+    assert len(set(every)) == len(every)
+    text = ExportRequest.model_fields["format"].description or ""
+    assert set(re.findall(r"\w+", text.partition(";")[0])) - {"or"} == set(FORMATS)
+    page = (ROOT / "docs" / "how_to" / "export.md").read_text()
+    for one in FORMATS.values():
+        assert (
+            f"| `{one.name}` | {', '.join(f'`{s}`' for s in one.suffixes)} | {one.text} | {PARTS[one.needs]} | " in page
+        )
+
+
+def test_a_missing_library_is_named_with_its_extra(
+    sources: dict[str, ExportSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, module in (("geotiff", "rasterio"), ("gpkg", "geopandas"), ("pmtiles", "geopandas")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(RequestError, match=rf"^format {name}: needs {module}.*sfumato\[export\]"):
+            exported_files(sources["heatmap"], FORMATS[name])

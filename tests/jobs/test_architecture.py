@@ -1,0 +1,345 @@
+"""The house's rules: arrows point one way, the mathematics does not import Beam, files stay readable."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sfumato
+from tests import ROOT
+
+FOLDERS = ("schemas", "transforms", "pipelines")
+# The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
+WITH_BEAM = {
+    "transforms/storage.py",
+    "transforms/heatmap/private_heatmap.py",
+    "transforms/heatmap/refine.py",
+    "transforms/histogram/sample_and_threshold.py",
+    "transforms/moments/transform.py",
+    "transforms/beam_caches.py",
+    "transforms/beam_patch.py",
+    "transforms/locations/read.py",
+    "transforms/metrics.py",
+    "transforms/privacy/secrets.py",
+    "transforms/quantiles/transform.py",
+    "transforms/ranges/query_files.py",
+    "transforms/ranges/build_ranges.py",
+    "transforms/release/catalog.py",
+    "transforms/release/release_folder.py",
+    "transforms/release/release_index.py",
+    "transforms/release/publishing.py",
+    "transforms/synth/generate.py",
+}
+# Those that wait for each other do so for random times; nothing else of theirs is random.
+WAITING = {"transforms/privacy/ledger/stores.py", "transforms/privacy/ledger/ledger.py"}
+SOURCES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+API = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "api").rglob("*.py"))
+
+
+@functools.cache
+def parsed(path: str) -> ast.Module:
+    """The syntax tree of a source file."""
+    return ast.parse((ROOT / path).read_text())
+
+
+@functools.cache
+def imports(path: str) -> set[str]:
+    found = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_arrows_point_one_way(path: str) -> None:
+    above = {"schemas": ("transforms", "pipelines"), "transforms": ("pipelines",), "pipelines": ()}
+    for folder in above[path.split("/")[0]]:
+        assert not {name for name in imports(path) if name.startswith(f"sfumato.{folder}")}
+
+
+def test_the_mathematics_does_not_import_beam_even_indirectly() -> None:
+    pure = [p for p in SOURCES if not p.startswith("pipelines") and p not in WITH_BEAM]
+    assert len(pure) > 25
+    names = ["sfumato." + p.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for p in pure]
+    code = f"import sys\nfor name in {names!r}: __import__(name)\nassert 'apache_beam' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {p for p in SOURCES if p.startswith("transforms") and "apache_beam" in imports(p)} <= WITH_BEAM
+
+
+@pytest.mark.parametrize("command", ["ledger", "refresh"])
+def test_who_shows_no_page_does_not_load_what_draws_it(command: str) -> None:
+    """These commands start at night, some of them to find that nothing is to be done."""
+    code = f"""import sys, sfumato.pipelines.{command}
+starts = ('matplotlib', 'sfumato.transforms.report')
+drawing = [name for name in sys.modules if name.startswith(starts)]
+assert not drawing, drawing"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# Slow to load. A heatmap of locations, unweighted and without categories, needs none of them, nor do counts with a
+# trusted curator's noise; nor does Beam.
+UNUSED = ("scipy.special", "scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.linalg", "dp_accounting")
+UNUSED += (
+    "matplotlib.pyplot",
+    "sklearn",
+    "jax",
+    "ortools",
+    "rasterio",
+    "xarray",
+    "deltalake",
+    "pyiceberg",
+)
+# Each job runs in a fork of a process that has imported Beam. It prints what it imports in a line of its own.
+RUN = """import json, os, sys, apache_beam
+before = set(sys.modules)
+for arguments in json.loads(sys.argv[1]):
+    if not os.fork():
+        from sfumato.pipelines.cli import main
+        assert main(arguments) == 0
+        print("\\nloaded", *(name for name in sys.modules if name not in before), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0"""
+
+
+CELLS = ("--region", "3.00,1.00,3.13,1.13")
+CURATED = ("--epsilon", "1", "--delta", "1e-5", "--trust", "central")
+
+
+JOBS = {
+    "heatmap": (*CELLS, "--depth", "6"),
+    "histogram": (*CELLS, "--cells", "6", *CURATED),
+    "hotspots": (*CELLS, "--depth", "8", "--levels", "2", *CURATED),
+    "quantiles": ("--column", "km_from_home", "--range", "0,30", *CURATED),
+}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The modules that each job imports beside Beam's."""
+    folder = tmp_path_factory.mktemp("city")
+    sfumato.synth(folder / "logs", users=2000)
+    place = ["--input", str(folder / "logs" / "*.parquet"), "--seed", "1", "--output"]
+    runs = [[name, *options, *place, str(folder / name)] for name, options in JOBS.items()]
+    done = subprocess.run([sys.executable, "-c", RUN, json.dumps(runs)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines() if line.startswith("loaded ")]
+    return dict(zip(JOBS, found, strict=True))
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_loads_nothing_slow_that_it_does_not_use(job: str, loaded: dict[str, list[str]]) -> None:
+    assert "sfumato.transforms.report.canvas" in loaded[job]  # the run made its picture
+    assert [name for name in loaded[job] if name.startswith(UNUSED)] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["heatmap", "--help-all"],
+        ["plan", "--users", "1000000"],
+        ["ledger", "show", "--ledger", "ledger.db"],
+        ["key", "new", "key"],
+    ],
+)
+def test_what_runs_no_pipeline_starts_without_beam(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys; from sfumato.pipelines.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    loaded = done.stderr.split()
+    assert "sfumato.pipelines.cli" in loaded
+    assert [name for name in loaded if name.startswith(("apache_beam", "matplotlib", "pandas", "scipy.optimize"))] == []
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *API])
+def test_no_product_module_imports_benchmarks(path: str) -> None:
+    """They read the exact data, and are not installed."""
+    assert not {name for name in imports(path) if name.split(".")[0] in ("benchmarks", "tests")}
+
+
+def test_the_report_sees_views_alone() -> None:
+    """So a page is post-processing of what is published: it cannot reach the data, the noise or the state of a run."""
+    mine = [path for path in SOURCES if path.startswith("transforms/report/")]
+    assert len(mine) > 5
+    for path in mine:
+        own = {name for name in imports(path) if name.startswith("sfumato.")}
+        assert {one for one in own if not one.startswith(("sfumato.schemas", "sfumato.transforms.report"))} == set(), (
+            path
+        )
+
+
+def test_no_file_is_too_long() -> None:
+    kinds = ("*.py", "*.js", "*.ts", "*.css", "*.html", "*.j2")
+    paths = [
+        p
+        for folder in (*FOLDERS, "tests", "benchmarks", "web/src")
+        for kind in kinds
+        for p in (ROOT / folder).rglob(kind)
+    ]
+    assert {str(p): n for p in paths if (n := len(p.read_text().splitlines())) > 600} == {}
+
+
+def test_randomness_is_keyed() -> None:
+    """No unkeyed generator: every draw of a run must be a function of its key. (The synthetic city is no release.)"""
+    for path in SOURCES:
+        if path.startswith("transforms/synth"):
+            continue
+        text = (ROOT / path).read_text()
+        assert "np.random" not in text, path
+        unkeyed = {"secrets"} if path in WAITING else {"random", "secrets"}
+        assert not unkeyed & imports(path), path
+
+
+def test_every_public_thing_has_a_docstring() -> None:
+    for path in SOURCES:
+        tree = parsed(path)
+        assert ast.get_docstring(tree) or path.endswith("__init__.py"), path
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                assert ast.get_docstring(node), f"{path}: {node.name}"
+
+
+# --- structure: cycles, imports inside functions, file names ---
+
+# Pages import the rooms they show, until they render views of `schemas` alone. Nothing is to be added.
+ROOM_CYCLES = ({f"transforms/{room}" for room in ("ranges", "release", "heatmap")},)
+# Modules that only some commands need, and that are expensive to load or not always installed.
+DEFERRED = {
+    "pipelines/console.py": {"sfumato.transforms.metrics"},
+    "pipelines/ledger.py": {"sfumato.pipelines.releases"},
+    "pipelines/ledger_account.py": {"pyarrow", "sfumato.transforms.privacy.user_hashes"},
+    "pipelines/readers.py": {"sfumato.transforms.release.release_folder"},
+    "transforms/files.py": {"sfumato.transforms"},
+    "transforms/release/published_release.py": {"sfumato.transforms.heatmap.posterior.unbiased"},
+    "transforms/histogram/accountant.py": {"dp_accounting.pld.pld_pmf", "dp_accounting.pld.privacy_loss_distribution"},
+    "transforms/privacy/ledger/windows.py": {"dp_accounting.pld"},
+    "transforms/release/publishing.py": {"sfumato.transforms.release.release_index"},
+}
+OPTIONAL = ("google", "apache_beam.io.gcp", "apache_beam.internal.gcp", "geopandas", "shapely", "ortools", "pydp")
+OPTIONAL += ("jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython", "deltalake", "pyiceberg", "h3")
+OPTIONAL += ("rasterio", "pyogrio", "xarray", "requests", "tenacity")
+# File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
+# files.
+ONE_IDEA = {"ledger.py", "rotation.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
+# The house's names: one file of each in a room.
+ONE_IDEA |= {"request.py", "plan.py", "transform.py", "release.py", "view.py"}
+
+
+def module_of(path: str) -> str:
+    return "sfumato." + path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+@functools.cache
+def imported_modules(path: str) -> set[str]:
+    """This package's modules that a file imports anywhere, but for type checkers alone."""
+    modules = {module_of(one) for one in SOURCES}
+    found: set[str] = set()
+    tree = parsed(path)
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing_only:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & modules or {node.module} & modules
+    return found
+
+
+def cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The strongly connected parts of a graph that have more than one node."""
+    reached = {}
+    for start in graph:
+        seen, todo = set(), list(graph[start])
+        while todo:
+            if (one := todo.pop()) not in seen:
+                seen.add(one)
+                todo += graph.get(one, ())
+        reached[start] = seen
+    return {
+        frozenset(part)
+        for start in graph
+        if len(part := {one for one in reached[start] if start in reached.get(one, ())} | {start}) > 1
+    }
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = {module_of(path): imported_modules(path) for path in SOURCES}
+    assert not cycles(graph)
+
+
+def test_no_room_imports_itself_by_way_of_others() -> None:
+    """A room is a folder of `transforms` with its subfolders. Modules beside the rooms count one by one."""
+    room = {module_of(path): "/".join(path.split("/")[:2]) for path in SOURCES}
+    graph: dict[str, set[str]] = {one: set() for one in room.values()}
+    for path in SOURCES:
+        mine = room[module_of(path)]
+        graph[mine] |= {room[one] for one in imported_modules(path)} - {mine}
+    assert [part for part in cycles(graph) if not any(part <= known for known in ROOM_CYCLES)] == []
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_imports_stand_at_the_top(path: str) -> None:
+    """Inside functions only optional extras are imported, and a few modules that most commands do without."""
+    tree = parsed(path)
+    inside = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    inside.add(node.module)
+                elif isinstance(node, ast.Import):
+                    inside |= {alias.name for alias in node.names}
+    extra = {name for name in inside if not name.startswith(OPTIONAL)}
+    assert extra <= DEFERRED.get(path, set())
+
+
+def test_a_file_name_has_one_meaning() -> None:
+    names = [path.rpartition("/")[2] for path in SOURCES if not path.endswith("__init__.py")]
+    assert {name for name in names if names.count(name) > 1} <= ONE_IDEA
+
+
+# --- tests ---
+
+ROOMS = (*FOLDERS, "api", "benchmarks")
+# These test what several modules do together.
+SEVERAL_MODULES = {
+    "api/test_examples.py",
+    "api/test_imports.py",
+    "benchmarks/baselines/heatmap_methods/test_registration.py",
+    "pipelines/test_dataflow.py",
+    "pipelines/test_dataflow_submission.py",
+    "pipelines/test_faults.py",
+    "pipelines/test_gcs.py",
+    "transforms/ranges/test_coverage.py",
+    "transforms/release/test_page_changes.py",
+}
+
+
+def test_a_test_file_lies_where_its_module_lies_and_is_named_for_it() -> None:
+    """test_MODULE.py, or test_MODULE_ASPECT.py where one file would be too long."""
+    misplaced = set()
+    for room in ROOMS:
+        for path in (ROOT / "tests" / room).rglob("test_*.py"):
+            own = path.relative_to(ROOT / "tests")
+            words = path.stem.split("_")[1:]
+            names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+            if not any((ROOT / own.parent / f"{name}.py").exists() for name in names):
+                misplaced.add(str(own))
+    assert misplaced <= SEVERAL_MODULES

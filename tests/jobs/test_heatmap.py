@@ -1,0 +1,534 @@
+"""The whole job: against the oracle, on real runners, and with everything that can go wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from sfumato.pipelines import cli
+from sfumato.pipelines.heatmap import HeatmapJob
+from sfumato.pipelines.inputs import match_files
+from sfumato.pipelines.release_run import key_and_metadata
+from sfumato.pipelines.runner_settings import LocalRunner, runner_settings
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
+from sfumato.transforms.heatmap.release import add_up_to, release_files
+from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
+from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.locations.users import bound_users
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.release.published_release import open_release
+from tests.conftest import REGION, make_logs, write_files
+from tests.jobs import oracle
+from tests.keys import write_key
+
+KEY = RunKey.derive(FixedSecret(b"job tests" * 3), {"job": "heatmap"})
+PAPER = {"schedule": "paper", "estimator": "last"}
+PAPER_ONCE = Adaptive(schedule="paper", estimator="last", max_sub_queries=1)
+SMALL = {"depth": 6, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0}
+
+
+def run_state(pattern: str, parameters: HeatmapParameters, options: tuple[str, ...] = ()):
+    """The final state of the transform on a real runner."""
+    found = []
+    paths = [file.path for file in match_files(pattern)]
+    out = Path(pattern).parent / "state.pickle"
+    with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
+        state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, KEY)
+        _ = state | beam.Map(_keep, str(out))
+    found = beam.coders.registry.get_coder(object).decode(out.read_bytes())
+    out.unlink()
+    return found
+
+
+def _keep(state, path: str) -> None:
+    Path(path).write_bytes(beam.coders.registry.get_coder(object).encode(state))
+
+
+def assert_same(state, expected) -> None:
+    assert state.population == expected.population
+    assert state.cohort == expected.cohort
+    assert state.budget == expected.budget
+    assert len(state.results) == len(expected.results)
+    for mine, theirs in zip(state.results, expected.results, strict=True):
+        assert mine.encoding == theirs.encoding
+        assert mine.spent == theirs.spent
+        assert np.array_equal(mine.counts, theirs.counts)
+
+
+@pytest.mark.parametrize(
+    ("users", "records", "files", "kind", "changes"),
+    [
+        (3000, 1, 3, "int", {}),
+        (1500, 4, 5, "string", {}),
+        (1500, 2, 2, "bytes", {"population": 1500}),
+        (1500, 2, 1, "dictionary", {"users": 700, "population": 1500}),
+        (3000, 1, 4, "int", {"simulated_dropout": 0.2}),
+        (40_000, 1, 3, "int", {"shard_size": 200, "dropout": 0.2, "depth": 12}),  # 200 shards in 4 shard groups
+        (3000, 1, 3, "int", {"modulus": 150, "allow_overflow": True}),
+        (3000, 2, 3, "int", {"trust": "central"}),
+        (3000, 2, 3, "int", {"trust": "central", "noise": "gaussian", "delta": 1e-6}),
+        (3000, 2, 3, "int", {"noise": "gaussian", "delta": 1e-6, "simulated_dropout": 0.2}),
+        (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000, "noise": "gaussian", "delta": 1e-4}),
+        (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000}),
+        (1500, 5, 3, "string", {"contribution": "all", "gamma": 7, "users": 900, "population": 1500}),
+        (1500, 5, 4, "int", {"contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),
+        (1500, 3, 2, "int", {"contribution": "all", "gamma": 10, "noise_source": "client"}),
+        (3000, 1, 3, "int", PAPER),
+        (1500, 5, 3, "int", {**PAPER, "contribution": "all", "gamma": 1000, "simulated_dropout": 0.2}),
+        (3000, 1, 3, "int", {"cohorts": "shared"}),
+        (3000, 1, 3, "int", {"colluding": 0.3, "simulated_dropout": 0.2}),
+        (1500, 1, 3, "int", {"colluding": 0.3, "noise_source": "client"}),
+        (3000, 1, 3, "int", {**PAPER, "colluding": 0.3}),
+        (3000, 2, 4, "int", {"cohorts": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
+        (1500, 2, 2, "int", {"cohorts": "disjoint", "users": 700, "population": 1500, "noise_source": "client"}),
+    ],
+)
+def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, changes) -> None:
+    pattern = logs(users, records, files, kind=kind)
+    parameters = heatmap_parameters("adaptive", {**SMALL, **changes})
+    state = run_state(pattern, parameters)
+    assert len(state.results) >= 2
+    assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY))
+
+
+def test_two_threads_give_what_one_gives(logs) -> None:
+    pattern = logs(3000, 3, 4)
+    parameters = heatmap_parameters("adaptive", SMALL)
+    one = run_state(pattern, parameters)
+    two = run_state(pattern, parameters, ("--direct_num_workers=2",))
+    assert_same(two, one)
+    assert_same(two, oracle.heatmap(pattern, REGION, parameters, KEY))
+
+
+def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
+    table = make_logs(2000, 3, seed=5)
+    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    parameters = heatmap_parameters("adaptive", SMALL)
+    one = run_state(write_files(table, tmp_path / "a", 1, row_group_size=10_000), parameters)
+    many = run_state(write_files(shuffled, tmp_path / "b", 7, row_group_size=97), parameters)
+    assert_same(many, one)
+
+
+def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shard-summing stage is done twice for every element, as after a lost worker; the second result is used."""
+    from sfumato.transforms.heatmap import refine
+
+    pattern, parameters = logs(3000), heatmap_parameters("adaptive", SMALL)
+    expected = run_state(pattern, parameters)
+    first_try, retries = refine.sum_shards, []
+
+    def twice(group, *arguments):
+        lost, kept = first_try(group, *arguments), first_try(group, *arguments)
+        assert np.array_equal(lost.sums, kept.sums)
+        retries.append(group.first)
+        return kept
+
+    monkeypatch.setattr(refine, "sum_shards", twice)
+    assert_same(run_state(pattern, parameters), expected)
+    assert len(retries) >= len(expected.results)
+
+
+def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
+    """Her thousand rows lie in one cell, and the total of the answer grows by what a user with one row adds."""
+    table = make_logs(1000, 1, seed=3)
+    parameters = HeatmapParameters(
+        depth=4, shard_size=1000, dropout=0.5, population=1000, epsilon=30, method=PAPER_ONCE
+    )
+
+    def total(rows: int, name: str) -> float:
+        values = {"user_id": [10**10] * rows, "latitude": [50.5] * rows, "longitude": [0.1] * rows}
+        extra = pa.table(values, schema=table.schema)
+        pattern = write_files(pa.concat_tables([table, extra]), tmp_path / name, 4)
+        return float(run_state(pattern, parameters).results[0].counts.sum())
+
+    # At epsilon 30 noise is 0 but for a probability of 1e-12 an entry.
+    assert (total(0, "none"), total(1, "one"), total(1000, "thousand")) == (1000, 1001, 1001)
+
+
+def test_one_id_in_two_types_is_one_user(tmp_path: Path) -> None:
+    write_files(make_logs(600, 1, seed=0), tmp_path / "logs", 1)
+    alone = run_state(str(tmp_path / "logs" / "*.parquet"), heatmap_parameters("adaptive", SMALL))
+    text = make_logs(600, 1, seed=0)
+    text = text.set_column(0, "user_id", pa.array([str(i) for i in text["user_id"].to_pylist()]))
+    pq.write_table(text, tmp_path / "logs" / "text.parquet")
+    both = run_state(str(tmp_path / "logs" / "*.parquet"), heatmap_parameters("adaptive", SMALL))
+    assert both.population == alone.population  # the same noise on the same number of users
+
+
+def test_overwriting_under_the_same_release_id_replaces_the_release(logs, tmp_path: Path) -> None:
+    pattern = logs(900)
+    assert cli.main(command(pattern, tmp_path / "out")) == 0
+    assert cli.main(command(pattern, tmp_path / "out", "--epsilon", "2", "--overwrite")) == 0
+    assert open_release(tmp_path / "out").manifest["privacy"]["epsilon"] == 2
+
+
+def test_two_heatmaps_under_one_key_have_their_own_noise(logs) -> None:
+    """Another epsilon or region must not meet the same noise."""
+    keys = [
+        bind_key(KEY, region, HeatmapParameters(epsilon=epsilon), LocationColumns()).subkey("x")
+        for region in (REGION, Region(-1.0, 50.0, 1.0, 51.5))
+        for epsilon in (1.0, 2.0)
+    ]
+    assert len(set(keys)) == 4
+
+
+def test_more_chunks_than_a_process_may_open_files(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spill, depth = Spill(str(tmp_path)), 4
+    users = np.arange(600, dtype=np.uint64) << np.uint64(32)
+    chunks = [spill.store(users[i : i + 1].data, np.zeros(1, np.uint32).data) for i in range(600)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        assert len(bound_users(chunks, Places(depth))) == 600
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_no_coder_warnings(logs, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run_state(logs(600), heatmap_parameters("adaptive", SMALL))
+    assert "coder" not in caplog.text.lower()
+
+
+# --- the command ---
+
+
+def command(pattern: str, output: Path, *more: str) -> list[str]:
+    return [
+        "heatmap", "--input", pattern, "--output", str(output), "--region", "-1,50,1,51", "--depth", "6",
+        "--epsilon", "4", "--shard_size", "300", "--dropout", "0.4", "--seed", "1", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    pattern = write_files(make_logs(3000, 2, seed=0), folder / "logs", 3)
+    assert cli.main(command(pattern, folder / "out")) == 0
+    return folder / "out"
+
+
+def test_a_release_holds_what_it_says(published: Path) -> None:
+    release = open_release(published)
+    assert sorted(os.listdir(published)) == [
+        "answers.parquet",
+        "cells.parquet",
+        "density.npy",
+        "heatmap.png",
+        "index.html",
+        "manifest.json",
+        "totals.parquet",
+    ]
+    manifest, privacy = release.manifest, release.manifest["privacy"]
+    # Ten shards: each user answers one sub-query, with all that the noisy user count has left.
+    assert privacy["composition"] == "parallel"
+    assert sum(one["shards"] for one in privacy["sub_queries"]) == privacy["cohort"]["shards"] == 10
+    charges = {one["epsilon"] for one in privacy["sub_queries"]}
+    assert len(charges) == 1
+    assert charges.pop() + privacy["population"]["epsilon"] == 4.0
+    assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
+    assert privacy["unit"] == "user"
+    assert "add or remove one user" in privacy["adjacency"]
+    assert privacy["randomness"] == {"source": "seed", "safe": False}
+    assert any("protects nobody" in warning for warning in manifest["warnings"])
+    assert manifest["communication"]["vector_entries"] == max(q["vector_length"] for q in privacy["sub_queries"])
+    assert manifest["communication"]["bits_per_client"] == max(
+        q["vector_length"] * (q["modulus"] - 1).bit_length() for q in privacy["sub_queries"]
+    )
+    assert (release.cells["stddev"] > 0).all()
+    assert (release.cells["count"] >= 0).all()
+    assert release.density.shape == (64, 64)
+    assert release.density.dtype == np.float64
+    assert release.density.sum() == pytest.approx(1)
+    # The count of the users has noise too, of deviation 1 / (sqrt(2) sinh(0.04 / 2)) = 35.
+    first, last = privacy["sub_queries"]
+    noise = max(one["noise_stddev"] * one["vector_length"] ** 0.5 for one in (first, last))
+    assert release.cells["count"].sum() == pytest.approx(3000, abs=8 * (noise + 35))
+
+
+def test_a_release_by_the_paper_holds_the_last_answer(logs, tmp_path: Path) -> None:
+    arguments = command(logs(3000, 2), tmp_path / "out", "--schedule", "paper")
+    assert cli.main(arguments) == 0
+    release = open_release(tmp_path / "out")
+    manifest, privacy = release.manifest, release.manifest["privacy"]
+    charges = [one["epsilon"] for one in privacy["sub_queries"]] + [privacy["population"]["epsilon"]]
+    assert len(charges) >= 3
+    assert sum(charges) == pytest.approx(4.0, rel=1e-15)
+    assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
+    assert privacy["composition"] == "sequential"
+    last = privacy["sub_queries"][-1]
+    assert len(release.cells) == last["vector_length"]
+    assert manifest["communication"]["vector_entries"] == sum(q["vector_length"] for q in privacy["sub_queries"])
+    assert manifest["communication"]["bits_per_client"] == sum(
+        q["vector_length"] * (q["modulus"] - 1).bit_length() for q in privacy["sub_queries"]
+    )
+    assert (release.cells["stddev"] == last["noise_stddev"]).all()
+    assert release.cells["count"].sum() == pytest.approx(3000, abs=8 * last["noise_stddev"] * len(release.cells) ** 0.5)
+
+
+def test_nothing_raw_is_in_the_release(published: Path) -> None:
+    """6,000 rows of 3,000 users: neither figure, nor sizes of files, nor the key's secret, in manifest or page."""
+    manifest = json.loads((published / "manifest.json").read_text())
+    numbers = set(_numbers(manifest))
+    counted = manifest["privacy"]["population"]["users"]  # with noise, which now and then is 0
+    assert counted in numbers
+    assert not (numbers - {counted}) & {
+        3000,
+        6000,
+        *(file.stat().st_size for file in (published.parent / "logs").iterdir()),
+    }
+    for name in ("manifest.json", "index.html"):
+        text = (published / name).read_text()
+        assert "unsafe seed" not in text
+        for file in (published.parent / "logs").iterdir():
+            assert str(file.stat().st_size) not in text
+
+
+def _numbers(value: object) -> list[float]:
+    """All numbers in a JSON document."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in _numbers(one)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def test_the_page_holds_every_sub_query(published: Path) -> None:
+    page = (published / "index.html").read_text()
+    manifest = open_release(published).manifest
+    assert manifest["release_id"] in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+    import sys
+
+    arguments = command(logs(600), Path("relative/out"))
+    done = subprocess.run(
+        [sys.executable, "-m", "sfumato.pipelines.cli", *arguments],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "relative/out/index.html"
+    assert re.search(r"sub-query 1: \d+ entries, epsilon", done.stderr)
+    assert (tmp_path / "relative/out/manifest.json").is_file()
+
+
+def test_progress_from_worker_threads(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_threads")) == 0
+    shown = capfd.readouterr().err
+    assert len(re.findall(r"sub-query 1: \d+ entries, epsilon", shown)) == 1
+    assert re.search(r"noise ± [\d.]+ users \(95%\)", shown)
+    assert "\ufffd" not in shown
+    assert "apache_beam" not in shown
+
+
+def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
+    pattern = logs(900)
+    arguments = command(pattern, tmp_path / "out")
+    at = arguments.index("--seed")
+    arguments[at : at + 2] = []
+    assert cli.main(arguments) == 0
+    first = open_release(tmp_path / "out")
+    assert first.manifest["privacy"]["randomness"] == {"source": "operating system", "safe": True}
+    density_before = first.density
+    assert cli.main([*arguments, "--overwrite"]) == 0
+    assert not np.array_equal(open_release(tmp_path / "out").density, density_before)
+    write_key(tmp_path / "key")
+    keyed = [*arguments, "--overwrite", "--key_file", str(tmp_path / "key"), "--release_id", "monday"]
+    assert cli.main(keyed) == 0
+    monday = open_release(tmp_path / "out")
+    density_on_monday = monday.density
+    assert monday.manifest["privacy"]["randomness"] == {"source": "key file", "safe": True}
+    (tmp_path / "out").rename(tmp_path / "kept")
+    assert cli.main(keyed) == 0  # the same release once more: the same noise
+    assert np.array_equal(open_release(tmp_path / "out").density, density_on_monday)
+
+
+def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> None:
+    settings = runner_settings(None, [])
+    files = match_files(logs(600))
+
+    def subkey(files=files, release_id="r", **options) -> bytes:
+        own = {"input": "in", "output": "out", "region": REGION, "seed": 1, "release_id": release_id}
+        job = HeatmapJob.of(HeatmapRequest.of({**own, **options}))
+        return key_and_metadata(job, files, settings)[0].subkey("x")
+
+    first = files[0]
+    keys = [
+        subkey(),
+        subkey(release_id="s"),
+        subkey(epsilon=1.1),
+        subkey(schedule="paper"),
+        subkey(user_id_column="u"),
+        subkey(files=files[1:]),
+        subkey(files=[replace(first, size=first.size + 1), *files[1:]]),
+        subkey(files=[replace(first, changed=first.changed + 1), *files[1:]]),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert subkey() == keys[0]
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--epsilon", "nan"], "epsilon: must be a number in [0.0001, 30], got 'nan'"),
+        (["--epsilon", "0"], "epsilon: must be a number in [0.0001, 30]"),
+        (["--epsilon", "-1"], "epsilon: must be a number in [0.0001, 30], got '-1'"),
+        (["--epsilon", "much"], "epsilon"),
+        (["--depth", "0"], "depth: must be a whole number in 1..20, got '0'"),
+        (["--depth", "21"], "depth"),
+        (["--region", "1,50,-1,51"], "region: WEST,SOUTH,EAST,NORTH must have west < east"),
+        (["--region", "0,50,0,51"], "region"),
+        (["--region", "-1,50,1"], "region: expected four numbers"),
+        (["--input", "nothing/*.parquet"], "input: no file matches 'nothing/*.parquet'"),
+        (["--user_id_column", "rider"], "no column 'rider'; set --user_id_column to one of: user_id, latitude"),
+        (["--latitude_column", "user_name"], "no column 'user_name'; did you mean user_id?"),
+        (["--trust", "local"], "trust: must be one of central, secagg"),
+        (["--runner_config", "nowhere"], "runner_config: no file 'nowhere'"),
+        (["--no_such_option", "1"], "--no_such_option"),
+        (["--key_file", "missing"], "key_file and seed: give one"),
+        (["--release_id", "../x"], "release_id"),
+        (["a", "second.parquet"], "'a' belongs to no option"),
+        (["--direct_num_workers", "zwei"], "direct_num_workers"),
+        (["--runner", "NoSuchRunner"], "runner"),
+        (["--input", str(Path(__file__).parent)], "holds no file of a known format"),
+        (["--max_bad_fraction", "nan"], "max_bad_fraction"),
+        (["--shard_size", "ten"], "shard_size"),
+        (["--schedule", "best"], "schedule: must be one of auto, two_query, lean, paper, got 'best'"),
+        (["--refine", "interval"], "refine: interval is about rates; name their column with auxiliary"),
+        (["--auxiliary", "latitude", "--method", "emd"], "auxiliary: method emd makes no rates; use adaptive or flat"),
+        (["--auxiliary", "infected"], "'infected'"),
+    ],
+)
+def test_bad_requests_end_with_2_before_any_work(logs, tmp_path, capsys, changes, message) -> None:
+    arguments = command(logs(50), tmp_path / "out", *changes)
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_column_types_are_named(tmp_path: Path, capsys) -> None:
+    table = make_logs(50, 1, 0).set_column(1, "latitude", pa.array(["north"] * 50))
+    pattern = write_files(table, tmp_path / "logs", 1)
+    assert cli.main(command(pattern, tmp_path / "out")) == 2
+    assert "column 'latitude' must hold degrees" in capsys.readouterr().err
+
+
+def test_an_existing_output_is_refused(published: Path, logs, capsys) -> None:
+    assert cli.main(command(logs(600), published)) == 2
+    assert "exists already; name another, or give --overwrite" in capsys.readouterr().err
+
+
+def test_a_population_that_is_wrong_publishes_no_map(logs, tmp_path: Path, capsys) -> None:
+    arguments = command(logs(100), tmp_path / "out", "--shard_size", "10000", "--population", "10000")
+    assert cli.main(arguments) == 1
+    assert "--population says 10,000 users, and the logs hold about" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "cells.parquet").exists()
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["status"] == "refused"
+
+
+@pytest.mark.parametrize("users", [1, 100])
+def test_few_users_have_a_release_as_many_have(logs, tmp_path: Path, users: int) -> None:
+    """One shard, planned for a noisy number of users that may be far off."""
+    assert cli.main(command(logs(users), tmp_path / "out", "--shard_size", "10000")) == 0
+    manifest = open_release(tmp_path / "out").manifest
+    assert all(one["shards_lost"] == 0 for one in manifest["privacy"]["sub_queries"])
+    results = manifest["results"]
+    assert abs(results["users"] - users) < 12 * results["users_stddev"]
+
+
+def test_lost_shards_are_reported(logs, tmp_path: Path) -> None:
+    """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone.
+
+    In the paper's participation model; no planned shard is lost.
+    """
+    options = ("--dropout", "0.04")
+    assert cli.main(command(logs(9000), tmp_path / "planned", *options)) == 0
+    planned = open_release(tmp_path / "planned").manifest
+    assert [one["shards_lost"] for one in planned["privacy"]["sub_queries"] if one["shards_lost"]] == []
+    options = (*options, "--participation", "paper")
+    assert cli.main(command(logs(9000), tmp_path / "out", *options)) == 0
+    manifest = open_release(tmp_path / "out").manifest
+    asked = [one["shards_lost"] for one in manifest["privacy"]["sub_queries"]]
+    lost = asked[-1]
+    shards = manifest["privacy"]["cohort"]["shards"]  # about 30, by the noisy number of users
+    assert 0 < lost < 20
+    assert any(f"{lost} of {shards} shards" in warning for warning in manifest["warnings"])
+
+
+@pytest.mark.parametrize(("bad", "status"), [(150, 0), (1234, 1)])
+def test_users_without_a_usable_record_are_tolerated_up_to_a_fraction(
+    tmp_path: Path, capsys, bad: int, status: int
+) -> None:
+    table = make_logs(2000, 1, 0)
+    latitude = table["latitude"].to_numpy().copy()
+    latitude[:bad] = np.nan
+    pattern = write_files(table.set_column(1, "latitude", pa.array(latitude)), tmp_path / "logs", 2)
+    assert cli.main(command(pattern, tmp_path / "out")) == status
+    if status:
+        errors = [capsys.readouterr().err]
+        for seed in ("2", "3"):  # a noisy count may be the exact one, but not each time
+            assert cli.main(command(pattern, tmp_path / "more", "--overwrite", "--seed", seed)) == status
+            errors.append(capsys.readouterr().err)
+        assert all("have no usable record, more than --max_bad_fraction 0.1 allows" in error for error in errors)
+        assert not all("1234" in error or "1,234" in error for error in errors)
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "manifest.json"}
+
+
+def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, capsys) -> None:
+    pattern = logs(2000, 1, 3)
+    victim = Path(pattern).parent / "log-1.parquet"
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[: len(whole) // 2])
+    assert cli.main(command(pattern, tmp_path / "out")) == 1
+    assert "log-1.parquet: cannot be read as Parquet" in capsys.readouterr().err
+    # Damage inside, with the footer intact, shows only when the data are read.
+    victim.write_bytes(whole[:100] + bytes(len(whole) // 3) + whole[100 + len(whole) // 3 :])
+    assert cli.main(command(pattern, tmp_path / "out")) == 1
+    assert "log-1.parquet: cannot be read as Parquet" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
+
+
+@pytest.mark.parametrize("options", [PAPER, {}], ids=["paper", "default"])
+def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -> None:
+    pattern, parameters = logs(3000), heatmap_parameters("adaptive", {**SMALL, **options})
+    state = run_state(pattern, parameters)
+    own = {name: value for name, value in {**SMALL, **options}.items() if name != "estimator"}
+    values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **own}
+    job = HeatmapJob.of(HeatmapRequest.of(values))
+    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, []))
+    files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
+    assert list(files)[-1] == "manifest.json"
+    final = state.results[-1]
+    import io
+
+    made = add_up_to(parameters.method.decode(state, parameters.depth), state.users_estimate()[0])
+    # One answer's cells all move by the same to add up to the number of users.
+    assert np.ptp(made.counts - final.counts) < 1e-9 if options else len(made.counts) != len(final.counts)
+    expected = density(final.encoding.tree, made.counts) if options else estimate_density(made)
+    assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), expected)
+    cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
+    assert np.array_equal(cells["count"].to_numpy(), made.counts)

@@ -1,0 +1,371 @@
+"""`sfumato moments`: the release, its key, its log, its charge, and what it starts from."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.transforms.moments import transform
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.release.published_release import open_release
+from tests.conftest import write_files
+from tests.digests import page_text, seal_again
+from tests.jobs.moment_logs import LENGTH, contents, run, shows, table, usable, users_of
+from tests.keys import SECRET, write_key
+from tests.leaks import holds
+
+FILES = {"bits.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png"}
+BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.8/1d"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs in three files of several row groups, and a key."""
+    folder = tmp_path_factory.mktemp("moments")
+    write_files(table(), folder / "logs", 3)
+    write_key(folder / "key")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pattern(folder: Path) -> str:
+    return str(folder / "logs" / "*.parquet")
+
+
+def keyed(folder: Path, release_id: str = "monday") -> list[str]:
+    return ["--key_file", str(folder / "key"), "--release_id", release_id]
+
+
+@pytest.fixture(scope="module")
+def published(folder: Path, pattern: str) -> Path:
+    """The release `monday`, of the key."""
+    asked = ["--statistics", "mean,variance", "--method", "adaptive"]
+    assert run(pattern, folder / "published", *LENGTH, *asked, *keyed(folder)) == 0
+    return folder / "published"
+
+
+@pytest.fixture(scope="module")
+def of_seed(folder: Path, pattern: str) -> Path:
+    """A release whose key anybody can guess."""
+    assert run(pattern, folder / "of_seed", *LENGTH, "--method", "adaptive") == 0
+    return folder / "of_seed"
+
+
+# --- what is published ---
+
+
+def test_the_release_tells_the_truth_within_its_intervals(published: Path) -> None:
+    assert {path.name for path in published.iterdir()} == FILES
+    logs = table()
+    length = logs["length"].to_numpy()[usable(logs)]
+    rows = pq.read_table(published / "moments.parquet").to_pylist()
+    assert [(row["group"], row["statistic"]) for row in rows] == [("everybody", "mean"), ("everybody", "variance")]
+    assert users_of(logs, usable(logs)) == 1900
+    for row, truth, spread in ((rows[0], length.mean(), length.var()), (rows[1], length.var(), None)):
+        # One record of two of each user: of the mean that adds at most the spread over the users.
+        chosen = spread / 1900 if spread else ((length - length.mean()) ** 2).var() / 1900
+        assert abs(row["value"] - truth) < 6.2 * math.sqrt(row["stddev"] ** 2 + chosen)
+        assert row["low"] < row["value"] < row["high"]
+        assert row["stddev"] < 3 * truth  # of which most is for what unseen bits of the squares may add
+    manifest = open_release(published).manifest
+    results = manifest["results"]  # how many take part is noisy
+    assert abs(results["clients"] - 1900) < 6.2 * results["clients_stddev"] < 100
+    assert [one["round"] for one in manifest["results"]["rounds"]] == [1, 2, 1, 2]
+    privacy = manifest["privacy"]
+    assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("local", 4.0, 0.0)
+    assert (privacy["meter"]["cap"], privacy["meter"]["bits_per_client"]) == (1, 1)
+    assert privacy["randomness"] == {"source": "key file", "safe": True}
+    assert manifest["column"] == "length"
+    # Whether so few users show the variance is a matter of the draw, so that warning may stand or not.
+    assert [warning for warning in manifest["warnings"] if "variance is not known" not in warning] == []
+    assert manifest["parameters"]["column"] == "length"
+    assert manifest["parameters"]["epsilon"] == 4.0
+
+
+def test_page_and_picture_are_of_this_release(published: Path) -> None:
+    page = page_text((published / "index.html").read_text())
+    manifest = open_release(published).manifest
+    assert manifest["release_id"] in page
+    assert "length" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    picture = (published / "moments.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 10_000
+
+
+def test_nothing_raw_is_in_the_release_or_in_the_log(
+    folder: Path, pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logs = table()
+    dropped, rows = int((~usable(logs)).sum()), logs.num_rows
+    raw = [rows, rows - dropped, *(file.stat().st_size for file in (folder / "logs").iterdir())]
+    assert min(raw) > 1900  # the number of users, which is public
+    more = [*LENGTH, "--log_format", "json", *keyed(folder)]
+    assert run(pattern, tmp_path / "out", *more) == 0
+    told = capfd.readouterr().err
+    page = page_text((tmp_path / "out" / "index.html").read_text())
+    for text in (told, (tmp_path / "out" / "manifest.json").read_text(), page):
+        assert [number for number in raw if shows(text, number)] == []
+        assert not any(str(user) in text for user in logs["user_id"].to_pylist()[:100])
+    for content in (*contents(tmp_path / "out").values(), told.encode()):
+        assert not holds(content, SECRET)
+    events = [json.loads(line) for line in told.splitlines()]
+    assert [one["event"] for one in events if one["event"] != "read_file"] == ["files", "read_logs", "round", "round"]
+    assert sum(one["event"] == "read_file" for one in events) == 3
+    rounds = open_release(tmp_path / "out").manifest["results"]["rounds"]
+    for one, stated in zip([one for one in events if one["event"] == "round"], rounds, strict=True):
+        assert {name: one[name] for name in stated} == stated
+        assert one["release_id"] == "monday"
+    # What the search is worth: operations data are shown when asked for.
+    assert run(pattern, tmp_path / "out", *more, "--overwrite", "--verbose") == 0
+    told = capfd.readouterr().err
+    (metrics,) = [one["metrics"] for one in map(json.loads, told.splitlines()) if one["event"] == "metrics"]
+    assert shows(told, rows)
+    assert (metrics["read_rows"], metrics["reported_bits"]) == (rows, 1900)
+    assert metrics["dropped_not_finite_rows"] + metrics["dropped_null_value_rows"] == dropped
+    assert metrics["dropped_null_value_rows"] == logs["length"].null_count
+    assert metrics["clamped_rows"] == int((logs["length"].to_numpy()[usable(logs)] > 1023.5).sum())
+
+
+# --- its key ---
+
+
+@pytest.mark.drawn
+def test_the_same_key_gives_the_same_release_on_every_runner(
+    folder: Path, pattern: str, published: Path, tmp_path: Path
+) -> None:
+    asked = ["--statistics", "mean,variance", "--method", "adaptive"]
+    runner = ["--runner_config", "direct_threads"]
+    assert run(pattern, tmp_path / "out", *LENGTH, *asked, *keyed(folder), *runner) == 0
+    assert contents(tmp_path / "out") == contents(published)
+    assert run(pattern, tmp_path / "tuesday", *LENGTH, *asked, *keyed(folder, "tuesday")) == 0
+    one, other = contents(published), contents(tmp_path / "tuesday")
+    assert {name for name in one if one[name] == other[name]} == set()
+    bits = [pq.read_table(path / "bits.parquet") for path in (published, tmp_path / "tuesday")]
+    assert bits[0]["weight"].equals(bits[1]["weight"])
+    assert not bits[0]["mean"].equals(bits[1]["mean"])  # other coins
+
+
+def test_rows_that_are_users(folder: Path, pattern: str, tmp_path: Path) -> None:
+    for name in ("direct", "direct_threads"):
+        more = [*keyed(folder), "--rows_are_users", "--runner_config", name]
+        assert run(pattern, tmp_path / name, *LENGTH, *more) == 0
+    assert contents(tmp_path / "direct") == contents(tmp_path / "direct_threads")
+    manifest = open_release(tmp_path / "direct").manifest
+    results = manifest["results"]  # how many take part is noisy
+    assert abs(results["clients"] - usable(table()).sum()) < 6.2 * results["clients_stddev"] < 100
+    assert manifest["privacy"]["contribution_bound"] == "every row counts as another user"
+    assert manifest["parameters"]["user_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("signed", "form"),
+    [("shift:300", ["--bits", "12", "--fraction_bits", "2"]), ("split", ["--bits", "10", "--fraction_bits", "1"])],
+)
+def test_values_of_either_sign(pattern: str, tmp_path: Path, signed: str, form: list[str]) -> None:
+    assert run(pattern, tmp_path / "out", "--column", "change", *form, "--signed", signed, "--epsilon", "8") == 0
+    (row,) = pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()
+    change = table()["change"].to_numpy()
+    assert abs(row["value"] - change.mean()) < 6.2 * math.sqrt(row["stddev"] ** 2 + change.var() / 1900)
+    stated = open_release(tmp_path / "out").manifest["fixed_point"]
+    low = -300.0 if signed != "split" else -511.5
+    assert (stated["low"], stated["step"]) == (low, 0.25 if signed != "split" else 0.5)
+    assert stated["signed"] == signed.partition(":")[0]
+
+
+def test_without_local_privacy_bits_are_told_as_they_are(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = ["--bits_per_client", "2"]
+    statistics = ["--statistics", "geometric_mean,moment:3,mean"]
+    metered = ["--trust", "secagg", "--no_dp", "--method", "weighted"]
+    assert run(pattern, tmp_path / "out", *LENGTH, *metered, *many, *statistics) == 0
+    assert "warning: Bits are reported as they are: this release has no differential privacy" in capsys.readouterr().err
+    manifest = open_release(tmp_path / "out").manifest
+    assert (manifest["privacy"]["trust"], manifest["privacy"]["epsilon"]) == ("secagg", None)
+    meter = manifest["privacy"]["meter"]
+    assert (meter["bits_per_client"], meter["cap"], meter["expected_private_bits"]) == (2, 2, 2.0)
+    assert manifest["method"] == "weighted"
+    logs = table()
+    length = logs["length"].to_numpy()[usable(logs)]
+    found = {row["statistic"]: row for row in pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()}
+    truths = {
+        "geometric_mean": (np.log(length), lambda mean: np.exp(mean)),
+        "moment:3": (length**3, lambda mean: mean),
+        "mean": (length, lambda mean: mean),
+    }
+    assert list(found) == list(truths)
+    for name, (values, back) in truths.items():
+        truth = back(values.mean())
+        chosen = truth * values.std() / 44 if name == "geometric_mean" else values.std() / 44  # 44: below sqrt(1900)
+        assert abs(found[name]["value"] - truth) < 6.2 * math.hypot(found[name]["stddev"], chosen)
+    clients = sum(one["clients"] for one in manifest["results"]["rounds"])
+    assert clients == manifest["results"]["clients"] == 1900
+    assert sum(one["reports"] for one in manifest["results"]["rounds"]) == 3800
+
+
+# --- its charge ---
+
+
+def test_a_ledger_is_charged_once_everything_is_read_and_once(
+    folder: Path, pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before it publishes, and run again: the same release as of a run that nothing stopped."""
+    ledger, place = str(tmp_path / "ledger.db"), tmp_path / "published" / "releases" / "2026-11-20"
+    groups = ["--group_by", "kind", "--groups", "bus,tram", "--group_epsilon", "0.1"]
+    asked = [*LENGTH, "--epsilon", "0.7", *groups]
+    books = ["--ledger", ledger, *BUDGET]
+    booked = [*asked, *keyed(folder), *books]
+    read, charged = transform.read_bundle, []
+
+    def watched(*arguments: Any) -> Any:
+        charged.append(list(open_ledger(ledger).history().reservations))
+        return read(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transform, "read_bundle", watched)
+        patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
+        with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
+            run(pattern, place, *booked)
+    assert charged == [[]]
+    assert not place.exists()
+    (charge,) = open_ledger(ledger).history().charges
+    assert str(charge.epsilon) == "0.7"  # the larger of what collectors and readers learn
+    assert (charge.job, charge.delta) == ("moments", 0)
+    assert run(pattern, place, *booked) == 0
+    capsys.readouterr()
+    assert run(pattern, place, *booked) == 0
+    assert "monday is published already; nothing is charged" in capsys.readouterr().err
+    assert len(open_ledger(ledger).history().charges) == 1
+    assert run(pattern, tmp_path / "plain", *asked, *keyed(folder)) == 0
+    for name in ("moments.parquet", "bits.parquet", "moments.png"):
+        assert (place / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    assert run(pattern, tmp_path / "more", *asked, *keyed(folder, "more"), *books) == 3
+    assert not (tmp_path / "more").exists()
+    assert cli.main(["ledger", "verify", "--ledger", ledger, "--releases", str(place)]) == 0
+
+
+def test_what_has_no_epsilon_cannot_be_charged(
+    folder: Path, pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [*LENGTH, "--trust", "secagg", "--no_dp", *keyed(folder), "--ledger", str(tmp_path / "ledger.db"), *BUDGET]
+    assert run(pattern, tmp_path / "out", *more) == 2
+    assert "budget: no limit of epsilon bounds bits that are sent as they are" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_charged_release_starts_from_one_that_nobody_charged(
+    folder: Path, pattern: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    books = ["--epsilon", "0.5", "--ledger", str(tmp_path / "ledger.db"), *BUDGET, "--warm_start", str(published)]
+    assert run(pattern, tmp_path / "out", *LENGTH, *keyed(folder, "tuesday"), *books) == 2
+    assert "is not in the ledger" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what it starts from ---
+
+
+def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern: str, published: Path) -> None:
+    warm = [*LENGTH, *keyed(folder, "tuesday"), "--warm_start", str(published)]
+    assert run(pattern, folder / "warm", *warm, "--statistics", "mean,moment:3") == 0
+    release = open_release(folder / "warm")
+    stages = [(one["quantity"], one["round"]) for one in release.manifest["results"]["rounds"]]
+    # What the earlier release does not know of is asked in two rounds.
+    assert sorted(stages) == [("power:3", 1), ("power:3", 2), ("value", 2)]
+    assert release.manifest["parameters"]["warm_start"]["release_id"] == "monday"
+    assert any("add up" in one for one in release.manifest["privacy"]["assumptions"])
+    (mean, _) = release.arrow_table("moments.parquet").to_pylist()
+    logs = table()
+    length = logs["length"].to_numpy()[usable(logs)]
+    assert abs(mean["value"] - length.mean()) < 6.2 * math.hypot(mean["stddev"], length.std() / 44)
+    # The releases that it may start from are a part of the request: another one, other coins.
+    copy = folder / "copy"
+    shutil.copytree(published, copy)
+    bits = pq.read_table(copy / "bits.parquet")
+    means = bits["mean"].to_numpy() * 0.99
+    pq.write_table(bits.set_column(2, bits.schema.field("mean"), [means]), copy / "bits.parquet")
+    seal_again(copy)
+    assert run(pattern, folder / "warmer", *warm[:-1], str(copy), "--statistics", "mean,moment:3") == 0
+    other = open_release(folder / "warmer").manifest["parameters"]["warm_start"]
+    assert other["release_id"] == "monday"
+    assert other["digest"] != release.manifest["parameters"]["warm_start"]["digest"]
+    assert contents(folder / "warm")["moments.parquet"] != contents(folder / "warmer")["moments.parquet"]
+
+
+def test_only_a_release_of_a_seed_starts_from_one_of_a_seed(
+    folder: Path, pattern: str, of_seed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warm = [*LENGTH, "--warm_start", str(of_seed)]
+    assert run(pattern, tmp_path / "out", *warm, *keyed(folder)) == 2
+    assert "warm_start: anybody can guess the key of that release" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert run(pattern, tmp_path / "out", *warm, "--release_id", "warm") == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--column", "change"], "warm_start: the release is of column 'length', this one of 'change'"),
+        (["--bits", "11"], "warm_start: the release has other --bits, --fraction_bits or --signed"),
+        (["--fraction_bits", "1"], "warm_start: the release has other --bits, --fraction_bits or --signed"),
+        (["--signed", "split"], "warm_start: the release has other --bits, --fraction_bits or --signed"),
+        (["--signed", "shift:1"], "warm_start: the release has other --bits, --fraction_bits or --signed"),
+        (["--method", "weighted"], "warm_start: stands for the first of two rounds; use --method adaptive"),
+    ],
+)
+def test_releases_that_do_not_fit_are_refused(
+    folder: Path, pattern: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more, message
+) -> None:
+    warm = [*LENGTH, *keyed(folder, "tuesday"), "--warm_start", str(published), *more]
+    assert run(pattern, tmp_path / "out", *warm) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"job": "histogram"}, "warm_start: a release of `sfumato moments` is needed, got 'histogram'"),
+        ({"format": "other/1"}, "manifest.json: the format is 'other/1'"),
+        ({"method": "threshold"}, "warm_start: the release has answers about thresholds, and not bits"),
+        ({"fixed_point": None}, "warm_start: the release's manifest lacks its column or form"),
+        ({"bits.parquet": b""}, "bits.parquet is damaged"),
+        ({"bits.parquet": None}, "bits.parquet is gone, which was published"),
+        ({"nan": True}, "warm_start: the release's bit means are no"),
+        ({"manifest.json": b"{"}, "no release here"),
+    ],
+    ids=lambda one: str(one)[:30],
+)
+def test_damaged_releases_are_refused(
+    folder: Path, pattern: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change, message
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(published, copy)
+    for name, value in change.items():
+        if name == "nan":
+            bits = pq.read_table(copy / "bits.parquet")
+            means = np.where(np.arange(len(bits)) == 3, np.nan, bits["mean"].to_numpy())
+            pq.write_table(bits.set_column(2, bits.schema.field("mean"), [means]), copy / "bits.parquet")
+            seal_again(copy)
+        elif "." not in name:
+            manifest = json.loads((copy / "manifest.json").read_text())
+            (copy / "manifest.json").write_text(json.dumps({**manifest, name: value}))
+        elif value is None:
+            (copy / name).unlink()
+        else:
+            (copy / name).write_bytes(value)
+    assert run(pattern, tmp_path / "out", *LENGTH, *keyed(folder), "--warm_start", str(copy)) == 2
+    error = capsys.readouterr().err
+    assert re.match(r"sfumato moments: warm_start: ", error)
+    assert message in error
+    assert not (tmp_path / "out").exists()

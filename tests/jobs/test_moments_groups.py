@@ -1,0 +1,295 @@
+"""`sfumato moments` by group, by cell of a map and by zone: what is published of a group, and what is not."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import geopandas
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sfumato
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.release.published_release import open_release
+from tests.conftest import write_files
+from tests.digests import page_text
+from tests.jobs.moment_logs import KINDS, LENGTH, REGION, run, shows, table, usable, users_of
+from tests.unit.zones.polygons import brute_force, voronoi, write_geojson, write_geoparquet, zones_of
+
+BY_KIND = ["--group_by", "kind", "--groups", "bus,tram,walk,helicopter,boat", "--group_epsilon", "2.5"]
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_files(table(), tmp_path_factory.mktemp("groups") / "logs", 3)
+
+
+@pytest.fixture(scope="module")
+def by_kind(pattern: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("by_kind") / "out"
+    assert run(pattern, output, *LENGTH, *BY_KIND, "--statistics", "mean,variance") == 0
+    return output
+
+
+def sizes() -> dict[str, int]:
+    """How many users of each kind there are with a length."""
+    logs = table()
+    kind = np.array(logs["kind"].to_pylist())
+    return {name: users_of(logs, usable(logs) & (kind == name)) for name in KINDS}
+
+
+def test_small_and_unknown_groups_are_other(by_kind: Path) -> None:
+    """Six in ten go by bus, three by tram, some walk; the others are too few, also together."""
+    exact = sizes()
+    rows = pq.read_table(by_kind / "moments.parquet").to_pylist()
+    assert [row["group"] for row in rows if row["statistic"] == "mean"] == ["everybody", "bus", "tram", "walk"]
+    assert [row["group"] for row in rows if row["statistic"] == "variance"] == ["everybody", "bus", "tram", "walk"]
+    manifest = open_release(by_kind).manifest
+    assert manifest["results"]["groups_published"] == 3
+    privacy = manifest["privacy"]
+    noise = privacy["groups"]["noise_stddev"]
+    assert privacy["groups"] == {
+        "epsilon": 2.5,
+        "min_group": 100,
+        "noise_stddev": pytest.approx(discrete_laplace_stddev(0.99 * 2.5)),
+    }
+    assert noise == pytest.approx(1 / (math.sqrt(2) * math.sinh(0.99 * 1.25)))
+    # That is of one count; of a group there are two rounds of so many bits, each with ones and zeros.
+    counts = 2 * 2 * len(pq.read_table(by_kind / "bits.parquet"))
+    for number, shown in ((exact["walk"], True), (exact["helicopter"] + exact["zeppelin"], False)):
+        assert abs(number - 100) > 6.2 * noise * math.sqrt(counts)
+        assert (number > 100) == shown
+    logs = table()
+    length, kind = logs["length"].to_numpy(), np.array(logs["kind"].to_pylist())
+    for row in rows[2:5]:
+        members = usable(logs) & (kind == row["group"])
+        users = users_of(logs, members)
+        # Half of the users told a bit of their value, the others of its distance from the mean.
+        assert abs(row["clients"] - users / 2) < 6.2 * math.sqrt(noise**2 * counts + users / 4)
+        chosen = length[members].std() / math.sqrt(users)
+        assert abs(row["value"] - length[members].mean()) < 6.2 * math.hypot(row["stddev"], chosen)
+        assert row["stddev"] < length[members].mean()
+
+
+def test_nothing_but_listed_names_and_noisy_sizes_is_in_the_release(
+    by_kind: Path, pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Noise may be 0, here of sums with a deviation of 36: once in 90 keys, and not under this one."""
+    assert run(pattern, tmp_path / "out", *LENGTH, *BY_KIND[:-1], "0.6") == 0
+    told = capfd.readouterr().err
+    exact = sizes()
+    raw = [exact["bus"], sum(exact.values())]
+    for release in (by_kind, tmp_path / "out"):
+        texts = [told, (release / "manifest.json").read_text(), page_text((release / "index.html").read_text())]
+        texts.append(json.dumps(pq.read_table(release / "moments.parquet").to_pylist()))
+        for text in texts:
+            assert "zeppelin" not in text
+            exactly = re.sub(r"[\d,]+ users", "", text)  # noisy and rounded, so it may meet a round size
+            assert [number for number in raw if shows(exactly, number)] == []
+        assert not any(b"zeppelin" in path.read_bytes() for path in release.iterdir())
+        groups = set(pq.read_table(release / "moments.parquet")["group"].to_pylist())
+        assert groups <= {"everybody", "other", *BY_KIND[3].split(",")}
+        clients = open_release(release).manifest["results"]["clients"]
+        assert clients != sum(exact.values())
+        assert shows(texts[1], int(clients))  # so the search finds what is there
+
+
+def test_all_have_one_answer_whatever_the_groups(pattern: str, tmp_path: Path) -> None:
+    """A file of names says what the option says, and the order of the names is that of the release."""
+    names = tmp_path / "names.txt"
+    names.write_text("  tram\n\nbus\n")
+    assert run(pattern, tmp_path / "a", *LENGTH, "--group_by", "kind", "--groups_file", str(names)) == 0
+    assert run(pattern, tmp_path / "b", *LENGTH, "--group_by", "kind", "--groups", "tram, bus") == 0
+    one, other = (pq.read_table(tmp_path / name / "moments.parquet") for name in "ab")
+    assert one["group"].to_pylist() == ["everybody", "tram", "bus", "other"]
+    assert one.equals(other)
+
+
+@pytest.mark.parametrize(
+    ("column", "groups", "member"),
+    [
+        ("night", "true,false", lambda value, name: value == (name == "true")),
+        ("day", "1970-01-01,1970-01-03", lambda value, name: str(value) == name),
+        ("zone", "0,3,17", lambda value, name: str(value) == name),
+    ],
+)
+def test_groups_of_other_kinds(
+    pattern: str, tmp_path: Path, column: str, groups: str, member: Callable[[object, str], bool]
+) -> None:
+    more = ["--group_by", column, "--groups", groups, "--group_epsilon", "5", "--min_group", "50"]
+    assert run(pattern, tmp_path / "out", *LENGTH, *more) == 0
+    rows = pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()[1:]
+    names = [name for name in groups.split(",") if name != "17"]
+    assert [row["group"] for row in rows] == names + ["other"] * (column != "night")
+    logs = table()
+    values = logs[column].to_pylist()
+    noise = open_release(tmp_path / "out").manifest["privacy"]["groups"]["noise_stddev"]
+    for row in rows[: len(names)]:
+        members = usable(logs) & np.array([member(value, row["group"]) for value in values])
+        assert abs(row["clients"] - users_of(logs, members)) < 6.2 * noise * math.sqrt(2 * 2 * 10)
+
+
+# --- cells ---
+
+
+@pytest.fixture(scope="module")
+def on_map(pattern: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("cells") / "out"
+    more = ["--cells", "2", *REGION, "--group_epsilon", "3", "--min_group", "60"]
+    assert run(pattern, output, *LENGTH, *more) == 0
+    return output
+
+
+def test_cells_open_as_a_map(on_map: Path) -> None:
+    assert {path.name for path in on_map.iterdir()} == {
+        "bits.parquet", "cells.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png",
+    }  # fmt: skip
+    cells = geopandas.read_parquet(on_map / "cells.parquet")
+    assert cells.crs == "OGC:CRS84"
+    assert len(cells) >= 3
+    assert (cells.geometry.bounds.to_numpy() == cells[["west", "south", "east", "north"]].to_numpy()).all()
+    assert (cells["mean_clients"] >= 60).all()
+    assert open_release(on_map).cells.drop(columns="geometry").equals(cells.drop(columns="geometry"))
+    logs = table()
+    length = logs["length"].to_numpy()
+    east, north = logs["longitude"].to_numpy(), logs["latitude"].to_numpy()
+    for cell in cells.itertuples():
+        inside = usable(logs) & (east >= cell.west) & (east < cell.east) & (north > cell.south) & (north <= cell.north)
+        rows = int(inside.sum())
+        assert rows > 0
+        # One of two records of each user counts: half of the rows, give or take the root of a quarter of them; a count
+        # has noise on 2 rounds of 10 bits.
+        spread = math.hypot(math.sqrt(rows) / 2, 0.5 * math.sqrt(2 * 2 * 10))
+        assert abs(cell.mean_clients - rows / 2) < 6.2 * spread
+        if rows > 600:
+            chosen = length[inside].std() / math.sqrt(rows / 2)
+            assert abs(cell.mean_value - length[inside].mean()) < 6.2 * math.hypot(cell.mean_stddev, chosen)
+
+
+def test_the_page_shows_the_map(on_map: Path) -> None:
+    page = page_text((on_map / "index.html").read_text())
+    cells = pq.read_table(on_map / "cells.parquet")["cell_id"].to_pylist()
+    assert all(f'"{cell}"' in page for cell in cells)
+    assert "cells.parquet" in page
+    manifest = open_release(on_map).manifest
+    assert manifest["region"] == {"west": -1.0, "south": 50.0, "east": 1.0, "north": 51.0}
+    assert manifest["grid"] == {"depth": 2, "side": 4}
+    assert manifest["results"]["groups_published"] in {len(cells), len(cells) + 1}
+
+
+def test_a_place_may_be_the_value_too_and_places_elsewhere_are_other(tmp_path: Path) -> None:
+    logs = table(900, 1)
+    east = logs["longitude"].to_numpy().copy()
+    north = logs["latitude"].to_numpy().copy()
+    east[:200], north[200:230] = 7.0, np.nan
+    logs = logs.set_column(1, "latitude", pa.array(north)).set_column(2, "longitude", pa.array(east))
+    pattern = write_files(logs, tmp_path / "logs", 2)
+    form = ["--column", "longitude", "--bits", "10", "--fraction_bits", "6", "--signed", "shift:1"]
+    more = ["--cells", "1", *REGION, "--group_epsilon", "18", "--min_group", "20", "--epsilon", "9"]
+    assert run(pattern, tmp_path / "out", *form, *more) == 0
+    rows = {row["group"]: row for row in pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()}
+    # Noise on each count has a deviation of 0.02, so that numbers are exact; cells of fewer than 20 are other, too.
+    quarters = [
+        [((east < 0) == west) & ((north > 50.5) == upper) & (east < 1) & (north > 0) for west in (1, 0)]
+        for upper in (1, 0)
+    ]
+    inside = [int(quarter[200:].sum()) for both in quarters for quarter in both]
+    assert rows["other"]["clients"] == 900 - sum(number for number in inside if number >= 20)
+    assert sorted(row["clients"] for name, row in rows.items() if name[0] == "r") == sorted(
+        n for n in inside if n >= 20
+    )
+    stated = open_release(tmp_path / "out").manifest["fixed_point"]
+    assert (stated["low"], stated["high"]) == (-1.0, pytest.approx(1023 / 64 - 1))
+    for name, row in rows.items():
+        if name[0] == "r":
+            middle = -0.5 if name in {"r0", "r1"} else 0.5
+            assert abs(row["value"] - middle) < 0.5 + 6.2 * row["stddev"]
+
+
+def test_cells_of_nobody_are_no_map_and_no_failure(tmp_path: Path) -> None:
+    pattern = write_files(table(300, 1), tmp_path / "logs", 2)
+    assert run(pattern, tmp_path / "out", *LENGTH, "--cells", "3", "--region", "100,10,110,20") == 0
+    assert len(pq.read_table(tmp_path / "out" / "cells.parquet")) == 0
+    assert set(pq.read_table(tmp_path / "out" / "moments.parquet")["group"].to_pylist()) <= {"everybody", "other"}
+
+
+# --- zones ---
+
+SHAPES = voronoi(12, 5, (-1, 50, 1, 51))[:-2]  # two gaps
+TRUST = {
+    "local": ["--epsilon", "8", "--group_epsilon", "4"],
+    "weighted": ["--method", "weighted", "--epsilon", "8"],
+    "secagg": ["--trust", "secagg", "--no_dp", "--group_epsilon", "4"],
+    "central": ["--trust", "central", "--epsilon", "4"],
+}
+
+
+def zone_file(folder: Path) -> list[str]:
+    path = write_geojson(folder / "tracts.geojson", [(shape, {"tract": f"T{i}"}) for i, shape in enumerate(SHAPES)])
+    return ["--zones", path, "--id_column", "tract"]
+
+
+@pytest.mark.parametrize("trust", TRUST)
+def test_means_by_zone_are_those_of_the_logs(trust: str, tmp_path: Path) -> None:
+    logs = table(3000, 1)  # one record a user, so that no draw chooses records
+    pattern = write_files(logs, tmp_path / "logs", 3)
+    more = [*zone_file(tmp_path), "--min_group", "60", *TRUST[trust]]
+    assert run(pattern, tmp_path / "out", *LENGTH, *more) == 0
+    kept = usable(logs)
+    place = (logs[name].to_numpy()[kept] for name in ("longitude", "latitude"))
+    zone, length = brute_force(zones_of(SHAPES), *place), np.clip(logs["length"].to_numpy()[kept], 0, 1023)
+    users = np.bincount(zone[zone >= 0], minlength=len(SHAPES))
+    release = open_release(tmp_path / "out")
+    zones = release.zones_table
+    # A zone's count has noise of a few users; none lies so near to the threshold here.
+    shown = [f"T{i}" for i in np.flatnonzero(users >= 60)]
+    assert (abs(users - 60) > 35).all()
+    assert zones["zone"].to_list() == shown
+    assert len(shown) >= 3
+    for row, index in zip(zones.itertuples(), np.flatnonzero(users >= 60), strict=True):
+        assert row.geometry.equals(SHAPES[index])
+        assert abs(row.mean_clients - users[index]) < 35
+        assert abs(row.mean_value - length[zone == index].mean()) < 6.2 * row.mean_stddev
+        assert row.mean_low <= row.mean_value <= row.mean_high
+    rows = {row["group"]: row for row in pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()}
+    assert set(rows) == {"everybody", "other", *shown}
+    assert abs(rows["other"]["clients"] - (len(zone) - users[users >= 60].sum())) < 35 * math.sqrt(len(SHAPES))
+    assert release.manifest["zones"]["levels"] == [{"name": "tract", "zones": len(SHAPES)}]
+    assert release.manifest["zones"]["sha256"] in json.dumps(release.manifest["parameters"])
+    page = page_text((tmp_path / "out" / "index.html").read_text())
+    assert "zones.parquet" in page
+    assert all(f'"{name}"' in page for name in shown)
+
+
+def test_zones_of_another_format_give_the_same_table(pattern: str, tmp_path: Path) -> None:
+    columns = {"tract": [f"T{i}" for i in range(len(SHAPES))]}
+    path = write_geoparquet(tmp_path / "tracts.parquet", SHAPES, columns)
+    assert run(pattern, tmp_path / "a", *LENGTH, *zone_file(tmp_path)) == 0
+    assert run(pattern, tmp_path / "b", *LENGTH, "--zones", path, "--id_column", "tract") == 0
+    one, other = (pq.read_table(tmp_path / name / "zones.parquet") for name in "ab")
+    assert one.num_rows
+    assert one.equals(other)
+
+
+def test_zones_of_nobody_are_no_map_and_no_failure(tmp_path: Path) -> None:
+    pattern = write_files(table(300, 1), tmp_path / "logs", 2)
+    path = write_geojson(tmp_path / "far.geojson", [(shape, {"tract": i}) for i, shape in enumerate(voronoi(5, 1))])
+    for name, more in (("local", []), ("central", ["--trust", "central", "--epsilon", "1"])):
+        output = tmp_path / name
+        assert run(pattern, output, *LENGTH, "--zones", path, "--id_column", "tract", *more) == 0
+        assert len(pq.read_table(output / "zones.parquet")) == 0
+        assert set(pq.read_table(output / "moments.parquet")["group"].to_pylist()) <= {"everybody", "other"}
+
+
+def test_zones_of_means_have_no_users_to_add_up(pattern: str, tmp_path: Path) -> None:
+    assert run(pattern, tmp_path / "out", *LENGTH, *zone_file(tmp_path)) == 0
+    release = sfumato.open_release(tmp_path / "out")
+    with pytest.raises(RequestError, match="its zones have statistics of a number, and no users to add up"):
+        release.zones_total(np.ones(len(release.zones_table), dtype=bool))

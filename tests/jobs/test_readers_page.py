@@ -1,0 +1,88 @@
+"""`sfumato page`: a release's page made again from its folder alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sfumato.pipelines.cli import main
+from sfumato.pipelines.release_run import timeline_link
+from sfumato.transforms.release.release_folder import publish
+from tests.attacks.city import local_jobs, make_city
+from tests.unit.release.city import city_release
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    publish(str(tmp_path / "release"), city_release("adaptive", depth=4).files, "made-up", overwrite=False)
+    return tmp_path / "release"
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("city")
+    make_city(folder, 2000)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", ["heatmap", "histogram", "hotspots", "quantiles", "moments", "flows", "model", "zones"]
+)
+def test_the_page_of_every_job_follows_from_the_published_files(
+    name: str, city: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(local_jobs(city, tmp_path)[name]) == 0
+    capsys.readouterr()
+    assert main(["page", str(tmp_path / name)]) == 0
+    assert "byte for byte" in capsys.readouterr().out
+
+
+def test_another_page_is_noticed_and_can_be_written(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after an upgrade: the folder's own page is what was published, and stays."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["created"] = "2030-01-01T00:00:00+00:00"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    before = (folder / "index.html").read_bytes()
+    assert main(["page", str(folder)]) == 1
+    assert "index.html" in capsys.readouterr().err
+    assert main(["page", str(folder), "--output", str(tmp_path / "again")]) == 0
+    assert "2030" in (tmp_path / "again" / "index.html").read_text()
+    assert (tmp_path / "again" / "heatmap.png").exists()
+    assert (folder / "index.html").read_bytes() == before
+
+
+def test_a_damaged_table_makes_no_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (folder / "cells.parquet").open("ab") as file:
+        file.write(b"x")
+    assert main(["page", str(folder)]) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_what_is_no_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["page", str(tmp_path)]) == 2
+    assert "no release here" in capsys.readouterr().err
+
+
+def test_a_night_leads_to_its_timeline(city: Path) -> None:
+    assert main(["refresh", "--config", str(city / "refresh.yaml"), "--date", "2026-11-20"]) == 0
+    night = city / "published" / "releases" / "2026-11-20"
+    (link,) = re.findall(r'<a href="([^"]*)">All nights</a>', (night / "index.html").read_text())
+    assert (night / link).resolve() == city / "published" / "index.html"
+    assert main(["page", str(night)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "timeline", "link"),
+    [
+        ("gs://bucket/all/releases/monday", "gs://bucket/all", "../../index.html"),
+        ("/data/all/releases/monday", "gs://bucket/all", None),
+        ("anywhere", None, None),
+    ],
+)
+def test_the_link_is_relative_so_that_folders_can_be_moved(output: str, timeline: str | None, link: str | None) -> None:
+    assert timeline_link(output, timeline) == link

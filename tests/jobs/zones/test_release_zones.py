@@ -1,0 +1,191 @@
+"""Zones from a published heatmap, read from its files alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import geopandas
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import shapely
+from scipy import stats
+
+from benchmarks.baselines.heatmap_methods import BASELINES
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import interleave
+from sfumato.schemas.release import RELEASE_ZONES_SCHEMA
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.release_folder import publish
+from sfumato.transforms.zones.release_zones import table_bytes, zones_from, zones_of_release
+from tests.unit.release.city import REGION, city_density, city_release
+
+DEPTH, USERS = 5, 4000
+BOX = shapely.box(*(REGION[side] for side in ("west", "south", "east", "north")))
+KINDS: dict[str, dict[str, Any]] = {
+    "secagg": {},
+    "central": {"trust": "central"},
+    "paper": {"schedule": "paper"},
+    "last": {"estimator": "last"},
+    "flat": {},
+}
+
+
+def published(folder: Path, method: str = "adaptive", **options: Any) -> Release:
+    publish(str(folder), city_release(method, DEPTH, USERS, **options).files, "made-up", overwrite=False)
+    return open_release(folder)
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
+    folder = tmp_path_factory.mktemp("releases")
+    return {
+        kind: published(folder / kind, "flat" if kind == "flat" else "adaptive", **options)
+        for kind, options in KINDS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def codes() -> np.ndarray:
+    """The cells of the city's users: those that every release counted."""
+    cells = np.random.default_rng(8).choice(4**DEPTH, USERS, p=city_density(1 << DEPTH).ravel())
+    return interleave((cells % (1 << DEPTH)).astype(np.uint32), (cells >> DEPTH).astype(np.uint32))
+
+
+def aligned(level: int) -> list[shapely.Polygon]:
+    """The squares of a level of the quadtree, by rows from the north-west."""
+    side = 1 << level
+    x, y = np.meshgrid(np.linspace(REGION["west"], REGION["east"], side + 1)[:-1], np.arange(side))
+    width, height = (REGION["east"] - REGION["west"]) / side, (REGION["north"] - REGION["south"]) / side
+    north = REGION["north"] - y.ravel() * height
+    return list(shapely.box(x.ravel(), north - height, x.ravel() + width, north))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_squares_of_the_map_hold_the_users_that_they_should(
+    kind: str, releases: dict[str, Release], codes: np.ndarray
+) -> None:
+    """Sixteen sums of cells: their squared z-scores add up to at most what chance exceeds once in 10^7."""
+    table = zones_of_release(releases[kind], zones_from(aligned(2))).to_pandas()
+    row, column = np.divmod(np.arange(16), 4)
+    place = interleave(column.astype(np.uint32), row.astype(np.uint32)).astype(int)
+    truth = np.bincount((codes >> np.uint64(2 * (DEPTH - 2))).astype(int), minlength=16)[place]
+    scores = (table["users"] - truth) / table["stddev"]
+    # Laplace noise has heavier tails than normal noise; sums of shards and cells are nearly normal.
+    assert (scores**2).sum() < 1.5 * stats.chi2.isf(1e-7, 16)
+    assert table["users"].sum() == pytest.approx(releases[kind].manifest["results"]["users"], rel=0.02)
+    assert np.allclose(table["stddev"], table["noise_stddev"], rtol=0.3)
+
+
+@pytest.mark.parametrize("kind", ["secagg", "central", "flat"])
+def test_the_sum_of_the_map_is_that_of_release_total(kind: str, releases: dict[str, Release]) -> None:
+    release = releases[kind]
+    rows = len(release.cells)
+    users, stddev = release.total(np.ones(rows))
+    table = zones_of_release(release, zones_from([BOX])).to_pandas()
+    assert table["users"][0] == pytest.approx(users, rel=1e-9)
+    assert table["stddev"][0] == pytest.approx(stddev, rel=1e-6)
+    assert table["share_in_map"][0] == pytest.approx(1)
+
+
+def test_a_cut_cell_adds_to_the_error(releases: dict[str, Release]) -> None:
+    """A circle far from the quadtree's lines is known less well than its noise alone would say."""
+    circle = shapely.Point(-73.967, 40.743).buffer(0.0113)
+    row = zones_of_release(releases["central"], zones_from(circle)).to_pandas().iloc[0]
+    assert row["stddev"] > row["noise_stddev"] > 0
+    assert row["low"] < row["users"] < row["high"]
+
+
+@pytest.mark.parametrize("method", ["emd", *BASELINES])
+def test_a_method_without_errors_of_sums_is_refused(baselines: None, method: str, tmp_path: Path) -> None:
+    release = published(tmp_path / "release", method)
+    with pytest.raises(RequestError, match="does not state errors of sums of cells"):
+        zones_of_release(release, zones_from([BOX]))
+
+
+@pytest.mark.parametrize("job", ["histogram", "hotspots", "moments", "ranges", "zones"])
+def test_another_job_is_refused(job: str, releases: dict[str, Release]) -> None:
+    other = dataclasses.replace(releases["central"], manifest={**releases["central"].manifest, "job": job})
+    with pytest.raises(RequestError, match=f"is of `sfumato {job}`"):
+        zones_of_release(other, zones_from([BOX]))
+
+
+def test_lost_shards_leave_cells_of_the_last_query_without_an_error(releases: dict[str, Release]) -> None:
+    manifest = json.loads(json.dumps(releases["last"].manifest))
+    manifest["privacy"]["sub_queries"][-1]["shards_lost"] = 1
+    with pytest.raises(RequestError, match="does not state errors"):
+        zones_of_release(dataclasses.replace(releases["last"], manifest=manifest), zones_from([BOX]))
+
+
+def test_zones_outside_partly_outside_with_holes_and_across_the_antimeridian(releases: dict[str, Release]) -> None:
+    west = shapely.box(-74.1, 40.7, -74.0, 40.75)
+    ring = shapely.difference(shapely.box(-73.99, 40.72, -73.93, 40.77), shapely.box(-73.97, 40.73, -73.95, 40.75))
+    across = shapely.MultiPolygon([shapely.box(179, 0, 180, 1), shapely.box(-180, 0, -179, 1)])
+    table = zones_of_release(releases["central"], zones_from([west, ring, across])).to_pandas()
+    assert table["share_in_map"].tolist() == pytest.approx([0.4, 1, 0])
+    assert table["users"].isna().tolist() == [False, False, True]
+    with pytest.raises(RequestError, match="none meets the map"):
+        zones_of_release(releases["central"], zones_from([across]))
+
+
+@pytest.mark.parametrize(
+    ("polygons", "id_column", "text"),
+    [
+        ([BOX, BOX.buffer(-0.01)], None, "overlap"),
+        ([shapely.Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])], None, "not a valid polygon"),
+        ([shapely.Point(0, 0)], None, "give polygons; number 0 is Point"),
+        ([], None, "there are none"),
+        ([BOX], "tract", "shapely polygons have no columns"),
+        ("tracts.geojson", None, "id_column: name the property"),
+        ("missing.geojson", "tract", "cannot be read"),
+        (geopandas.GeoSeries([BOX]), None, "has no CRS"),
+        (geopandas.GeoDataFrame({"a": [1]}, geometry=[BOX], crs=4326), "tract", "has no column 'tract'"),
+        ([shapely.box(500_000, 4_500_000, 501_000, 4_501_000)], None, "leaves the globe"),
+    ],
+)
+def test_polygons_that_cannot_be_used(polygons: Any, id_column: str | None, text: str) -> None:
+    with pytest.raises(RequestError, match=text):
+        zones_from(polygons, id_column)
+
+
+def test_frames_series_lists_and_files_are_the_same_zones(tmp_path: Path, releases: dict[str, Release]) -> None:
+    shapes = aligned(1)
+    frame = geopandas.GeoDataFrame({"tract": list("abcd")}, geometry=shapes, crs="OGC:CRS84")
+    frame.to_file(tmp_path / "tracts.geojson", driver="GeoJSON")
+    frame.to_parquet(tmp_path / "tracts.parquet")
+    found = [
+        zones_of_release(releases["central"], zones).to_pandas()
+        for zones in (
+            zones_from(frame, "tract"),
+            zones_from(frame.to_crs(3857), "tract"),
+            zones_from(frame.set_index("tract").geometry),
+            zones_from(shapes),
+            zones_from(tmp_path / "tracts.geojson", "tract"),
+            zones_from(str(tmp_path / "tracts.parquet"), "tract"),
+        )
+    ]
+    for one in found:
+        np.testing.assert_allclose(one["users"], found[0]["users"], rtol=1e-5, atol=1e-3)
+    assert [list(one["zone"]) for one in found] == [list("abcd")] * 3 + [list("0123")] + [list("abcd")] * 2
+
+
+def test_every_format_is_opened_by_its_library(releases: dict[str, Release]) -> None:
+    table = zones_of_release(releases["central"], zones_from(aligned(1)))
+    assert table.schema.equals(RELEASE_ZONES_SCHEMA)
+    parquet = io.BytesIO(table_bytes(table, ".parquet"))
+    assert json.loads(pq.read_schema(parquet).metadata[b"sfumato"])["release_id"] == "made-up"
+    parquet.seek(0)
+    frames = [geopandas.read_parquet(parquet), geopandas.read_file(io.BytesIO(table_bytes(table, ".geojson")))]
+    for frame in frames:
+        assert frame.crs == "EPSG:4326" or frame.crs == "OGC:CRS84"
+        np.testing.assert_allclose(frame["users"], table["users"].to_numpy())
+        assert shapely.equals_exact(frame.geometry.to_numpy(), np.array(aligned(1)), tolerance=1e-9).all()
+    rows = pyarrow.csv.read_csv(io.BytesIO(table_bytes(table, ".csv")))
+    assert rows.column_names == RELEASE_ZONES_SCHEMA.names[:-1]
+    np.testing.assert_allclose(rows["users"].to_numpy(), table["users"].to_numpy())
+    assert "guarantee" in json.loads(table_bytes(table, ".geojson"))["sfumato"]

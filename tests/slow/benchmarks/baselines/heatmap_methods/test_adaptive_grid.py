@@ -1,0 +1,178 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.baselines.heatmap_methods.adaptive_grid import AdaptiveGrid, GridEncoding, constrained
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import interleave
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.locations.shards import ShardGroup
+from tests.unit.heatmap.methods.oracle import (
+    check_counts,
+    group_of,
+    least_squares,
+    position,
+    run,
+    some_rows,
+    spread,
+)
+
+DEPTH = 5
+METHOD = AdaptiveGrid(grid_side=3)
+
+
+def rectangle(
+    x: int, y: int, depth: int, side: int, divisions: tuple[int, ...]
+) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+    """Which rectangle of an adaptive grid holds the cell (x, y): its cell of the first grid and its place in that.
+
+    A first cell holds the finest cells whose western and northern border lies in it, and so with what it is divided in.
+    """
+    edge = 1 << depth
+    column, row = (next(i for i in range(side) if Fraction(at, edge) < Fraction(i + 1, side)) for at in (x, y))
+    n = divisions[row * side + column]
+    inner = []
+    for at, part in ((x, column), (y, row)):
+        mine = [i for i in range(edge) if Fraction(part, side) <= Fraction(i, edge) < Fraction(part + 1, side)]
+        inner.append(next(i for i in range(n) if Fraction(mine.index(at), len(mine)) < Fraction(i + 1, n)))
+    return (row, column, inner[1], inner[0])
+
+
+def all_entries(grid: GridEncoding) -> np.ndarray:
+    """The entry of every cell of the grid's level, int64[4^level] by code."""
+    x, y = np.array([position(code, grid.level) for code in range(4**grid.level)]).T
+    return grid.entries(x, y)
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> GridEncoding:
+    level = draw(st.integers(1, 5))
+    side = draw(st.integers(1, 1 << level))
+    n = st.integers(1, (1 << level) // side)
+    return GridEncoding(draw(st.integers(level, 20)), level, side, tuple(draw(n) for _ in range(side**2)))
+
+
+@given(grids())
+@settings(max_examples=60, deadline=None)
+def test_every_cell_lies_in_one_rectangle_and_no_rectangle_is_empty(grid: GridEncoding) -> None:
+    entries = all_entries(grid)
+    assert set(entries.tolist()) == set(range(grid.length)) == set(range(sum(n * n for n in grid.divisions)))
+    tree, owner = grid.blocks
+    area = np.bincount(owner, tree.areas) / 4 ** (grid.depth - grid.level)
+    assert area.tolist() == np.bincount(entries).tolist()
+    assert math.isclose(grid.shares.sum(), 1)
+    assert (np.diff(tree.nodes.astype(np.int64)) > 0).all()
+    assert len(tree.entries) == len(owner)
+
+
+@pytest.mark.parametrize(
+    ("side", "divisions"), [(1, (5,)), (3, (1, 2, 3, 9, 10, 4, 5, 6, 7)), (7, (1, 2, 3, 4) * 12 + (1,))]
+)
+def test_rectangles_are_where_exact_fractions_say(side: int, divisions: tuple[int, ...]) -> None:
+    grid = GridEncoding(DEPTH, DEPTH, side, divisions)
+    where = [rectangle(*position(code, DEPTH), DEPTH, side, divisions) for code in range(4**DEPTH)]
+    number = {place: index for index, place in enumerate(sorted(set(where)))}
+    assert all_entries(grid).tolist() == [number[place] for place in where]
+    check_counts(grid, lambda code: [number[where[code]]], DEPTH)
+    deeper = GridEncoding(DEPTH + 2, DEPTH, side, divisions)
+    check_counts(deeper, lambda code: [number[where[code >> 4]]], DEPTH + 2)
+
+
+def test_any_depth_of_the_clients_codes() -> None:
+    """Depth 20: the whole number of the grid's cell is that of the code's upper bits."""
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(0, 1 << 20, (2, 200))
+    keys = np.sort(interleave(x.astype(np.uint32), y.astype(np.uint32)))
+    grid = GridEncoding(20, 12, 10, (1,) * 100)
+    got = grid.count(ShardGroup(0, 1, Places(20), keys), slice(0, 1))[0]
+    expected = np.bincount(
+        [((int(b) >> 8) * 10 >> 12) * 10 + ((int(a) >> 8) * 10 >> 12) for a, b in zip(x, y, strict=True)]
+    )
+    assert got.tolist() == np.pad(expected, (0, 100 - len(expected))).tolist()
+
+
+def finish(method: AdaptiveGrid, users: int, noise: bool = True, epsilon: float = 1.0) -> HeatmapState:
+    parameters = HeatmapParameters(
+        depth=DEPTH, epsilon=epsilon, shard_size=users // 4, dropout=0.5, population=users, method=method
+    )
+    return run(parameters, group_of(some_rows(2, users, 4, DEPTH), 4, DEPTH), noise)
+
+
+@pytest.mark.parametrize(("share", "constant"), [(0.5, 10.0), (0.2, 3.0)])
+def test_cells_are_divided_by_their_noisy_counts(share: float, constant: float) -> None:
+    method = AdaptiveGrid(grid_side=3, grid_share=share, grid_constant=constant)
+    state = finish(method, 2000)
+    first, second = state.results
+    assert first.encoding == GridEncoding(DEPTH, DEPTH, 3, (1,) * 9)
+    left = 1 - state.population.epsilon
+    assert math.isclose(first.spent.epsilon, share * left)
+    assert math.isclose(second.spent.epsilon, (1 - share) * left)
+    assert state.budget.spent == 1
+    n = [
+        min(10, max(1, int(math.sqrt(max(count, 0) * second.spent.epsilon / constant))))
+        for count in first.counts.tolist()
+    ]
+    assert second.encoding.divisions == tuple(n)
+    assert len(set(n)) > 1
+    assert 10 in n or constant == 10
+
+
+def test_both_grids_answers_are_combined_by_least_squares() -> None:
+    state = finish(METHOD, 2000)
+    grid = state.results[1].encoding
+    cell = np.repeat(np.arange(9), np.square(grid.divisions))
+    design = np.concatenate([(cell == np.arange(9)[:, None]).astype(float), np.eye(grid.length)])
+    values = np.concatenate([result.counts for result in state.results])
+    variances = np.concatenate([np.full(len(a.counts), a.spent.noise_stddev**2) for a in state.results])
+    expected, covariance = least_squares(design, values, variances)
+    users, stddev = constrained(grid, *state.results)
+    assert np.allclose(users, expected)
+    assert np.allclose(stddev, np.sqrt(np.diag(covariance)))
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_the_map_spreads_each_rectangle_over_its_cells(noise: bool) -> None:
+    state = finish(METHOD, 2000, noise)
+    estimate = METHOD.decode(state, DEPTH)
+    grid = state.results[1].encoding
+    users, _ = constrained(grid, *state.results)
+    entries = all_entries(grid)
+    per_cell = users / np.bincount(entries)
+    assert np.allclose(spread(estimate), per_cell[entries])
+    assert math.isclose(estimate.counts.sum(), users.sum())
+    if not noise:
+        truth = np.bincount([code for _, code, _ in some_rows(2, 2000, 4, DEPTH)], minlength=4**DEPTH)
+        assert np.allclose(users, np.bincount(entries, truth))
+
+
+def test_a_grid_as_fine_as_the_cells_is_the_histogram() -> None:
+    method = AdaptiveGrid(grid_side=4, grid_constant=1e-6)
+    state = finish(method, 2000, noise=False)
+    assert state.results[1].encoding.divisions == (8,) * 16
+    truth = np.bincount([code for _, code, _ in some_rows(2, 2000, 4, DEPTH)], minlength=4**DEPTH)
+    assert np.allclose(spread(method.decode(state, DEPTH)), truth)
+
+
+@pytest.mark.parametrize(
+    ("options", "depth", "message"),
+    [
+        ({}, 3, r"grid_side: must be a whole number in 1\.\.8, got 10"),
+        ({"grid_side": 0}, 10, "grid_side: must be a whole number"),
+        ({"grid_side": 257}, 20, r"grid_side: must be a whole number in 1\.\.256, got 257"),
+        ({"grid_share": 0}, 10, "grid_share: must be a number > 0 and < 1"),
+        ({"grid_share": 1}, 10, "grid_share: must be a number > 0 and < 1"),
+        ({"grid_share": math.nan}, 10, "grid_share: must be a number"),
+        ({"grid_constant": 0}, 10, "grid_constant: must be a number > 0"),
+        ({"grid_constant": math.inf}, 10, "grid_constant: must be a number > 0"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, float], depth: int, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        HeatmapParameters(depth=depth, method=AdaptiveGrid(**options))
+    HeatmapParameters(depth=20, method=AdaptiveGrid())

@@ -1,0 +1,134 @@
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.baselines.heatmap_methods.hierarchical import Hierarchical
+from benchmarks.baselines.heatmap_methods.pyramid import choose_levels, gain_of_splits, pruned
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.tree import Tree, node_levels
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.state import Estimate
+from tests.unit.heatmap.methods.oracle import check_counts, group_of, run, some_rows, spread
+
+DEPTH = 4
+METHOD = Hierarchical()
+
+
+def parameters(**options: object) -> HeatmapParameters:
+    return HeatmapParameters(**{"depth": DEPTH, "shard_size": 100, "dropout": 0.5, "method": METHOD, **options})
+
+
+@pytest.mark.parametrize("population", [400, None])
+def test_every_level_is_asked_once_for_an_equal_share(population: int | None) -> None:
+    state = run(parameters(population=population), group_of(some_rows(1, 400, 4, DEPTH), 4, DEPTH))
+    assert [result.encoding.tree for result in state.results] == [Tree.uniform(DEPTH, i) for i in (1, 2, 3, 4)]
+    left = 1 - state.population.epsilon
+    assert math.isclose(left, 0.99)
+    for result in state.results:
+        assert math.isclose(result.spent.epsilon, left / 4)
+    assert state.budget.spent == 1
+    assert len(state.results) == METHOD.max_rounds(DEPTH)
+
+
+def test_candidates_are_the_levels_counts() -> None:
+    rows = some_rows(2, 400, 4, DEPTH)
+    state = run(parameters(population=400), group_of(rows, 4, DEPTH), noise=False)
+    for level, one in enumerate(METHOD.candidates(state, DEPTH), 1):
+        below = 2 * (DEPTH - level)
+        assert one.counts.tolist() == np.bincount([c >> below for _, c, _ in rows], minlength=4**level).tolist()
+        assert one.stddev.tolist() == [state.results[level - 1].spent.noise_stddev] * 4**level
+        check_counts(METHOD.encoding(DEPTH, level), lambda code, below=below: [code >> below], DEPTH)
+
+
+def noisy_levels(counts: np.ndarray, stddevs: tuple[float, ...], rng: np.random.Generator) -> list[Estimate]:
+    """Noisy counts of the levels 1..3 of users uint64[64] by code."""
+    return [
+        Estimate(
+            Tree.uniform(3, level),
+            counts.reshape(4**level, -1).sum(axis=1) + rng.normal(0, stddev, 4**level),
+            np.full(4**level, stddev),
+        )
+        for level, stddev in enumerate(stddevs, 1)
+    ]
+
+
+@pytest.mark.parametrize(("rate", "stddevs"), [(1.0, (3.0, 5.0, 8.0)), (0.5, (0.5, 2.0, 1.5))])
+def test_the_gain_of_a_split_is_unbiased(rate: float, stddevs: tuple[float, ...]) -> None:
+    """Against the saved squared error itself, over draws of users and noise, with all cells of a level split."""
+    rng, draws = np.random.default_rng(3), 6000
+    people = rng.integers(0, 8, 4**3)
+    truth, users = people / people.sum(), people.sum() * rate
+    for upper in (1, 2):
+        gaps = []
+        for _ in range(draws):
+            levels = noisy_levels(rng.binomial(people, rate), stddevs, rng)
+            losses = [
+                np.sum((np.repeat(one.counts / users / (64 // len(one.counts)), 64 // len(one.counts)) - truth) ** 2)
+                for one in levels
+            ]
+            added = 4 * stddevs[upper] ** 2 - stddevs[upper - 1] ** 2 / 4
+            gain = gain_of_splits(levels[upper], added, 1 - rate).sum() / users**2
+            gaps.append(losses[upper - 1] - losses[upper] - gain)
+        tolerance = 6.2 * np.std(gaps) / math.sqrt(draws)
+        assert abs(np.mean(gaps)) < tolerance
+        # Small enough to see the noise of a level, or the sample's, counted once too often.
+        cells, area = 4 ** (upper + 1), 4 ** (2 - upper)
+        assert cells * stddevs[upper] ** 2 / area / users**2 > tolerance
+        assert rate == 1 or 0.75 * (1 - rate) / area / users > tolerance
+
+
+def test_every_subregion_has_its_own_level() -> None:
+    """A crowd in one cell is shown at the finest level; elsewhere, where users are spread evenly, nothing is split."""
+    users = [(i % 4, 77 if i < 2000 else i % 256, 1) for i in range(4048)]
+    state = run(parameters(population=4048, shard_size=1000, epsilon=2.0), group_of(users, 4, DEPTH))
+    made = METHOD.decode(state, DEPTH)
+    assert made.tree.level == 4
+    leaf = made.tree.index.owners(np.array([77, 130], dtype=np.uint64))
+    levels = node_levels(made.tree.entries)
+    assert levels[leaf].tolist() == [4, 1]
+    assert len(made.counts) < 20
+    for level, one in enumerate(METHOD.candidates(state, DEPTH), 1):  # the others' counts are not used
+        mine = levels == level
+        assert made.counts[mine].tolist() == one.counts[np.isin(one.tree.entries, made.tree.entries[mine])].tolist()
+        assert made.stddev[mine].tolist() == [state.results[level - 1].spent.noise_stddev] * mine.sum()
+
+
+def test_with_little_epsilon_only_the_coarsest_level_says_anything() -> None:
+    group = group_of([(i % 4, 77, 1) for i in range(400)], 4, DEPTH)
+    assert METHOD.decode(run(parameters(population=400, epsilon=0.005), group), DEPTH).tree == Tree.uniform(DEPTH, 1)
+
+
+def test_noise_does_not_choose_itself() -> None:
+    """Where users are spread evenly, cells chosen by their children's noise err far more than those chosen here."""
+    rng, truth = np.random.default_rng(9), np.full(64, 40.0)
+    errors = []
+    for _ in range(300):
+        levels = noisy_levels(truth, (5.0, 5.0, 5.0), rng)
+        gains = [gain_of_splits(lower, 4 * 25 - 25 / 4, 0.0) for lower in levels[1:]]
+        own = [gains[0] + np.maximum(gains[1], 0).reshape(-1, 4).sum(axis=1) > 0, gains[1] > 0]
+        both = [choose_levels(levels, levels, 0.0), own]
+        errors.append([np.mean((spread(pruned(levels, splits)) - truth) ** 2) for splits in both])
+    by_count, by_gain = np.mean(errors, axis=0)
+    coarsest = 25 / 16**2  # the error of the first level, which is the best
+    assert by_count < 0.5 * by_gain
+    assert by_count > coarsest
+
+
+def test_pruned_maps_are_complete_and_keep_each_levels_counts() -> None:
+    rng = np.random.default_rng(10)
+    levels = noisy_levels(rng.integers(0, 9, 64), (1.0, 1.0, 1.0), rng)
+    splits = [rng.random(4) < 0.5, rng.random(16) < 0.5]
+    made = pruned(levels, splits)
+    assert made.tree.areas.sum() == 64
+    shown = spread(made)
+    for code in range(64):
+        level = 1 if not splits[0][code >> 4] else 2 if not splits[1][code >> 2] else 3
+        below = 2 * (3 - level)
+        assert shown[code] == levels[level - 1].counts[code >> below] / (1 << below)
+
+
+def test_a_depth_without_complete_levels_is_refused() -> None:
+    with pytest.raises(RequestError, match="depth: hierarchical queries every cell of a level"):
+        parameters(depth=13)
+    parameters(depth=12)

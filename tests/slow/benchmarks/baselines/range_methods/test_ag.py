@@ -1,0 +1,129 @@
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.baselines.range_methods.ag import AdaptiveGrid
+from benchmarks.baselines.range_methods.partitions import Partition
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.ranges.field_counts import ExactCounts, strip_edges
+from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
+    assert_a_partition_by_key,
+    assert_covers_once,
+    assert_same,
+    collected,
+    exact_users,
+)
+from tests.unit.ranges.oracle import people_at, run_key, spec_of, town
+
+PEOPLE = town(6, 4000)
+LARGEST = 60.0  # half of it is the largest that noise can keep
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 5.0])
+def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
+    assert_a_partition_by_key(AdaptiveGrid(), PEOPLE, epsilon)
+
+
+def test_users_are_exact_at_the_largest_epsilon() -> None:
+    found = collected(AdaptiveGrid(), PEOPLE, LARGEST)
+    np.testing.assert_allclose(found.users, exact_users(found, PEOPLE), rtol=0, atol=1e-9)
+
+
+def test_cells_are_cut_by_the_rule() -> None:
+    people = town(8, 300)
+    found = collected(AdaptiveGrid(), people, LARGEST)
+    m1 = max(10, math.ceil(math.sqrt(300 * LARGEST / 10) / 4))
+    lines = strip_edges(256, 256 / m1)
+    exact = people.on_grid(lines, lines)
+    assert m1 == 11
+    assert exact.max() > 10
+    for row in range(m1):
+        for column in range(m1):
+            inside = (found.x0 >= lines[column]) & (found.x0 < lines[column + 1])
+            inside &= (found.y0 >= lines[row]) & (found.y0 < lines[row + 1])
+            m2 = max(1, math.ceil(math.sqrt(exact[row, column] * LARGEST / 2 / 5)))
+            assert inside.sum() == m2**2
+            widths = (found.x1 - found.x0)[inside]
+            assert widths.max() - widths.min() <= 1
+            assert found.x1[inside].max() == lines[column + 1]
+            assert found.y1[inside].max() == lines[row + 1]
+
+
+def per_key(method: AdaptiveGrid, people: ExactCounts, epsilon: float, keys: int) -> list[tuple[Partition, np.ndarray]]:
+    found = [collected(method, people, epsilon, key) for key in range(keys)]
+    return [(one, one.users - exact_users(one, people)) for one in found]
+
+
+def z_of(ratios: np.ndarray, expected: float) -> float:
+    """How many standard errors the mean over independent keys lies from what is expected."""
+    return float((ratios.mean() - expected) / (ratios.std(ddof=1) / np.sqrt(len(ratios))))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.3])
+def test_variances_are_those_of_the_users(share: float) -> None:
+    runs = per_key(AdaptiveGrid(ag_share=share), PEOPLE, 1.0, 60)
+    assert max(len(one.users) for one, _ in runs) > 500
+    ratios = np.array([np.mean(added**2 / one.variance) for one, added in runs])
+    assert abs(z_of(ratios, 1.0)) < 6.2
+    assert abs(z_of(ratios, 0.7)) > 6.2
+    assert abs(z_of(ratios, 1.3)) > 6.2
+    assert abs(z_of(np.array([np.mean(added) for _, added in runs]), 0.0)) < 6.2
+
+
+@pytest.mark.parametrize("share", [0.5, 0.35])
+def test_both_looks_have_the_noise_of_their_shares(share: float) -> None:
+    """Cells of a few users are not cut, and two noisy counts of each are weighed by their inverse variances."""
+    people = people_at(6, [5, 40], [9, 30])
+    epsilon = 0.5
+    runs = per_key(AdaptiveGrid(ag_share=share, ag_fine=1e6), people, epsilon, 100)
+    assert all(len(one.users) == 100 for one, _ in runs)
+    coarse, fine = share * epsilon, (1 - share) * epsilon
+    w = coarse**2 / (coarse**2 + fine**2)
+
+    def variance(first: float, second: float) -> float:
+        return w**2 * discrete_laplace_stddev(first) ** 2 + (1 - w) ** 2 * discrete_laplace_stddev(second) ** 2
+
+    ratios = np.array([np.mean(added**2) for _, added in runs])
+    assert abs(z_of(ratios, variance(coarse, fine))) < 6.2
+    for one, _ in runs:
+        np.testing.assert_allclose(one.variance, variance(coarse, fine))
+    for first, second in ((epsilon, fine), (coarse, epsilon)):
+        assert abs(z_of(ratios, variance(first, second))) > 6.2
+
+
+def test_leaves_of_a_cell_add_up_to_the_better_of_both_estimates() -> None:
+    """The sum over a cell of k leaves has variance w^2 s1^2 + (1 - w)^2 k s2^2, w by inverse variances."""
+    people = people_at(6, np.tile(np.arange(64), 64).repeat(2), np.repeat(np.arange(64), 64).repeat(2))
+    epsilon, means, stated = 0.5, [], []
+    lines = strip_edges(64, 6.4)
+    for one, added in per_key(AdaptiveGrid(), people, epsilon, 80):
+        cell = (np.searchsorted(lines, one.y0, "right") - 1) * 10 + np.searchsorted(lines, one.x0, "right") - 1
+        k = np.bincount(cell)
+        w = k / (1 + k)  # of the equal shares
+        s = discrete_laplace_stddev(epsilon / 2)
+        means.append(np.mean(np.bincount(cell, added) ** 2 / (s**2 * (w**2 + (1 - w) ** 2 * k))))
+        stated.append(k.mean())
+    assert np.mean(stated) > 3
+    assert abs(z_of(np.array(means), 1.0)) < 6.2
+    assert abs(z_of(np.array(means), 0.8)) > 6.2
+
+
+@pytest.mark.parametrize("users", [0.0, -100.0])
+def test_a_noisy_number_of_users_may_be_nothing(users: float) -> None:
+    """The count of users may come out at nothing or less, whoever is there: the coarse grid is then its smallest."""
+    for people in (people_at(6, [], []), PEOPLE):
+        found = AdaptiveGrid().collect(people, spec_of(6, users, 1.0), run_key(1))
+        assert_covers_once(found)
+        assert len(found.users) >= 10 * 10
+        one = AdaptiveGrid().collect(people, spec_of(6, 1.0, 1.0), run_key(1))  # asks for no finer grid either
+        assert_same(found, one)
+    assert len(collected(AdaptiveGrid(), people_at(2, [1], [1]), 0.1).users) >= 4  # a field of 4 cells a side
+
+
+@pytest.mark.parametrize("option", ["ag_share", "ag_coarse", "ag_fine"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_options_out_of_range_are_refused(option: str, value: float) -> None:
+    with pytest.raises(RequestError, match=option):
+        AdaptiveGrid(**{option: value})

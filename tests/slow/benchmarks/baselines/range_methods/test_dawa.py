@@ -1,0 +1,265 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.baselines.range_methods import dawa
+from benchmarks.baselines.range_methods.dawa import (
+    UNITS,
+    Dawa,
+    bucket_deviations,
+    cheapest_partition,
+    cost_sensitivity,
+    hilbert_index,
+    hilbert_xy,
+)
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
+    assert_a_partition_by_key,
+    assert_covers_once,
+    collected,
+    exact_users,
+    noise,
+    rectangles,
+)
+from tests.statistics import FLAKE_RATE
+from tests.unit.ranges.method_checks import assert_discrete_laplace
+from tests.unit.ranges.oracle import people_at, run_key, town
+
+PEOPLE = town(6, 4000)
+LARGEST = 40.0  # three quarters of it are the largest that noise can keep
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 5.0])
+def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
+    assert_a_partition_by_key(Dawa(), PEOPLE, epsilon)
+
+
+def test_users_are_exact_at_the_largest_epsilon() -> None:
+    found = collected(Dawa(), PEOPLE, LARGEST)
+    np.testing.assert_array_equal(found.users, exact_users(found, PEOPLE))
+    assert 100 < len(found.users) < 4096
+
+
+def test_buckets_are_counted_with_the_rest_of_epsilon() -> None:
+    added, stated = noise(Dawa(dawa_share=0.4), PEOPLE, 1.0, 20)
+    assert_discrete_laplace(added, 0.6, wrong=1.0)
+    np.testing.assert_allclose(stated, discrete_laplace_stddev(0.6) ** 2)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_the_partition_is_that_of_its_share_on_the_curve(share: float) -> None:
+    counts = np.zeros(4096, dtype=np.int64)
+    x, y = PEOPLE.xy
+    for cell, users in zip(hilbert_index(x, y, 6).tolist(), PEOPLE.users.tolist(), strict=True):
+        counts[cell] += users
+    starts, levels = cheapest_partition(counts, share * 0.5, 1 / ((1 - share) * 0.5), run_key(1))
+    found = collected(Dawa(share), PEOPLE, 0.5)
+    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in rectangles(found)]
+    assert areas == (1 << levels).tolist()
+    row, column = np.indices((64, 64)).reshape(2, -1)
+    index = hilbert_index(column, row, 6).reshape(64, 64)
+    for (x0, y0, x1, y1), start, area in zip(rectangles(found), starts.tolist(), areas, strict=True):
+        assert index[y0:y1, x0:x1].min() == start
+        assert index[y0:y1, x0:x1].max() == start + area - 1
+
+
+def test_a_finer_field_is_counted_by_the_cells_of_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dawa, "_DEPTH", 3)
+    found = collected(Dawa(), PEOPLE, LARGEST)
+    assert_covers_once(found)
+    np.testing.assert_array_equal(found.users, exact_users(found, PEOPLE))
+    assert all(edge % 8 == 0 for rectangle in rectangles(found) for edge in rectangle)
+
+
+def test_a_whole_city_takes_seconds() -> None:
+    found = collected(Dawa(), town(12, 20_000), 0.2)
+    assert found.side == 4096
+    assert ((found.x1 - found.x0) * (found.y1 - found.y0)).sum() == 4096**2
+
+
+def test_nobody() -> None:
+    assert_a_partition_by_key(Dawa(), people_at(6, [], []), 1.0)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
+def test_shares_out_of_range_are_refused(share: float) -> None:
+    with pytest.raises(RequestError, match="dawa_share"):
+        Dawa(share)
+
+
+@pytest.mark.parametrize("level", range(7))
+def test_deviations_are_those_of_a_loop(level: int) -> None:
+    counts = np.random.default_rng(level).poisson(3, 64)
+    counts[7] = 500
+    found = bucket_deviations(counts, level)
+    for bucket in range(64 >> level):
+        cells = counts[bucket << level : (bucket + 1) << level]
+        exact = UNITS * np.abs(cells - cells.mean()).sum()
+        assert exact - 1 < found[bucket] <= exact + 1e-6
+
+
+@pytest.mark.parametrize("level", range(5))
+def test_a_user_changes_a_deviation_by_no_more_than_its_sensitivity(level: int) -> None:
+    generator, most = np.random.default_rng(level), 0
+    own = cost_sensitivity(level, 0)
+    for _ in range(2000):
+        counts = generator.poisson(generator.choice([0.1, 1, 10]), 1 << level)
+        counts[generator.integers(1 << level)] += generator.integers(0, 30)
+        more = counts.copy()
+        more[generator.integers(1 << level)] += 1
+        most = max(most, abs(int((bucket_deviations(more, level) - bucket_deviations(counts, level))[0])))
+    assert most <= own
+    assert most >= own - 1
+    assert cost_sensitivity(level, 4) == own + cost_sensitivity(4, 0)
+
+
+def test_even_runs_are_found() -> None:
+    counts = np.repeat([5, 900, 0, 400, 400, 30, 30, 30], [16, 8, 8, 8, 8, 4, 4, 8])
+    starts, levels = cheapest_partition(counts, 20.0, 10.0, run_key(1))  # noise of a mean of 0.2 or less
+    assert starts.tolist() == [0, 16, 24, 32, 48]
+    assert levels.tolist() == [4, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize("cells", [2, 4, 1024, 16384])
+def test_buckets_are_aligned_and_in_order_by_key(cells: int) -> None:
+    counts = np.random.default_rng(1).poisson(2, cells)
+    starts, levels = cheapest_partition(counts, 0.3, 1.0, run_key(1))
+    assert starts[0] == 0
+    np.testing.assert_array_equal(starts[1:], (starts + (1 << levels))[:-1])
+    assert starts[-1] + (1 << levels[-1]) == cells
+    assert (starts % (1 << levels) == 0).all()
+    for one, other in zip((starts, levels), cheapest_partition(counts, 0.3, 1.0, run_key(1)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    if cells > 4:
+        assert len(cheapest_partition(counts, 0.3, 1.0, run_key(2))[0]) != len(starts)
+
+
+# Four cells have five partitions: each pair is whole or not, or all four are one bucket. Their probabilities are
+# summed up exactly, from the noise's distribution as the module's text has it.
+
+
+def cost(base: int, step: int, epsilon: float, reach: int) -> np.ndarray:
+    """The distribution of base - G over -reach..reach, what lies below in its first place."""
+    probabilities = np.zeros(2 * reach + 1)
+    beta = math.exp(-epsilon / step)
+    g = np.arange(base + reach + 1)
+    probabilities[base + reach - g] = (1 - beta) * beta**g
+    probabilities[0] += beta ** (base + reach + 1)
+    return probabilities
+
+
+def no_dearer(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of two independent costs: the first's distribution where it is at most the second, and the second's else."""
+    above = np.append(np.cumsum(other[::-1])[::-1], 0)
+    at_least = np.cumsum(one[::-1])[::-1] - one
+    return one * above[:-1], other * at_least
+
+
+def add(one: np.ndarray, other: np.ndarray, reach: int) -> np.ndarray:
+    both = np.convolve(one, other)[reach:-reach]
+    both[0] += one.sum() * other.sum() - both.sum()
+    return both
+
+
+def probabilities(counts: list[int], epsilon: float, penalty: float, reach: int = 3000) -> np.ndarray:
+    """Of: all four as one bucket; then (first pair whole or not) x (second pair whole or not)."""
+    charge = round(UNITS * (penalty + 4 / epsilon))
+
+    def bucket(cells: list[int]) -> np.ndarray:
+        m = len(cells)
+        deviation = math.floor(UNITS * sum(abs(x - sum(cells) / m) for x in cells) + 1e-9)
+        step = math.ceil(2 * UNITS * (1 - 1 / m)) + math.ceil(2 * UNITS * (1 - 1 / 4))
+        return cost(deviation + charge, step, epsilon, reach)
+
+    pairs = []
+    for pair in (counts[:2], counts[2:]):
+        pairs.append(no_dearer(bucket(pair), add(bucket(pair[:1]), bucket(pair[1:]), reach)))
+    whole, found = bucket(counts), [0.0]
+    for first, second in itertools.product(*pairs):
+        instead, cut = no_dearer(whole, add(first, second, reach))
+        found[0] += instead.sum()
+        found.append(cut.sum())
+    return np.array(found)
+
+
+FOUR = [[0, 0, 0, 0], [3, 0, 0, 0], [2, 2, 5, 1], [40, 0, 3, 3]]
+
+
+@pytest.mark.parametrize("counts", FOUR)
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_partitions_are_chosen_with_the_probabilities_of_the_stated_noise(counts: list[int], epsilon: float) -> None:
+    runs, seen = 3000, np.zeros(5)
+    for key in range(runs):
+        levels = cheapest_partition(np.array(counts), epsilon, 0.7, run_key(key))[1].tolist()
+        if levels == [2]:
+            seen[0] += 1
+        else:
+            seen[1 + 2 * (levels[0] == 0) + (levels[-1] == 0)] += 1
+    expected = probabilities(counts, epsilon, 0.7)
+    assert expected.sum() == pytest.approx(1, abs=1e-9)
+    assert p_value(seen, expected) > FLAKE_RATE
+    if counts != FOUR[0]:
+        assert p_value(seen, probabilities(counts, 2 * epsilon, 0.7)) < 1e-4
+
+
+def p_value(seen: np.ndarray, expected: np.ndarray) -> float:
+    often = expected * seen.sum() > 5
+    pooled = [np.append(one[often], one[~often].sum()) for one in (seen, expected * seen.sum())]
+    kept = pooled[1] > 1e-9
+    return float(stats.chisquare(pooled[0][kept], pooled[1][kept] * seen.sum() / pooled[1][kept].sum()).pvalue)
+
+
+@pytest.mark.parametrize("counts", [*FOUR, [0, 1, 0, 0], [0, 9, 0, 0], [7, 8, 8, 8], [1, 30, 30, 30], [0, 9, 50, 3]])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_no_partition_tells_more_than_epsilon_of_a_user(counts: list[int], epsilon: float) -> None:
+    worst = 0.0
+    for cell in range(4):
+        more = counts.copy()
+        more[cell] += 1
+        ratios = np.log(probabilities(more, epsilon, 0.7) / probabilities(counts, epsilon, 0.7))
+        worst = max(worst, np.abs(ratios).max())
+    assert 0.05 * epsilon < worst <= epsilon
+
+
+def drawn(depth: int) -> list[tuple[int, int]]:
+    """The curve, by its rule: four smaller ones, the first and the last of them turned over."""
+    if depth == 0:
+        return [(0, 0)]
+    half, smaller = 1 << (depth - 1), drawn(depth - 1)
+    first = [(y, x) for x, y in smaller]
+    last = [(2 * half - 1 - y, half - 1 - x) for x, y in smaller]
+    return first + [(x, y + half) for x, y in smaller] + [(x + half, y + half) for x, y in smaller] + last
+
+
+@pytest.mark.parametrize("depth", range(7))
+def test_the_curve_is_the_one_drawn_by_its_rule(depth: int) -> None:
+    x, y = hilbert_xy(np.arange(4**depth), depth)
+    assert list(zip(x.tolist(), y.tolist(), strict=True)) == drawn(depth)
+    np.testing.assert_array_equal(hilbert_index(x, y, depth), np.arange(4**depth))
+
+
+def test_neighbours_on_a_deep_curve_share_a_side_and_all_cells_are_met_once() -> None:
+    index = np.arange(4**10)
+    x, y = hilbert_xy(index, 10)
+    assert (np.abs(np.diff(x)) + np.abs(np.diff(y)) == 1).all()
+    assert len(np.unique(x * 1024 + y)) == 4**10
+    np.testing.assert_array_equal(hilbert_index(x, y, 10), index)
+
+
+@pytest.mark.parametrize("level", range(11))
+def test_runs_from_a_multiple_of_their_length_are_rectangles(level: int) -> None:
+    x, y = (at.reshape(-1, 1 << level) for at in hilbert_xy(np.arange(4**5), 5))
+    width, height = np.ptp(x, axis=1) + 1, np.ptp(y, axis=1) + 1
+    assert (width * height == 1 << level).all()
+    assert (np.maximum(width, height) <= 2 * np.minimum(width, height)).all()
+
+
+def test_an_index_without_its_last_bits_is_that_of_a_coarser_cell() -> None:
+    x, y = np.random.default_rng(1).integers(0, 1 << 12, (2, 500))
+    for up in range(12):
+        coarse = hilbert_index(x >> up, y >> up, 12 - up)
+        np.testing.assert_array_equal(hilbert_index(x, y, 12) >> (2 * up), coarse)

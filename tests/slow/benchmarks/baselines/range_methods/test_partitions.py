@@ -1,0 +1,126 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel, paint_rectangles
+from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable, centre_variance, strip_edges
+from tests.slow.benchmarks.baselines.range_methods.partition_checks import assert_covers_once, rectangles
+from tests.unit.ranges.oracle import overlap, people_at, random_boxes, town
+
+SIDE = 16
+BOXES = random_boxes(np.random.default_rng(2), SIDE, 400)
+PARTS = Partition(
+    8,
+    *(np.array(at) for at in ([0, 4, 0], [0, 0, 4], [4, 8, 8], [4, 4, 8])),
+    np.array([10.0, -6.0, 30.0]),
+    np.array([4.0, 9.0, 16.0]),
+)
+
+
+def test_a_partition_is_answered_as_a_loop_over_rectangles_has_it() -> None:
+    boxes = random_boxes(np.random.default_rng(5), 8, 100).clipped(8)
+    answers = PartitionModel(PARTS).answer(boxes)
+    for box in range(100):
+        users, variance = 0.0, 0.0
+        one = boxes.part(slice(box, box + 1))
+        for part, (x0, y0, x1, y1) in enumerate(rectangles(PARTS)):
+            covered = overlap(boxes.x0[box], boxes.x1[box], x0, x1) * overlap(boxes.y0[box], boxes.y1[box], y0, y1)
+            share = covered / ((x1 - x0) * (y1 - y0))
+            users += share * PARTS.users[part]
+            variance += share * PARTS.variance[part]
+            if x0 <= one.middles[0][0] < x1 and y0 <= one.middles[1][0] < y1:
+                cell = Boxes(*(np.array([float(edge)]) for edge in (x0, y0, x1, y1)))
+                variance += centre_variance(one, cell, PARTS.users[part : part + 1], 0.0)[0]
+        assert answers.users[box] == pytest.approx(max(users, 0.0), abs=1e-10)
+        if one.areas[0] > 0:  # others are answered by RangeModel: 0 users, for sure
+            assert answers.stddev[box] ** 2 == pytest.approx(variance, abs=1e-9)
+
+
+def test_models_are_made_anew_from_their_arrays() -> None:
+    made = PartitionModel(PARTS)
+    again = PartitionModel.load(made.arrays(), made.metadata())
+    boxes = random_boxes(np.random.default_rng(7), 8, 50).clipped(8)
+    np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
+    np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
+
+
+def test_additive_answers_of_rectangles_sum_to_their_users() -> None:
+    users = np.where(np.arange(len(PARTS.users)) % 3 == 0, -2.0, 5.0)
+    model = PartitionModel(replace(PARTS, users=users))
+    edges = np.array([0.0, 0.7, 2.1, 5.0, 8.0])
+    found = model.answer_additive(Boxes.between(edges, edges)).users
+    assert found.sum() == pytest.approx(users.sum())
+    assert (found >= 0).all()
+
+
+def test_a_grid_and_a_partition_of_the_same_cells_have_the_same_sums() -> None:
+    people = town(4, 500)
+    lines = strip_edges(16, 3.0)
+    users = people.on_grid(lines, lines).astype(float)
+    grid = NoisyGrid(lines, lines, users, 1.0)
+    row, column = np.indices(users.shape).reshape(2, -1)
+    partition = Partition(
+        16, lines[column], lines[row], lines[column + 1], lines[row + 1], users.ravel(), np.ones(users.size)
+    )
+    assert_covers_once(partition)
+    assert grid.side == 16
+    index = partition.part_index()
+    assert partition.table(index).total == pytest.approx(grid.table().total) == pytest.approx(500)
+    assert partition.table(index, partition.variance).total == grid.table(np.ones(users.shape)).total == users.size
+    assert people_at(4, [3], [2]).on_grid(lines, lines).sum() == 1
+
+
+def cut(side: int, generator: np.random.Generator) -> list[tuple[int, int, int, int]]:
+    """Rectangles by random cuts of random rectangles."""
+    parts = [(0, 0, side, side)]
+    for _ in range(60):
+        x0, y0, x1, y1 = parts.pop(generator.integers(len(parts)))
+        if x1 - x0 > 1 and (generator.random() < 0.5 or y1 - y0 == 1):
+            at = int(generator.integers(x0 + 1, x1))
+            parts += [(x0, y0, at, y1), (at, y0, x1, y1)]
+        elif y1 - y0 > 1:
+            at = int(generator.integers(y0 + 1, y1))
+            parts += [(x0, y0, x1, at), (x0, at, x1, y1)]
+        else:
+            parts.append((x0, y0, x1, y1))
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rectangles_are_painted_as_a_loop_paints_them(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    parts = cut(SIDE, generator)
+    painted = np.zeros((SIDE, SIDE), dtype=np.int32)
+    for number, (x0, y0, x1, y1) in enumerate(parts):
+        painted[y0:y1, x0:x1] = number
+    x_edges, y_edges, found = paint_rectangles(SIDE, *np.array(parts).T)
+    np.testing.assert_array_equal(np.repeat(np.repeat(found, np.diff(y_edges), 0), np.diff(x_edges), 1), painted)
+
+
+def test_rectangles_that_overlap_are_refused() -> None:
+    twice = [[0, 0, 8, 8]] * 3
+    with pytest.raises(ValueError, match="overlap"):
+        paint_rectangles(8, *np.array(twice).T)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_value_is_spread_evenly_inside_its_rectangle(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    parts = cut(SIDE, generator)
+    values = generator.normal(0, 5, len(parts))
+    painted = np.zeros((SIDE, SIDE))
+    for (x0, y0, x1, y1), value in zip(parts, values, strict=True):
+        painted[y0:y1, x0:x1] = value / ((x1 - x0) * (y1 - y0))
+    every = np.arange(SIDE + 1)
+    partition = Partition(SIDE, *np.array(parts).T, values, np.ones(len(parts)))
+    found = partition.table(partition.part_index())
+    np.testing.assert_allclose(found.sum(BOXES), SummedAreaTable(every, every, painted).sum(BOXES), rtol=0, atol=1e-10)
+    assert found.total == pytest.approx(values.sum())
+
+
+def test_one_rectangle() -> None:
+    partition = Partition(8, *(np.array([at]) for at in (0, 0, 8, 8)), np.array([5.0]), np.ones(1))
+    one = partition.table(partition.part_index())
+    assert one.sum(Boxes(*(np.array([at]) for at in (0.0, 2.0, 4.0, 4.0)))) == pytest.approx([5 / 8])

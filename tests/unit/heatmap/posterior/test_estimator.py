@@ -1,0 +1,240 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.methods.few_queries import first_grid_level, noise_variance
+from sfumato.transforms.heatmap.posterior.estimator import (
+    estimate_of,
+    move_to_tree,
+    posterior_of,
+    prior_posterior,
+    sampling_of,
+)
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
+from sfumato.transforms.heatmap.posterior.inference import infer
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.secagg.encodings import TreeEncoding
+from tests.unit.heatmap.methods.oracle import spread
+from tests.unit.heatmap.posterior.oracle import city, on, result, trees
+
+DEPTH, USERS, SHARDS = 5, 8_000, 8
+
+
+def state_of(
+    *results: NoisyCounts, categories: int = 1, prior: Estimate | None = None, population: int = USERS
+) -> HeatmapState:
+    """The final state of a cohort of 8,000 users in 8 shards."""
+    cohort = Cohort.plan(population, USERS, 1_000, 0.05)
+    assert cohort.shards == SHARDS
+    budget = Budget(1.0, (1.0,))
+    known = Population(float(population), "public")
+    return HeatmapState(known, cohort, budget, 1, SHARDS, results=results, categories=categories, prior=prior)
+
+
+def answered(
+    tree: Tree,
+    cells: np.ndarray,
+    stddev: float,
+    seed: int,
+    shards: tuple[int, int] | None = None,
+    lost: int = 0,
+    categories: int = 1,
+) -> NoisyCounts:
+    """What a sub-query says of cells float64[categories, 4^depth] (or one category's), with normal noise."""
+    rng = np.random.default_rng(seed)
+    cells = cells.reshape(categories, -1)
+    counts = np.concatenate([result(one, tree, stddev, rng).counts for one in cells])
+    asked = SHARDS if shards is None else shards[1] - shards[0]
+    spent = SubQuery(1, 0.5, len(counts), stddev, asked, lost, 1 << 20, 20 * len(counts))
+    return NoisyCounts(TreeEncoding(tree, categories), counts, spent, shards)
+
+
+def people(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).multinomial(USERS, city(DEPTH)).astype(float)
+
+
+def test_with_all_shards_an_answers_variance_is_that_of_its_noise() -> None:
+    coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
+    results = [answered(coarse, people(), 8.0, 1), answered(fine, people(), 3.0, 2)]
+    found = posterior_of(state_of(*results))
+    full = FullTree.from_trees(coarse, fine)
+    measured = [
+        TreeMeasurement(a.encoding.tree, a.counts, np.full(len(a.counts), a.spent.noise_stddev**2)) for a in results
+    ]
+    direct = infer(full, measure(full, measured), float(USERS), 0.0)
+    for one, other in zip(found.users, direct.users, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("shards", "lost", "share"), [((0, 2), 0, 1 / 4), ((0, 4), 2, 1 / 4), (None, 6, 1 / 4)])
+def test_who_was_not_asked_or_was_lost_has_to_be_guessed(
+    shards: tuple[int, int] | None, lost: int, share: float
+) -> None:
+    """Of a quarter of the shards a cell's T users are guessed with a variance of (1 / (1/4) - 1) T = 3 T."""
+    cells, tree = people(), Tree.uniform(DEPTH, 4)
+    found = posterior_of(state_of(answered(tree, cells, 2.0, 1, shards, lost)))
+    everybody = posterior_of(state_of(answered(tree, cells, 2.0, 1)))
+    users = on(FullTree.from_trees(tree), cells)[4]
+    extra = found.measured.variance[4] - everybody.measured.variance[4]
+    np.testing.assert_allclose(everybody.measured.variance[4], 4.0)
+    crowded = users > 100
+    # The users are known within some 20 of more than 100 each, and the variance of each with them.
+    np.testing.assert_allclose(extra[crowded], (1 / share - 1) * users[crowded], rtol=0.25)
+    assert (found.measured.variance[4] >= 4.0).all()
+    assert extra.sum() == pytest.approx((1 / share - 1) * USERS, rel=0.05)
+
+
+def test_two_cohorts_are_better_than_either() -> None:
+    """A quarter of the users is counted on a coarse grid, the others on a fine one."""
+    errors = np.zeros(3)
+    coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
+    for seed in range(6):
+        cells = people(seed)
+        some = np.random.default_rng(seed).binomial(cells.astype(int), 0.25)
+        first = answered(coarse, some * 4, 8.0, seed, (0, 2))
+        last = answered(fine, (cells - some) * 4 / 3, 3.0, seed + 50, (2, 8))
+        for i, results in enumerate(((first, last), (last,), (first,))):
+            estimate = estimate_of(posterior_of(state_of(*results)), state_of(*results))
+            errors[i] += ((spread(estimate) - cells) ** 2).sum()
+    assert errors[0] < 1.01 * errors[1]
+    assert errors[0] < 0.5 * errors[2]
+
+
+def test_of_a_sample_of_everybody_the_variance_grows() -> None:
+    tree, cells = Tree.uniform(DEPTH, 4), people()
+    known, sampled = state_of(answered(tree, cells, 2.0, 1)), state_of(answered(tree, cells, 2.0, 1), population=80_000)
+    assert sampling_of(known) == 0
+    assert sampling_of(sampled) == pytest.approx(0.9)
+    assert (estimate_of(posterior_of(sampled), sampled).stddev.sum()) > 1.5 * estimate_of(
+        posterior_of(known), known
+    ).stddev.sum()
+
+
+@pytest.mark.parametrize("categories", [1, 3])
+def test_the_map_is_of_the_leaves_or_with_categories_of_the_last_trees_entries(categories: int) -> None:
+    """The last tree has an orphan, and is coarser than the first where nobody is."""
+    first = Tree.uniform(DEPTH, 3)
+    orphan = Tree.of(DEPTH, np.array([4**5 + 7], dtype=np.uint64))
+    last = Tree.of(DEPTH, np.concatenate([Tree.uniform(DEPTH, 2).nodes, orphan.nodes]))
+    cells = people()
+    each = np.random.default_rng(5).multinomial(cells.astype(int), np.full(categories, 1 / categories)).T.astype(float)
+    results = [answered(tree, each, 2.0, i, categories=categories) for i, tree in enumerate((first, last))]
+    state = state_of(*results, categories=categories)
+    posterior = posterior_of(state)
+    found = estimate_of(posterior, state)
+    assert found.counts.sum() == pytest.approx(USERS)
+    assert found.slope == posterior.slope
+    full = FullTree.from_trees(first, last)
+    if categories == 1:
+        assert found.tree == full.tree
+        assert (found.counts == full.leaf_values(posterior.users)).all()
+        assert (found.stddev == np.sqrt(full.leaf_values(posterior.variance))).all()
+        assert found.by_category is None
+        return
+    assert found.tree == last
+    assert found.by_category is not None
+    assert (found.by_category == results[-1].counts.reshape(categories, -1)).all()
+    assert found.category_stddev is not None
+    assert (found.category_stddev == 2.0).all()
+    owner = _owners(last)
+    counts, variance = np.zeros(len(last.entries)), np.zeros(len(last.entries))
+    leaves = Estimate(full.tree, full.leaf_values(posterior.users), full.leaf_values(posterior.variance))
+    for node, users, doubt in zip(leaves.tree.entries.tolist(), leaves.counts, leaves.stddev, strict=True):
+        level = (node.bit_length() - 1) // 2
+        entry = owner[(node - 4**level) << (2 * (DEPTH - level))]
+        counts[entry] += users
+        variance[entry] += doubt
+    np.testing.assert_allclose(found.counts, counts)
+    np.testing.assert_allclose(found.stddev, np.sqrt(variance))
+
+
+def _owners(tree: Tree) -> np.ndarray:
+    """The entry of every finest cell, by the deepest node above it."""
+    owners = []
+    for cell in range(4**tree.depth):
+        above = [(4**tree.depth + cell) >> (2 * up) for up in range(tree.depth + 1)]
+        owners.append(next(i for node in above for i in np.flatnonzero(tree.entries == node)))
+    return np.array(owners)
+
+
+@given(trees(3), trees(3), st.integers(0, 2**31), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_moved_to_another_tree_every_place_keeps_its_users(
+    before: Tree, after: Tree, seed: int, by_category: bool
+) -> None:
+    """Cell by cell: an entry's users lie evenly over the cells that count for it."""
+    rng, count = np.random.default_rng(seed), len(before.entries)
+    some = rng.normal(5, 3, (2, count)) if by_category else None
+    estimate = Estimate(before, rng.normal(5, 3, count), rng.uniform(1, 2, count), some)
+    old, new = _owners(before), _owners(after)
+    found = move_to_tree(estimate, after)
+
+    def moved(values: np.ndarray) -> np.ndarray:
+        cells = (values / np.maximum(np.bincount(old, minlength=count), 1))[old]
+        return np.bincount(new, cells, len(after.entries))
+
+    assert found.tree == after
+    np.testing.assert_allclose(found.counts, moved(estimate.counts), atol=1e-12)
+    np.testing.assert_allclose(found.stddev, np.sqrt(moved(estimate.stddev**2)), atol=1e-12)
+    if some is None:
+        assert found.by_category is None
+    else:
+        assert found.by_category is not None
+        np.testing.assert_allclose(found.by_category, np.stack([moved(one) for one in some]), atol=1e-12)
+
+
+def test_a_prior_is_scaled_to_todays_users() -> None:
+    tree, cells = Tree.uniform(DEPTH, 4), people()
+    sums = on(FullTree.from_trees(tree), cells)[4]
+    prior = Estimate(tree, sums, np.full(256, 1e-3))
+    posterior = prior_posterior(prior, 2.0 * USERS)
+    np.testing.assert_allclose(posterior.users[4], 2 * sums, atol=0.1)
+    nobody = prior_posterior(replace(prior, counts=np.full(256, -3.0)), 100.0)
+    np.testing.assert_allclose(nobody.users[4], 100 / 256)
+
+
+def test_a_prior_that_is_right_makes_the_map_better_and_one_that_is_wrong_hardly_worse() -> None:
+    tree = Tree.uniform(DEPTH, 5)
+    errors = {"none": 0.0, "right": 0.0, "wrong": 0.0}
+    for seed in range(5):
+        cells = people(seed)
+        yesterday = np.random.default_rng(seed + 99).multinomial(USERS, city(DEPTH)).astype(float)
+        other = np.random.default_rng(seed).permutation(yesterday)
+        for name, before in (("none", None), ("right", yesterday), ("wrong", other)):
+            prior = None if before is None else Estimate(tree, before, np.full(4**DEPTH, 2.0))
+            state = state_of(answered(tree, cells, 6.0, seed), prior=prior)
+            errors[name] += ((spread(estimate_of(posterior_of(state), state)) - cells) ** 2).sum()
+    assert errors["right"] < 0.8 * errors["none"]
+    assert errors["wrong"] < 1.03 * errors["none"]
+
+
+def test_noise_of_a_sub_query() -> None:
+    """n shards, each with its own noise; of a share f, as many shards less, whose sum is scaled by 1 / f."""
+    state = replace(state_of(), budget=Budget(1.0))
+    one = discrete_laplace_stddev(0.5) ** 2
+    assert noise_variance(state, 0.5) == pytest.approx(SHARDS * one)
+    asked = 2
+    assert noise_variance(state, 0.5, asked / SHARDS) == pytest.approx(asked * one * (SHARDS / asked) ** 2)
+    assert noise_variance(replace(state, categories=3), 0.5) == pytest.approx(3 * SHARDS * one)
+    assert noise_variance(state, math.inf) == noise_variance(state, 1.0)
+
+
+@given(st.floats(1, 1e9), st.floats(0, 1e4), st.floats(0.5, 20), st.integers(1, 20))
+def test_first_grid_has_cells_above_the_noise(users: float, stddev: float, least: float, depth: int) -> None:
+    """Cells of level l hold U / 4^l users: within a factor of 2 of what is wanted, unless the level is an end."""
+    level = first_grid_level(users, stddev, least, depth)
+    assert min(2, depth) <= level <= depth
+    per_cell, wanted = users / 4.0**level, least * max(stddev, 1e-9)
+    if level > 2:
+        assert per_cell >= wanted / 2 * (1 - 1e-9)
+    if level < depth:
+        assert per_cell <= wanted * 2 * (1 + 1e-9)

@@ -1,0 +1,235 @@
+"""The accountant against brute force over all counts, 60-digit arithmetic, and the paper's bounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from benchmarks.baselines.sampling_bounds import frequency_bound, min_threshold, omission_bound, theorem_delta
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.histogram.accountant import delta, largest_rate, max_rate, profile
+from sfumato.transforms.histogram.sampling_plan import corollary_rate, corollary_threshold
+from tests.unit.histogram.oracle import divergences, precise_delta
+
+# The accountant rounds up by 1e-9 of p times a binomial probability; the divergence is at least 1 / (2 tau) of that in
+# the cases below (Mills' ratio), and the oracle in floating point is good to 1e-12.
+SLACK = 1e-6
+
+# (epsilon, rate, threshold, item counts that certainly hold the worst case: far beyond tau / q and tau / s)
+CASES = [
+    (1.0, 0.105, 11, 200),
+    (0.1, 0.016, 5, 1500),
+    (0.01, 0.05, 8, 1000),
+    (0.4, 0.5, 3, 200),
+    (0.05, 0.2, 17, 600),
+    (0.3, 0.97, 60, 400),  # above 1 - e^-epsilon: the add direction counts, too
+    (1.0, 0.7, 114, 400),
+    (2.0, 0.3, 1, 100),
+    (0.5, 0.9, 1, 100),
+    (5.0, 0.6, 7, 100),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "rate", "threshold", "last"), CASES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_both_directions_are_the_largest_over_all_counts(
+    epsilon: float, rate: float, threshold: int, last: int, sign: int
+) -> None:
+    remove, add = (float(values[0]) for values in profile([sign * epsilon], rate, threshold))
+    for found, truth in zip((remove, add), divergences(sign * epsilon, rate, threshold, range(1, last)), strict=True):
+        assert found >= truth * (1 - 1e-12)
+        # Where it is 0 or far below everything that matters the floor shows.
+        assert found <= truth * (1 + SLACK) + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "threshold", "counts"),
+    [
+        (1.0, 0.105, 20, range(20, 60)),
+        (1.0, 0.7, 114, range(118, 160)),
+        (0.5, 0.0656, 11, range(15, 50)),
+        (3.0, 0.5, 40, range(40, 60)),
+    ],
+)
+def test_delta_is_above_the_truth_and_hardly_so(epsilon: float, rate: float, threshold: int, counts: range) -> None:
+    truth = precise_delta(epsilon, rate, threshold, counts)
+    assert truth <= mpmath.mpf(delta(epsilon, rate, threshold)) <= truth * (1 + SLACK)
+
+
+@given(
+    epsilon=st.floats(0.02, 4.0),
+    rate=st.floats(0.02, 0.98),
+    threshold=st.integers(1, 12),
+)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_no_count_is_worse(epsilon: float, rate: float, threshold: int) -> None:
+    q = 1 - math.exp(-epsilon) * (1 - rate)
+    last = min(600, math.ceil(4 * threshold / q) + 20)
+    remove, add = profile([epsilon], rate, threshold)
+    truth = divergences(epsilon, rate, threshold, range(1, last))
+    assert remove[0] >= truth[0] * (1 - 1e-12)
+    assert add[0] >= truth[1] * (1 - 1e-12)
+    # From k q >= tau on the bound exp(-k KL(q || p)) rules; if it is small at `last`, the worst count was among them.
+    kl = q * math.log(q / rate) - epsilon * (1 - q)
+    if math.exp(-last * kl) < truth[0]:
+        assert remove[0] <= truth[0] * (1 + SLACK)
+
+
+@given(
+    epsilon=st.floats(1e-3, 6.0),
+    rate=st.floats(1e-6, 0.999),
+    threshold=st.integers(1, 300),
+    more=st.floats(1.0, 3.0),
+)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_delta_falls_with_epsilon_and_threshold_and_grows_with_the_rate(
+    epsilon: float, rate: float, threshold: int, more: float
+) -> None:
+    here = delta(epsilon, rate, threshold)
+    rounding = here * SLACK + 1e-299
+    assert delta(epsilon * more, rate, threshold) <= here + rounding
+    assert delta(epsilon, rate, math.ceil(threshold * more)) <= here + rounding
+    assert delta(epsilon, rate / more, threshold) <= here + rounding
+    assert here <= rate
+    assert here <= theorem_delta(epsilon, rate, threshold) * (1 + 1e-9) + 1e-299
+
+
+def test_profiles_are_convex_in_e_to_the_epsilon() -> None:
+    grid = np.linspace(-1.5, 1.5, 301)
+    for values in profile(grid, 0.3, 9):
+        slopes = np.diff(values) / np.diff(np.exp(grid))
+        # Values are off by 1e-9 of at most p, up only; so slopes by 2e-9 / the width.
+        assert (np.diff(slopes) >= -4e-9 * 0.3 / np.diff(np.exp(grid)).min()).all()
+        assert (np.diff(values) <= 1e-9).all()
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
+def test_the_known_points(epsilon: float) -> None:
+    rate = corollary_rate(epsilon)
+    assert corollary_threshold(1e-8) == 20
+    assert min_threshold(epsilon, 1e-8, rate) == 11
+    assert 2.3 < max_rate(epsilon, 1e-8, 20) / rate < 2.45
+    assert theorem_delta(epsilon, rate, 20) <= 1e-8
+
+
+def test_the_numbers_in_the_paper() -> None:
+    assert corollary_rate(1.0) == pytest.approx(0.105, abs=5e-4)
+    assert corollary_threshold(math.exp(-9.3)) == 10  # C_alpha = 0.9346
+    # Its Theorem 1 promises nothing above 1 - e^-epsilon, where the exact guarantee still may.
+    assert theorem_delta(1.0, 0.7, 200) == 1.0
+    assert delta(1.0, 0.7, 200) < 1e-12
+
+
+def test_the_accuracy_bounds_of_the_paper_hold() -> None:
+    """Section 3.3, against sums of the binomial law; and its two numeric examples."""
+    for users, rate, threshold, error in itertools.product((10, 300, 3000), (0.05, 0.4), (1, 20), (0.1, 0.5)):
+        law = stats.binom.pmf(np.arange(users + 1), users, rate)
+        assert law[:threshold].sum() <= omission_bound(users, rate, threshold) + 1e-12
+        far = np.abs(np.arange(users + 1) - users * rate) > error * users * rate
+        assert law[far].sum() <= frequency_bound(users, rate, error) + 1e-12
+    assert omission_bound(1000, 0.1, 20) == pytest.approx(math.exp(-32))
+    assert omission_bound(1000, 0.1, 20) < 1e-13
+    # It inverts its bound with ln(1 / (2 beta)) = 10; that of 2 e^-10 is ln(2 / beta) = 10.
+    assert frequency_bound(3000, 0.1, math.sqrt(0.1)) == pytest.approx(4 * math.exp(-10) / 2)
+
+
+def test_searches_land_on_the_safe_side() -> None:
+    for epsilon, wanted, threshold in [(1.0, 1e-8, 20), (0.1, 1e-6, 7), (3.0, 1e-10, 300), (0.5, 0.3, 1)]:
+        rate = max_rate(epsilon, wanted, threshold)
+        words = round(rate * 2**32)
+        assert words / 2**32 == rate
+        assert delta(epsilon, rate, threshold) <= wanted < delta(epsilon, (words + 1) / 2**32, threshold)
+        assert min_threshold(epsilon, wanted, rate) == threshold
+
+
+def test_the_search_for_a_rate_needs_few_steps() -> None:
+    seen = []
+
+    def cost(rate: float) -> float:
+        seen.append(rate)
+        return delta(1.0, rate, 20)
+
+    exact = largest_rate(cost, 1e-8)
+    assert len(seen) < 50
+    rough = largest_rate(cost, 1e-8, tolerance=1e-3, guess=0.2)
+    assert exact / (1 + 1e-3) <= rough <= exact
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(1e-6, 1e-7, 20), (700.0, 0.3, 5), (1e-300, 0.5, 3), (0.1, 1 - 2**-32, 10), (0.1, 0.97, 10**5), (3.0, 2**-32, 1)],
+)
+def test_extremes_are_finite(arguments: tuple[float, float, int]) -> None:
+    assert 0 < delta(*arguments) <= arguments[1]
+
+
+def test_infinite_epsilon_leaves_the_probability_that_exactly_tau_holders_are_all_sampled() -> None:
+    assert delta(500.0, 0.3, 5) == pytest.approx(0.3**5, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("n", "p", "x"),
+    [
+        (100, 0.1, 25),
+        (10**5, 1e-3, 150),
+        (10**9, 1e-7, 140),
+        (10**6, 0.3, 301_000),
+        (5000, 0.9, 4600),
+        (4 * 10**9, 3e-10, 12),
+    ],
+)
+def test_scipy_is_as_good_as_the_safety_margin_assumes(n: int, p: float, x: int) -> None:
+    with mpmath.workdps(60):
+        rate = mpmath.mpf(p)
+        peak = mpmath.binomial(n, x) * rate**x * (1 - rate) ** (n - x)
+        tail, term = mpmath.mpf(0), peak
+        for v in range(x, x + 20_000):
+            term *= mpmath.mpf(n - v) / (v + 1) * rate / (1 - rate)
+            tail += term
+        assert abs(mpmath.mpf(float(stats.binom.pmf(x, n, p))) / peak - 1) < 1e-12
+        assert abs(mpmath.mpf(float(special.betainc(x + 1, n - x, p))) / tail - 1) < 1e-12
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_bad_epsilons_are_refused(bad: float) -> None:
+    for call in (
+        lambda: delta(bad, 0.1, 5),
+        lambda: theorem_delta(bad, 0.1, 5),
+        lambda: max_rate(bad, 1e-8, 5),
+        lambda: min_threshold(bad, 1e-8, 0.1),
+        lambda: corollary_rate(bad),
+    ):
+        with pytest.raises(RequestError, match="epsilon: must be"):
+            call()
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, -0.1, math.nan, True])
+def test_bad_rates_and_deltas_are_refused(bad: float) -> None:
+    with pytest.raises(RequestError, match="rate: must be"):
+        delta(1.0, bad, 5)
+    with pytest.raises(RequestError, match="delta: must be"):
+        max_rate(1.0, bad, 5)
+    with pytest.raises(RequestError, match="delta: must be"):
+        corollary_threshold(bad)
+
+
+@pytest.mark.parametrize("bad", [0, -3, 2.5, True, math.nan])
+def test_bad_thresholds_are_refused(bad: int) -> None:
+    with pytest.raises(RequestError, match="threshold: must be"):
+        delta(1.0, 0.1, bad)
+    with pytest.raises(RequestError, match="threshold: must be"):
+        max_rate(1.0, 1e-8, bad)
+
+
+def test_what_is_out_of_reach_is_said() -> None:
+    with pytest.raises(RequestError, match="out of reach"):
+        max_rate(1.0, 1e-12, 1)  # with a threshold of 1 delta is the rate
+    with pytest.raises(RequestError, match=r"above 2\*\*16"):
+        min_threshold(0.01, 1e-8, 0.9999)

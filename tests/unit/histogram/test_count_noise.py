@@ -1,0 +1,207 @@
+"""Noise and thresholds of central counts against enumerated distributions, and intervals against exact coverage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.histogram.central_counts import ItemBound
+from sfumato.transforms.histogram.count_noise import CountNoise, choose_noise, gaussian_with_threshold
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
+from tests.statistics import FLAKE_RATE
+from tests.unit.histogram.oracle import count_law, counts_delta
+
+KEY = RunKey.derive(FixedSecret(b"count noise test" * 2), {"job": "noise"})
+KINDS = ("laplace", "truncated", "gaussian")
+ITEMS = keyed_hash(KEY.subkey("items"), np.arange(20_000))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "items", "records"),
+    [(0.5, 1e-3, 1, 1), (1.0, 1e-6, 1, 1), (1.0, 1e-3, 1, 3), (1.5, 1e-4, 2, 1), (2.0, 1e-3, 2, 2), (3.0, 1e-3, 3, 1)],
+)
+def test_delta_is_the_largest_divergence_of_a_users_items(
+    kind: str, epsilon: float, delta: float, items: int, records: int
+) -> None:
+    bound = ItemBound(items, records)
+    noise = choose_noise(epsilon, delta, bound, kind)
+    exact = counts_delta(noise, bound, epsilon, 160)
+    assert exact <= noise.delta * (1 + 1e-9) <= delta * (1 + 1e-9)
+    # The Gaussian's bound is above the truth by a factor 1 + 1 / (24 sigma^2) in the noise.
+    assert exact >= (0.75 if kind == "gaussian" else 1 - 1e-6) * noise.delta
+    lower = replace(noise, threshold=noise.threshold - 1)  # any other item that one user holds would be shown
+    assert counts_delta(lower, bound, epsilon, 160) > delta
+
+
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+@pytest.mark.parametrize("items", [1, 2])
+def test_delta_of_public_items(kind: str, items: int) -> None:
+    bound = ItemBound(items, 2)
+    delta = 0.0 if kind == "laplace" else 1e-3
+    noise = choose_noise(1.5, delta, bound, kind, public=True)
+    assert (noise.delta, noise.threshold, noise.hidden_count()) == (delta, None, 0)
+    exact = counts_delta(noise, bound, 1.5, 160)
+    assert exact <= delta + 1e-12
+    assert counts_delta(noise, bound, 1.4, 160) > delta
+    assert exact >= 0.75 * delta
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.1, 1.0])
+@pytest.mark.parametrize(("items", "records"), [(1, 1), (4, 1), (2, 5)])
+def test_small_deltas_of_truncated_noise_to_many_digits(epsilon: float, items: int, records: int) -> None:
+    noise = choose_noise(epsilon, 1e-8, ItemBound(items, records), "truncated")
+    with mpmath.workdps(40):
+        beta = mpmath.e ** (-mpmath.mpf(epsilon) / (items * records))
+
+        def delta(limit: int) -> mpmath.mpf:
+            total = 1 + 2 * mpmath.fsum(beta**k for k in range(1, limit + 1))
+            certain = mpmath.fsum(beta**k for k in range(limit - records + 1, limit + 1)) / total
+            return 1 - (1 - certain) ** items
+
+        assert float(delta(noise.limit)) <= noise.delta
+        assert float(delta(noise.limit)) == pytest.approx(noise.delta, rel=1e-6)
+        assert delta(noise.limit - 1) > 1e-8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("items", "records"), [(1, 1), (3, 2)])
+def test_noise_has_its_distribution(kind: str, items: int, records: int) -> None:
+    """Also a test of the test: noise of 0.7 or 1.4 times the size fails."""
+    noise = choose_noise(2.0, 0.02, ItemBound(items, records), kind)
+    drawn = noise.draw(KEY, "test", ITEMS)
+    k = np.arange(-400, 401)
+    law = noise.survival(k) - noise.survival(k + 1)
+    assert law.sum() == pytest.approx(1)
+    assert noise.stddev == pytest.approx(np.sqrt(law @ k**2), rel=1e-9)
+    assert np.allclose(law, count_law(replace(noise, threshold=None), 0, 400)[1:], atol=1e-12)
+    common = np.abs(k) <= np.abs(k[law * len(ITEMS) > 20]).max()
+
+    def p_value(values: np.ndarray) -> float:
+        seen = np.array([(values == one).sum() for one in k[common]])
+        rest = len(values) - seen.sum()
+        left = max(1 - law[common].sum(), 0.0)
+        if left * len(values) < 5:
+            return float(stats.chisquare(seen, law[common] / law[common].sum() * seen.sum()).pvalue)
+        expected = np.append(law[common], left) * len(values)
+        return float(stats.chisquare(np.append(seen, rest), expected / expected.sum() * len(values)).pvalue)
+
+    assert p_value(drawn) > FLAKE_RATE
+    for wrong in (0.7, 1.4):
+        assert p_value(np.rint(drawn * wrong).astype(np.int64)) < FLAKE_RATE
+    if noise.limit is not None:
+        assert np.abs(drawn).max() == noise.limit
+    some = np.random.default_rng(0).permutation(len(ITEMS))[:500]
+    assert (noise.draw(KEY, "test", ITEMS[some]) == drawn[some]).all()  # of the item alone
+    assert (noise.draw(KEY, "other", ITEMS) != drawn).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("epsilon", "items"), [(0.1, 1), (1.0, 1), (0.5, 4)])
+def test_intervals_hold_for_every_count_that_was_published(kind: str, epsilon: float, items: int) -> None:
+    noise = choose_noise(epsilon, 1e-8, ItemBound(items), kind)
+    reach = 12 * noise.quantile(0.16) + 2 * noise.threshold
+    y = np.arange(noise.threshold, noise.threshold + 2 * reach)
+    low, high = noise.intervals(y)
+    assert (low >= 1).all()
+    assert ((low <= y) & (y <= high)).all()
+
+    def covered(count: int) -> float:
+        law = noise.survival(y - count) - noise.survival(y + 1 - count)
+        return float(law[(low <= count) & (count <= high)].sum() / law.sum())
+
+    likely = [one for one in (1, 2, noise.threshold // 2) if noise.survival(np.array(noise.threshold - one)) > 1e-12]
+    for count in (*likely, *range(noise.threshold - 3, noise.threshold + 60, 7), reach):
+        assert covered(count) >= 0.95 - 1e-6
+    law = noise.survival(y - reach) - noise.survival(y + 1 - reach)
+    plain = law[np.abs(y - reach) <= noise.quantile(0.025) - 1].sum()
+    assert covered(reach) < plain + 0.03  # far from the threshold no wider than they need to be
+
+
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+def test_intervals_of_public_items(kind: str) -> None:
+    noise = choose_noise(0.3, 1e-6, ItemBound(), kind, public=True)
+    k = np.arange(-3000, 3000)
+    law = noise.survival(k) - noise.survival(k + 1)
+    low, high = noise.intervals(k)
+    assert 0.95 <= law[(low <= 0) & (high >= 0)].sum() <= 0.965
+    margin = noise.simultaneous(1000)
+    assert 0.95 <= (1 - law[np.abs(k) > margin].sum()) ** 1000 <= 0.97
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hidden_count_is_the_largest_that_is_absent_in_a_hundredth_of_cases(kind: str) -> None:
+    noise = choose_noise(0.5, 1e-6, ItemBound(2), kind)
+    hidden = noise.hidden_count()
+    shown = noise.survival(noise.threshold - np.array([hidden, hidden + 1]))
+    assert shown[0] <= 0.99 < shown[1]
+    assert noise.hidden_count(threshold=noise.threshold + 9) == hidden + 9
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-14, 0.3, 0.99])
+@pytest.mark.parametrize("epsilon", [1e-5, 1.0, 50.0])
+def test_extreme_budgets_are_kept(epsilon: float, delta: float) -> None:
+    for kind in KINDS if delta > 1e-15 else KINDS[:2]:
+        noise = choose_noise(epsilon, delta, ItemBound(3, 2), kind)
+        assert noise.delta <= delta
+        assert noise.threshold > 2
+        assert noise.hidden_count() >= 0
+        low, high = noise.intervals(np.array([noise.threshold]))
+        assert 1 <= low[0] <= noise.threshold <= high[0]
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-22, 1e-16, 1e-15])
+@pytest.mark.parametrize("items", [1, 20])
+def test_a_tiny_delta_is_kept_and_gaussian_noise_is_not_for_it(delta: float, items: int) -> None:
+    """Its draws end at 10 sigma: with a threshold there, delta would be 3e-24 for each item, whatever was asked for."""
+    chosen = choose_noise(0.1, delta, ItemBound(items))
+    assert 0 < chosen.delta <= delta
+    assert (chosen.kind == "gaussian") == (delta >= 1e-15 and items > 1)
+
+
+def test_auto_is_the_one_that_hides_least() -> None:
+    for items, best in ((1, "truncated"), (2, "truncated"), (4, "gaussian"), (30, "gaussian")):
+        found = {kind: choose_noise(1.0, 1e-8, ItemBound(items), kind) for kind in KINDS}
+        chosen = choose_noise(1.0, 1e-8, ItemBound(items))
+        assert chosen == found[best]
+        assert chosen.hidden_count() == min(one.hidden_count() for one in found.values())
+        assert found["truncated"].threshold <= found["laplace"].threshold
+
+
+@pytest.mark.parametrize(("epsilon", "items"), [(0.1, 5), (1.0, 100)])
+def test_a_larger_sigma_hides_more(epsilon: float, items: int) -> None:
+    least = choose_noise(epsilon, 1e-8, ItemBound(items), "gaussian")
+    for wider in (1.003, 1.01, 1.05):
+        other = gaussian_with_threshold(replace(least, delta=1e-8, sigma=wider * least.sigma, threshold=None))
+        assert other.hidden_count() >= least.hidden_count()
+
+
+def test_hidden_counts_are_below_their_goals() -> None:
+    """At delta 1e-8 and epsilon 0.1, 0.5, 1 the goals were 219, 46 and 25 users at most."""
+    found: list[CountNoise] = [choose_noise(0.99 * epsilon, 1e-8, ItemBound()) for epsilon in (0.1, 0.5, 1.0)]
+    assert [one.hidden_count() for one in found] == [196, 43, 22]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"epsilon": 1e-9}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": float("nan")}, "delta"),
+        ({"kind": "uniform"}, "noise"),
+        ({"kind": "truncated", "public": True}, "truncated noise is for items with a threshold"),
+        ({"kind": "gaussian", "delta": 1e-30}, "gaussian noise needs a delta of at least 1e-15"),
+        ({"kind": "gaussian", "public": True, "delta": 0.0}, "gaussian noise needs a delta of at least 1e-15"),
+    ],
+)
+def test_bad_values_are_refused(wrong: dict, match: str) -> None:
+    with pytest.raises(RequestError, match=match):
+        choose_noise(**{"epsilon": 1.0, "delta": 1e-8, "bound": ItemBound(), **wrong})

@@ -1,0 +1,525 @@
+"""The whole protocol in memory: every statistic against NumPy, honest intervals, rounds, priors, and bad requests."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.evaluation.moments_in_memory import ProtocolResult, run_in_memory
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import EVERYBODY, FixedPoint, MomentEstimate, Statistic
+from sfumato.transforms.moments.client_values import BLOCK_CLIENTS, Block, encode
+from sfumato.transforms.moments.local.allocation import Prior, Tuning
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import count_reports, sum_tallies
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
+from tests.statistics import FLAKE_RATE
+from tests.unit.moments.blocks import block_of
+
+RARE = float(stats.norm.isf(FLAKE_RATE / 2))
+MEAN, VARIANCE = Statistic("mean"), Statistic("variance")
+FORM = FixedPoint(10)
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+DATA: dict[str, Draw] = {
+    "normal": lambda rng, n: np.clip(np.rint(rng.normal(400, 90, n)), 0, 1023),
+    "uniform": lambda rng, n: rng.integers(0, 1024, n).astype(float),
+    "exponential": lambda rng, n: np.minimum(np.rint(rng.exponential(100, n)), 1023),
+    "two values": lambda rng, n: 1023.0 * rng.integers(0, 2, n),
+}
+
+
+def key(number: int = 0) -> RunKey:
+    return RunKey.derive(FixedSecret(b"protocol tests" * 2), {"number": number})
+
+
+def by_name(found: ProtocolResult) -> dict[str, MomentEstimate]:
+    return {one.statistic: one for one in found.estimates}
+
+
+def run(block: Block, plan: MomentsPlan, groups: int, number: int = 0) -> MomentsState:
+    state = MomentsState(plan)
+    for _ in plan.stages:
+        queries = plan.next_queries(state)
+        counted = [count_reports(block, one, groups, plan.response, key(number)) for one in queries]
+        state = state.advance(queries, plan.protect(queries, counted, key(number)))
+    return state
+
+
+@functools.cache
+def truth_of(kind: str) -> dict[str, float]:
+    """Of so many that their own error is a thirtieth of an estimate's or less."""
+    everybody = DATA[kind](np.random.default_rng(12), 4_000_000)
+    return {"mean": everybody.mean(), "variance": everybody.var()}
+
+
+def covered(kind: str, plan: MomentsPlan, clients: int, runs: int) -> dict[str, int]:
+    """How many 95% intervals hold the truth about where fresh clients come from."""
+    rng, draw, truth = np.random.default_rng(11), DATA[kind], truth_of(kind)
+    hits = dict.fromkeys(truth, 0)
+    for number in range(runs):
+        for one in run_in_memory(draw(rng, clients), plan, key(number)).estimates:
+            hits[one.statistic] += one.low <= truth[one.statistic] <= one.high
+    return hits
+
+
+@pytest.mark.parametrize("kind", list(DATA))
+@pytest.mark.parametrize("epsilon", [None, 1.0, 4.0])
+def test_intervals_of_one_round_hold_the_mean_as_often_as_they_say(kind: str, epsilon: float | None) -> None:
+    plan = MomentsPlan(form=FORM, method="weighted", epsilon=epsilon, tuning=Tuning(weighted_power=0.75))
+    runs = 400
+    hits = covered(kind, plan, 3000, runs)["mean"]
+    assert stats.binomtest(hits, runs, 0.95).pvalue > FLAKE_RATE
+    short = 2 * stats.norm.cdf(0.7 * 1.959964) - 1  # the test would see an interval that is 30% too short
+    assert stats.binomtest(round(short * runs), runs, 0.95).pvalue < FLAKE_RATE
+
+
+@pytest.mark.parametrize("way", ["centred", "raw"])
+@pytest.mark.parametrize("kind", ["normal", "uniform", "two values"])
+def test_intervals_of_one_round_hold_the_variance(kind: str, way: str) -> None:
+    """At least as often as they say: bits that hardly anybody reports are given more than their variance."""
+    plan = MomentsPlan(
+        form=FORM,
+        statistics=(MEAN, VARIANCE),
+        method="weighted",
+        variance=way,
+        tuning=Tuning(weighted_power=0.5),  # type: ignore[arg-type]
+    )
+    for hits in covered(kind, plan, 4000, 200).values():
+        assert stats.binomtest(hits, 200, 0.95, "less").pvalue > FLAKE_RATE
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform", "two values"])
+@pytest.mark.parametrize("epsilon", [None, 4.0])
+def test_intervals_of_two_rounds_hold_the_mean(kind: str, epsilon: float | None) -> None:
+    hits = covered(kind, MomentsPlan(form=FORM, epsilon=epsilon), 4000, 200)["mean"]
+    assert stats.binomtest(hits, 200, 0.95, "less").pvalue > FLAKE_RATE
+
+
+@pytest.mark.parametrize("kind", list(DATA))
+@pytest.mark.parametrize(
+    "epsilon",
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (None, 0.5)),
+        pytest.param(2.0, marks=pytest.mark.exhaustive),  # between these
+    ],
+)
+@pytest.mark.parametrize("reports", [1, 3])
+def test_intervals_of_one_round_over_many_runs(kind: str, epsilon: float | None, reports: int) -> None:
+    """With several bits a client, values whose bits go together are another matter: their reports do as well."""
+    plan = MomentsPlan(
+        form=FORM, method="weighted", epsilon=epsilon, bits_per_client=reports, tuning=Tuning(weighted_power=0.75)
+    )
+    if reports > 1 and kind not in ("normal", "uniform") and epsilon != 0.5:
+        return  # nothing is stated of these
+    hits = covered(kind, plan, 3000, 3000)["mean"]
+    if reports == 1:
+        assert stats.binomtest(hits, 3000, 0.95).pvalue > FLAKE_RATE
+    else:
+        assert stats.binomtest(hits, 3000, 0.94, "less").pvalue > FLAKE_RATE
+
+
+def test_what_few_clients_have_is_lost_with_a_mark_and_the_interval_holds_it() -> None:
+    """One in fifty has 600, all others 0: what the adaptive estimate misses is squashed, and within its interval."""
+    adaptive = MomentsPlan(form=FORM, epsilon=2.0)
+    weighted = replace(adaptive, method="weighted", tuning=Tuning(weighted_power=1))
+    rng, runs, hits, held, missed = np.random.default_rng(1), 40, 0, 0, 0
+    for number in range(runs):
+        values = 600.0 * (rng.random(10_000) < 0.02)
+        lost, kept = (run_in_memory(values, plan, key(number)) for plan in (adaptive, weighted))
+        missed += bool(lost.bits[0].squashed[9])
+        held += lost.estimates[0].low <= 12 <= lost.estimates[0].high
+        hits += kept.estimates[0].low <= 12 <= kept.estimates[0].high
+    assert missed
+    for one in (hits, held):
+        assert stats.binomtest(one, runs, 0.95, "less").pvalue > FLAKE_RATE
+
+
+def numpy_statistics(values: np.ndarray) -> dict[str, float]:
+    found = {
+        "mean": values.mean(),
+        "variance": values.var(),
+        "moment:3": (values**3).mean(),
+        "moment:4": (values**4).mean(),
+    }
+    if (values > 0).all():
+        logs = np.log(values)
+        found |= {"geometric_mean": math.exp(logs.mean()), "log_product": logs.sum()}
+    return found
+
+
+@pytest.mark.parametrize("way", ["centred", "raw"])
+@pytest.mark.parametrize("epsilon", [None, 6.0])
+@pytest.mark.parametrize(
+    ("form", "shift", "names"),
+    [
+        (FixedPoint(9, 1), 90.0, ("mean", "variance", "moment:3", "geometric_mean", "log_product")),
+        (FixedPoint(9, 1, "shift", 100.0), 0.0, ("mean", "variance", "moment:3", "moment:4")),
+        (FixedPoint(8, 1, "split"), -10.0, ("mean", "variance", "moment:3", "moment:4")),
+        (FixedPoint(8, 0, "shift", -60.0), 190.0, ("mean", "variance")),  # no value is below 60
+    ],
+)
+def test_every_statistic_is_near_numpys(
+    form: FixedPoint, shift: float, names: tuple[str, ...], epsilon: float | None, way: str
+) -> None:
+    """Within what its own stated error allows; and that is small beside the number itself."""
+    rng = np.random.default_rng(5)
+    values = np.clip(np.rint((shift + rng.normal(0, 25, 300_000)) / form.step) * form.step, max(form.low, -125), 250)
+    values = np.maximum(values, form.step) if form.signed == "no" else values
+    _, clamped = encode(values, form)
+    assert clamped == 0
+    plan = MomentsPlan(
+        form=form,
+        statistics=tuple(map(Statistic, names)),
+        epsilon=epsilon,
+        variance=way,  # type: ignore[arg-type]
+        tuning=Tuning(squash=0.0 if epsilon is not None else None),  # under noise it would bias the estimates
+    )
+    found, expected = by_name(run_in_memory(values, plan, key())), numpy_statistics(values)
+    assert list(found) == list(names)
+    for name, one in found.items():
+        assert abs(one.value - expected[name]) < RARE * one.stddev
+        assert one.low < one.value < one.high
+        assert one.group == EVERYBODY
+        scale = abs(expected[name]) if name != "mean" else 25.0
+        if name in ("mean", "geometric_mean", "log_product") or (name == "variance" and way == "centred"):
+            assert one.stddev < 0.2 * max(scale, 25.0)
+    parts = len(plan.quantities)
+    assert found["mean"].clients == pytest.approx(300_000 / parts, abs=RARE * math.sqrt(300_000 / parts))
+
+
+def test_centred_variances_are_the_better_ones() -> None:
+    """Far from zero E[x^2] - E[x]^2 is the difference of two large numbers (Lemma 3.5)."""
+    values = DATA["normal"](np.random.default_rng(0), 50_000) + 8000
+    spread = {}
+    for way in ("centred", "raw"):
+        plan = MomentsPlan(form=FixedPoint(14), statistics=(VARIANCE,), variance=way)  # type: ignore[arg-type]
+        spread[way] = by_name(run_in_memory(values, plan, key()))["variance"].stddev
+    assert spread["centred"] < 0.2 * spread["raw"]
+
+
+def test_several_bits_a_client_are_so_many_reports_and_share_epsilon() -> None:
+    values = DATA["uniform"](np.random.default_rng(3), 20_000)
+    plain = MomentsPlan(form=FORM, method="weighted", tuning=Tuning(weighted_power=0.5))
+    one, three = (run_in_memory(values, replace(plain, bits_per_client=reports), key()) for reports in (1, 3))
+    assert one.bits[0].reports.sum() == 20_000
+    assert three.bits[0].reports.sum() == 60_000  # without epsilon counts are exact
+    assert one.estimates[0].clients == three.estimates[0].clients == 20_000
+    # Three times the reports, of which three and three may say the same.
+    assert 0.99 < (three.estimates[0].stddev / one.estimates[0].stddev) ** 2 < 1.5
+    local = MomentsPlan(form=FORM, epsilon=3.0, bits_per_client=3)
+    assert local.response.threshold == MomentsPlan(form=FORM, epsilon=1.0).response.threshold
+    found = by_name(run_in_memory(values, local, key()))["mean"]
+    assert abs(found.value - values.mean()) < RARE * found.stddev
+
+
+@pytest.mark.parametrize("epsilon", [None, 2.0])
+def test_bit_charts_tell_how_often_each_bit_was_set_and_read(epsilon: float | None) -> None:
+    n = 3 * BLOCK_CLIENTS // 2
+    values = DATA["exponential"](np.random.default_rng(3), n)
+    plan = MomentsPlan(form=FORM, statistics=(MEAN, Statistic("moment:2")), epsilon=epsilon, bits_per_client=2)
+    charts = {one.quantity: one for one in run_in_memory(values, plan, key()).bits}
+    assert list(charts) == ["value", "power:2"]
+    chart = charts["value"]
+    assert chart.weight.tolist() == (2.0 ** np.arange(10)).tolist()
+    truth = (values.astype(int)[:, None] >> np.arange(10) & 1).mean(axis=0)
+    assert (np.abs(chart.mean - truth) < RARE * chart.stddev).all()
+    for one in charts.values():
+        expected, noise = n * one.read_probability, 4 * plan.noise_stddev**2  # of ones and zeros, in two rounds
+        assert one.reports.sum() == pytest.approx(n, abs=RARE * math.sqrt(2 * n / 2 + 2 * noise * len(expected)))
+        # Every bit is queried with its probability: a binomial number of reports.
+        assert (np.abs(one.reports - expected) <= RARE * np.sqrt(expected + noise) + 1).all()
+        assert one.read_probability.sum() == pytest.approx(2 / 2)
+        assert not one.squashed[0]
+
+
+def test_what_is_squashed_is_left_out_and_said() -> None:
+    values = DATA["normal"](np.random.default_rng(3), 20_000)
+    loose = MomentsPlan(form=FixedPoint(20), epsilon=2.0)
+    for plan in (loose, replace(loose, tuning=Tuning(squash=2.5))):
+        found = run_in_memory(values, plan, key())
+        assert found.bits[0].squashed.tolist() == [False] * 9 + found.bits[0].squashed[9:].tolist()
+        assert found.bits[0].squashed[11:].all()
+        assert found.estimates[0].stddev < 20
+    everything = run_in_memory(values, replace(loose, tuning=Tuning(squash=0.0)), key())
+    assert not everything.bits[0].squashed.any()
+    assert everything.estimates[0].stddev > 200
+
+
+def test_caching_pools_the_reports_of_both_rounds() -> None:
+    values = DATA["uniform"](np.random.default_rng(3), 9000)
+    block = block_of(values.astype(np.uint16), None, key())
+    for caching in (True, False):
+        plan = MomentsPlan(form=FORM, tuning=Tuning(first_share=0.4, caching=caching))
+        state = run(block, plan, 1)
+        (_, first), (_, second) = state.tallies
+        assert first.reports.sum() == pytest.approx(0.4 * 9000, abs=RARE * math.sqrt(0.24 * 9000))
+        counted = first + second if caching else second
+        bits = state.bits("value")
+        assert bits.reports[0].tolist() == counted.reports[0].tolist()
+        assert bits.mean[0] == pytest.approx(counted.ones[0] / counted.reports[0])
+        assert state.clients().tolist() == [9000]  # everybody answered, whatever is used
+
+
+def test_the_second_round_asks_where_the_first_saw_something() -> None:
+    values = np.random.default_rng(3).integers(0, 64, 20_000).astype(np.uint16)
+    state = run(block_of(values, None, key()), MomentsPlan(form=FixedPoint(16)), 1)
+    (first, _), (second, _) = state.tallies
+    assert first.probabilities[6:].sum() > 0.5
+    assert second.probabilities[6:].sum() < 0.05
+    assert second.probabilities[:6] / second.probabilities[5] == pytest.approx(2.0 ** np.arange(-5, 1), rel=0.3)
+
+
+@pytest.mark.parametrize("form", [FORM, FixedPoint(10, 2, "shift", 20.0), FixedPoint(26), FixedPoint(10, 0, "split")])
+@pytest.mark.parametrize("epsilon", [None, 3.0])
+def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon: float | None) -> None:
+    """Its bits use up all clients, each once: one more round would query them twice."""
+    rng, n = np.random.default_rng(3), 20_000
+    squash = Tuning(squash=0.0 if epsilon is not None else None)  # under noise it would bias the estimates
+    plan = MomentsPlan(form=form, statistics=(MEAN, VARIANCE), epsilon=epsilon, tuning=squash)
+    values = np.rint(np.clip(rng.normal(120, 20, (2, n)), 0, 230))
+    earlier = run_in_memory(values[0], plan, key())
+    later = replace(plan, prior={one.quantity: Prior(one.weight, one.mean, one.stddev) for one in earlier.bits})
+    assert later.stages == ((("value", 2),), (("square", 2),))
+    found = run_in_memory(values[1], later, key(1))
+    assert sum(one.reports.sum() for one in found.bits) == pytest.approx(n, abs=1 + 60 * plan.noise_stddev)
+    for one, truth in zip(found.estimates, (values[1].mean(), values[1].var()), strict=True):
+        assert abs(one.value - truth) < RARE * one.stddev
+        assert epsilon is not None or one.stddev < 150  # of which some is for bits that went unseen
+    for chart in found.bits:  # what the earlier release took for empty is watched
+        assert (chart.read_probability > 0).all()
+    only_value = replace(later, prior={"value": later.prior["value"]})
+    assert only_value.stages == ((("value", 2),), (("square", 1),), (("square", 2),))
+    reported = sum(one.reports.sum() for one in run_in_memory(values[1], only_value, key(1)).bits)
+    assert reported == pytest.approx(n, abs=1 + 60 * plan.noise_stddev)
+    assert replace(later, method="weighted").stages == ((("value", 1),), (("square", 1),))
+
+
+def test_priors_of_other_bits_do_no_harm() -> None:
+    wrong = Prior(np.array([0.25, 3.0]), np.array([0.1, 0.9]), np.array([0.1, 0.1]))
+    plan = MomentsPlan(form=FORM, prior={"value": wrong})
+    values = DATA["uniform"](np.random.default_rng(0), 20_000)
+    one = run_in_memory(values, plan, key()).estimates[0]
+    assert abs(one.value - values.mean()) < RARE * one.stddev
+
+
+@pytest.mark.parametrize("epsilon", [None, 2.0])
+def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None) -> None:
+    rng, n = np.random.default_rng(8), 60_000
+    groups = rng.choice(4, n, p=[0.5, 0.3, 0.15, 0.05]).astype(np.uint16)
+    values = np.clip(np.rint(rng.normal(200 + 100 * groups.astype(float), 40)), 0, 1023)
+    plan = MomentsPlan(form=FORM, statistics=(MEAN, VARIANCE), epsilon=epsilon)
+    state = run(block_of(values.astype(np.uint16), groups, key()), plan, 4)
+    places = np.array([0, 1, 2, 1])  # the last goes with the second
+    found = list(state.estimates(["a", "b", "c"], places))
+    assert [(one.group, one.statistic) for one in found] == [(g, s) for s in ("mean", "variance") for g in "abc"]
+    for one in found:
+        mine = values[places[groups] == "abc".index(one.group)]
+        truth = mine.mean() if one.statistic == "mean" else mine.var()
+        assert abs(one.value - truth) < RARE * one.stddev
+        assert one.clients == pytest.approx(len(mine) / 2, abs=RARE * math.sqrt(len(mine) / 4))
+    for one in state.estimates():
+        truth = values.mean() if one.statistic == "mean" else values.var()
+        assert abs(one.value - truth) < RARE * one.stddev
+    total = state.bits("value", places).reports.sum(axis=0)
+    assert total.tolist() == state.bits("value").reports[0].tolist()
+
+
+def test_products_are_of_all_clients_of_a_group() -> None:
+    rng, n = np.random.default_rng(8), 40_000
+    groups, values = rng.integers(0, 2, n).astype(np.uint16), rng.integers(1, 200, n)
+    plan = MomentsPlan(form=FixedPoint(8), statistics=(MEAN, Statistic("log_product")))
+    state = run(block_of(values.astype(np.uint8), groups, key()), plan, 2)
+    for group, one in enumerate(list(state.estimates(["a", "b"], np.arange(2)))[2:]):
+        mine = values[groups == group]
+        assert abs(one.value - np.log(mine).sum()) < RARE * one.stddev
+        assert one.clients < 0.6 * len(mine)  # half of them told of their logarithm, and it stands for all
+
+
+def test_a_run_is_a_function_of_the_key_and_the_values() -> None:
+    values = DATA["normal"](np.random.default_rng(0), 2000)
+    plan = MomentsPlan(form=FORM, statistics=(MEAN, VARIANCE), epsilon=1.0)
+    assert run_in_memory(values, plan, key(1)).estimates == run_in_memory(values, plan, key(1)).estimates
+    assert run_in_memory(values, plan, key(1)).estimates != run_in_memory(values, plan, key(2)).estimates
+
+
+def test_blocks_are_counted_one_by_one() -> None:
+    n = BLOCK_CLIENTS + 500
+    values = DATA["uniform"](np.random.default_rng(0), n)
+    plan = MomentsPlan(form=FORM, method="weighted")
+    found = run_in_memory(values, plan, key())
+    codes, _ = encode(values, FORM)
+    numbers = np.arange(n, dtype=np.uint64)
+    words = random_bits(key().subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
+    halves = [Block.from_clients(codes[part], words[part]) for part in (slice(BLOCK_CLIENTS), slice(BLOCK_CLIENTS, n))]
+    (query,) = plan.next_queries(MomentsState(plan))
+    total = sum_tallies([count_reports(block, query, 1, plan.response, key()) for block in halves[::-1]])
+    assert found.bits[0].reports.tolist() == total.reports[0].tolist()
+    assert found.bits[0].mean == pytest.approx(total.ones[0] / total.reports[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"statistics": ()}, "statistics: name one or more, each once, got ''"),
+        ({"statistics": (MEAN, VARIANCE, MEAN)}, "statistics: name one or more, each once, got 'mean,variance,mean'"),
+        ({"epsilon": 0.0}, "epsilon: must be a finite number > 0, got 0.0"),
+        ({"epsilon": -2.0}, "epsilon: must be a finite number > 0"),
+        ({"epsilon": math.nan}, "epsilon: must be a finite number > 0, got nan"),
+        ({"epsilon": math.inf}, "epsilon: must be a finite number > 0"),
+        ({"epsilon": 1e-25}, "epsilon: 1e-25 is too small for a report to say anything"),
+        ({"bits_per_client": 0}, "bits_per_client: must lie in 1..10, got 0"),
+        ({"bits_per_client": 11}, "bits_per_client: must lie in 1..10, got 11"),
+        ({"bits_per_client": True}, "bits_per_client: must lie in 1..10, got True"),
+        ({"bits_per_client": math.nan}, "bits_per_client: must lie in 1..10, got nan"),
+        ({"method": "best"}, "method: there are threshold, adaptive, weighted, auto, got 'best'"),
+        ({"variance": "mean"}, "variance: there are centred, raw, got 'mean'"),
+        (
+            {"statistics": (Statistic("geometric_mean"),), "form": FixedPoint(10, 0, "split")},
+            "statistics: geometric_mean is of positive values, so it goes without --signed",
+        ),
+        (
+            {"statistics": (Statistic("log_product"),), "form": FixedPoint(10, 0, "shift", 1.0)},
+            "statistics: log_product is of positive values, so it goes without --signed",
+        ),
+        (
+            {"statistics": (Statistic("moment:8"),), "form": FixedPoint(52, -52)},
+            "statistics: power:8 of .* is too large; ask for a lower moment",
+        ),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        MomentsPlan(**{"form": FORM, **options})
+
+
+def test_all_bits_may_be_asked_of_everybody() -> None:
+    """Then nothing is random."""
+    values = DATA["exponential"](np.random.default_rng(0), 5000)
+    for method in ("adaptive", "weighted"):
+        plan = MomentsPlan(form=FORM, bits_per_client=10, method=method, tuning=Tuning(squash=0.0))  # type: ignore[arg-type]
+        assert by_name(run_in_memory(values, plan, key()))["mean"].value == pytest.approx(values.mean())
+
+
+def test_quantities_are_shared_by_statistics() -> None:
+    plan = MomentsPlan(form=FORM, statistics=(VARIANCE, MEAN, Statistic("moment:2"), Statistic("geometric_mean")))
+    assert plan.quantities == ("value", "square", "power:2", "log2")
+    first = (("value", 1), ("power:2", 1), ("log2", 1))
+    assert plan.stages == (first, tuple((kind, 2) for kind, _ in first), (("square", 1),), (("square", 2),))
+    raw = replace(plan, variance="raw")
+    assert raw.quantities == ("value", "power:2", "log2")
+    assert replace(raw, method="weighted").stages == (tuple((kind, 1) for kind in raw.quantities),)
+
+
+@pytest.mark.parametrize(("value", "low", "high"), [(0.0, -100.0, 155.0), (255.0, -100.0, 155.0)])
+def test_the_centre_is_within_the_range(value: float, low: float, high: float) -> None:
+    """Noise may lead the mean beyond; squares about what no value can be would only be larger."""
+    form = FixedPoint(8, 0, "shift", 100.0)
+    plan = MomentsPlan(form=form, statistics=(VARIANCE,), epsilon=0.2)
+    centres = []
+    for number in range(20):
+        block = block_of(np.full(300, int(value), np.uint8), None, key(number))
+        state = run(block, plan, 1, number)
+        centres.append(state.tallies_of("square")[0][0].quantity.centre)
+    assert min(centres) >= low
+    assert max(centres) <= high
+
+
+def test_intervals_from_several_bits_of_bits_that_go_together() -> None:
+    """All of a value's bits are set or none: three reports of one client say no more than one."""
+    plan = MomentsPlan(form=FORM, method="weighted", bits_per_client=3, tuning=Tuning(weighted_power=0.5))
+    hits = covered("two values", plan, 3000, 300)["mean"]
+    assert stats.binomtest(hits, 300, 0.95, "less").pvalue > FLAKE_RATE
+
+
+def test_intervals_hold_the_variance_of_small_values_in_a_wide_form() -> None:
+    values = np.rint(np.random.default_rng(0).normal(120, 20, 20_000))
+    plan = MomentsPlan(form=FixedPoint(32), statistics=(VARIANCE,))
+    one = run_in_memory(values, plan, key()).estimates[0]
+    assert abs(one.value - values.var()) < RARE * one.stddev
+
+
+def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
+    """How many of so many intervals of small groups, under noise on their tallies, hold the truth."""
+    rng, groups, each = np.random.default_rng(4), 5, 500
+    names = ("mean", "moment:2", "moment:3", "log_product")
+    plan = MomentsPlan(
+        form=FixedPoint(8),
+        statistics=tuple(map(Statistic, names)),
+        method="weighted",
+        release_epsilon=0.5,
+        tuning=Tuning(weighted_power=0.5),
+    )
+    truth = {"mean": 177.5, "log_product": each * np.log(np.arange(100, 256)).mean()}[statistic]
+    hits = 0
+    for number in range(runs):
+        values = rng.integers(100, 256, groups * each).astype(np.uint8)
+        member = np.repeat(np.arange(groups, dtype=np.uint16), each)
+        state = run(block_of(values, member, key(number)), plan, groups, number)
+        found = [one for one in state.estimates(list("abcde"), np.arange(groups)) if one.statistic == statistic]
+        hits += sum(one.low <= truth <= one.high for one in found)
+    return hits, runs * groups
+
+
+@pytest.mark.parametrize("statistic", ["mean", "log_product"])
+def test_intervals_of_small_groups_hold_the_truth_under_the_noise(statistic: str) -> None:
+    hits, asked = covered_groups(statistic, 100)
+    assert stats.binomtest(hits, asked, 0.95, "less").pvalue > FLAKE_RATE
+
+
+PAIR = (FixedPoint(10), FixedPoint(7))
+OF_PAIR = (Statistic("covariance"), Statistic("correlation"), VARIANCE)
+
+
+def pairs(clients: int, seed: int) -> np.ndarray:
+    """Two numbers of correlation 0.6."""
+    rng = np.random.default_rng(seed)
+    x, other = rng.normal(size=(2, clients))
+    x, y = 600 + 100 * x, 50 + 10 * (0.6 * x + 0.8 * other)
+    return np.clip(np.rint(x), 0, 1023) + 1j * np.clip(np.rint(y), 0, 127)
+
+
+def truths(values: np.ndarray) -> dict[str, float]:
+    (own, both), (_, other) = np.cov(values.real, values.imag, bias=True)
+    return {"covariance": both, "correlation": both / math.sqrt(own * other), "variance": own}
+
+
+@pytest.mark.parametrize("method", ["adaptive", "threshold", "weighted"])
+@pytest.mark.parametrize("epsilon", [None, 6.0])
+def test_covariances_and_correlations_are_found(method: Any, epsilon: float | None) -> None:
+    """Of 200,000 users, within their intervals and to a fifth; the intervals of 95% are allowed to miss once in 12."""
+    misses = 0
+    for number in range(2):
+        values = pairs(200_000, number)
+        plan = MomentsPlan(form=PAIR[0], second=PAIR[1], statistics=OF_PAIR, method=method, epsilon=epsilon)
+        found = by_name(run_in_memory(values, plan, key(number)))
+        for name, truth in truths(values).items():
+            misses += not found[name].low <= truth <= found[name].high
+            if method != "weighted":
+                assert found[name].value == pytest.approx(truth, rel=0.2)
+    assert misses <= 1
+
+
+def test_the_sign_of_a_covariance_follows_the_columns() -> None:
+    values = pairs(50_000, 3)
+    plan = MomentsPlan(form=PAIR[0], second=PAIR[1], statistics=OF_PAIR[:2])
+    found = by_name(run_in_memory(values.real + 1j * (127 - values.imag), plan, key()))
+    assert found["covariance"].high < 0
+    assert found["correlation"].high < 0
+    apart = by_name(run_in_memory(values.real + 1j * np.random.default_rng(1).permutation(values.imag), plan, key()))
+    assert apart["correlation"].low < 0 < apart["correlation"].high
+
+
+def test_requests_for_pairs_need_two_columns_of_64_bits_in_all() -> None:
+    with pytest.raises(RequestError, match="second_column: covariance is of two columns"):
+        MomentsPlan(form=FORM, statistics=OF_PAIR)
+    with pytest.raises(RequestError, match="second_column: no statistic is of two columns"):
+        MomentsPlan(form=FORM, second=FORM, statistics=(MEAN,))
+    with pytest.raises(RequestError, match=r"second_bits: both columns have 64 bits .* got 40 and 25"):
+        MomentsPlan(form=FixedPoint(40), second=FixedPoint(24, 0, "split"), statistics=OF_PAIR)

@@ -1,0 +1,275 @@
+"""Who reports what: every client is a group of its own, so that the tallies show each client's reports."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.moments import FixedPoint, Statistic
+from sfumato.transforms.moments.client_values import Block
+from sfumato.transforms.moments.local.allocation import Prior, Tuning, by_weight
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.quantities import Quantity
+from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, count_reports, sum_tallies
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.statistics import FLAKE_RATE
+from tests.unit.moments.blocks import block_of, without
+
+FORM = FixedPoint(8)
+VALUE = Quantity(FORM, "value")
+VARIANCE = (Statistic("mean"), Statistic("variance"))
+
+
+def key(number: int = 0) -> RunKey:
+    return RunKey.derive(FixedSecret(b"tally tests!" * 3), {"number": number})
+
+
+def clients(n: int, number: int = 0, seed: int = 0, name: str = "block") -> Block:
+    """Clients who are a group each."""
+    codes = np.random.default_rng(seed).integers(0, 256, n).astype(np.uint8)
+    return block_of(codes, np.arange(n, dtype=np.uint16), key(number), name)
+
+
+def query(first: float = 0.0, last: float = 1.0, reports: int = 1, power: float = 0.5) -> Query:
+    return Query(VALUE, 1, first, last, by_weight(VALUE.slots, power, reports))
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3, 8])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 100, 1003])
+def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int) -> None:
+    for number in range(5):
+        block = clients(n, number)
+        counted = count_reports(block, query(reports=reports), n, RandomisedResponse(None, reports), key(number))
+        assert counted.reports.shape == (n, 8)
+        assert (counted.reports <= 1).all()
+        assert (counted.reports.sum(axis=1) == reports).all()
+        assert block.groups is not None
+        for code, group in zip(block.codes.tolist(), block.groups.tolist(), strict=True):
+            for slot in np.flatnonzero(counted.reports[group]).tolist():
+                assert counted.ones[group, slot] == code >> slot & 1
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3, 8])
+@pytest.mark.parametrize("span", [(0.0, 1.0), (0.0, 1 / 3), (1 / 3, 0.75)])
+def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float, float]) -> None:
+    n, asked = 50_000, query(*span, reports=reports)
+    counted = count_reports(replace(clients(n), groups=None), asked, 1, RandomisedResponse(None, reports), key())
+    for count, probability in zip(counted.reports[0].tolist(), (reports * asked.probabilities).tolist(), strict=True):
+        assert stats.binomtest(count, n, min(probability, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
+
+
+@pytest.mark.parametrize("reports", [1, 3])
+def test_every_client_gets_every_bit_with_its_probability(reports: int) -> None:
+    """Chi-square over keys, for the first and the last client of a small block."""
+    n, keys, asked = 12, 3000, query(reports=reports)
+    seen = np.zeros((2, 8))
+    for number in range(keys):
+        counted = count_reports(clients(n, number), asked, n, RandomisedResponse(None, reports), key(number))
+        seen += counted.reports[[0, -1]]
+    expected = keys * reports * asked.probabilities
+    for row in seen:
+        # Reports of a client exclude each other, as categories do; with several each bit by itself.
+        if reports == 1:
+            assert stats.chisquare(row, expected * keys / expected.sum()).pvalue > FLAKE_RATE
+        else:
+            for count, probability in zip(row.astype(int), reports * asked.probabilities, strict=True):
+                assert stats.binomtest(int(count), keys, min(probability, 1)).pvalue > FLAKE_RATE
+    wrong = keys * by_weight(VALUE.slots, 0.65, 1)  # the test would see other probabilities
+    if reports == 1:
+        assert stats.chisquare(seen[0], wrong * keys / wrong.sum()).pvalue < FLAKE_RATE
+
+
+PLANS: list[dict[str, Any]] = [
+    {},
+    {"method": "weighted"},
+    {"statistics": VARIANCE},
+    {"statistics": VARIANCE, "variance": "raw", "method": "weighted"},
+    {"statistics": (*VARIANCE, Statistic("moment:3"), Statistic("geometric_mean")), "bits_per_client": 3},
+    {"statistics": (*VARIANCE, Statistic("moment:3")), "tuning": Tuning(first_share=0.5), "epsilon": 2.0},
+    {"statistics": VARIANCE, "prior": True},
+    {"statistics": VARIANCE, "prior": "value"},
+]
+
+
+@pytest.mark.parametrize("options", PLANS)
+def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(options: dict[str, Any]) -> None:
+    """A client queried twice would report twice as often as the meter says."""
+    if "prior" in options:
+        # As an earlier release of the same column left it: its squares are about its own mean.
+        about = {"value": Quantity(FORM, "value").slots.weight, "square": Quantity(FORM, "square", 127.0).slots.weight}
+        found = {
+            kind: Prior(weight, np.full(len(weight), 0.4), np.full(len(weight), 0.1)) for kind, weight in about.items()
+        }
+        options = {**options, "prior": found if options["prior"] is True else {"value": found["value"]}}
+    plan = MomentsPlan(form=FORM, **options)
+    n = 700
+    for number in range(4):
+        state, block = MomentsState(plan), clients(n, number)
+        for _ in plan.stages:
+            queries = plan.next_queries(state)
+            counted = [count_reports(block, one, n, plan.response, key(number)) for one in queries]
+            state = state.advance(queries, counted)
+        times = sum((one.reports > 0).any(axis=1).astype(int) for _, one in state.tallies)
+        assert np.array_equal(times, np.ones(n))
+        each = [one.reports.sum(axis=1) for _, one in state.tallies]
+        assert all(set(reports.tolist()) <= {0, plan.bits_per_client} for reports in each)
+        for one, reports in zip((asked for asked, _ in state.tallies), each, strict=True):
+            share = min(one.last - one.first, 1.0)  # and their shares are the plan's
+            assert stats.binomtest(np.count_nonzero(reports), n, share).pvalue > FLAKE_RATE
+
+
+@pytest.mark.parametrize("reports", [1, 2, 8])
+def test_whom_a_client_is_asked_about_depends_on_nobody_else(reports: int) -> None:
+    """Without one client, the others' reports are as they were, coins included: what the noise relies on."""
+    n, response = 200, RandomisedResponse(1.0, reports)
+    block = clients(n)
+    assert block.groups is not None
+    for span in ((0.0, 1.0), (0.25, 2 / 3)):
+        full = count_reports(block, query(*span, reports=reports), n, response, key())
+        for gone in range(0, n, 17):
+            rank = int(np.flatnonzero(block.groups == gone)[0])
+            less = count_reports(without(block, rank), query(*span, reports=reports), n, response, key())
+            others = np.arange(n) != gone
+            assert np.array_equal(less.ones[others], full.ones[others])
+            assert np.array_equal(less.zeros[others], full.zeros[others])
+            assert not less.reports[gone].any()
+            assert full.reports[gone].sum() in (0, reports)
+
+
+def test_which_bit_is_asked_for_says_nothing_of_the_value() -> None:
+    one, other = clients(500, seed=1), clients(500, seed=2)
+    assert not np.array_equal(one.codes, other.codes)
+    response = RandomisedResponse(1.0, 2)
+    asked = [count_reports(block, query(0.2, 0.9, 2), 500, response, key()).reports for block in (one, other)]
+    assert np.array_equal(*asked)
+
+
+def test_one_value_replaced_changes_the_reports_of_its_client_alone() -> None:
+    """Adjacency of the local model: the others' reports, coins and all, are the same."""
+    response, n = RandomisedResponse(1.0, 2), 300
+    block = clients(n)
+    before = count_reports(block, query(reports=2), n, response, key())
+    assert block.groups is not None
+    for who in (0, 150, 299):
+        codes = block.codes.copy()
+        codes[block.groups == who] ^= np.uint8(255)
+        after = count_reports(replace(block, codes=codes), query(reports=2), n, response, key())
+        assert np.array_equal(np.flatnonzero((after.ones != before.ones).any(axis=1)), [who])
+        assert np.abs(after.ones - before.ones).sum() == 2
+
+
+def test_tallies_by_group_add_up_to_the_tally_of_all() -> None:
+    n, response = 1000, RandomisedResponse(0.7, 2)
+    block = clients(n)
+    assert block.groups is not None
+    by_client = count_reports(block, query(reports=2), n, response, key())
+    grouped = count_reports(replace(block, groups=block.groups % np.uint16(7)), query(reports=2), 7, response, key())
+    alone = count_reports(replace(block, groups=None), query(reports=2), 1, response, key())
+    assert np.array_equal(grouped.ones.sum(axis=0), alone.ones[0])
+    assert np.array_equal(grouped.zeros.sum(axis=0), alone.zeros[0])
+    joined = by_client.joined(np.arange(n) % 7)
+    assert np.array_equal(joined.ones, grouped.ones)
+    assert np.array_equal(joined.zeros, grouped.zeros)
+
+
+def test_joined_sums_over_groups_against_a_loop() -> None:
+    rng = np.random.default_rng(3)
+    counted = Tally(rng.integers(-5, 50, (9, 4)), rng.integers(-5, 50, (9, 4)))
+    places = np.array([2, 0, 0, 3, 2, 1, 2, 3, 0])
+    joined = counted.joined(places)
+    for group in range(4):
+        assert joined.ones[group].tolist() == sum(counted.ones[i] for i in range(9) if places[i] == group).tolist()
+        assert joined.zeros[group].tolist() == sum(counted.zeros[i] for i in range(9) if places[i] == group).tolist()
+
+
+def test_blocks_may_come_in_any_order() -> None:
+    response = RandomisedResponse(1.0)
+    blocks = [clients(50 + number, seed=number, name=f"block {number}") for number in range(4)]
+    tallies = [count_reports(replace(block, groups=None), query(), 1, response, key()) for block in blocks]
+    for order in itertools.permutations(range(4)):
+        total = sum_tallies([tallies[place] for place in order])
+        assert np.array_equal(total.ones, sum(one.ones for one in tallies))
+        assert np.array_equal(total.zeros, sum(one.zeros for one in tallies))
+
+
+def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
+    """Else the flipped reports of one client would show those of another."""
+    n, response = 4000, RandomisedResponse(0.5)
+    empty = block_of(np.zeros(n, np.uint8), np.arange(n, dtype=np.uint16), key())
+    square = replace(query(), quantity=Quantity(FORM, "power:2"))
+    first = replace(query(), probabilities=np.eye(8)[0])  # all are asked for one bit, which is 0
+    lies = [
+        count_reports(empty, first, n, response, key()).ones[:, 0],
+        count_reports(block_of(empty.codes, np.arange(n, dtype=np.uint16), key(), "b"), first, n, response, key()).ones[
+            :, 0
+        ],
+        count_reports(empty, replace(first, round=2), n, response, key()).ones[:, 0],
+        count_reports(
+            empty, replace(square, probabilities=np.eye(len(square.quantity.slots))[0]), n, response, key()
+        ).ones[:, 0],
+        count_reports(empty, first, n, response, key(1)).ones[:, 0],
+    ]
+    lie = 1 - response.truth_probability
+    for left, right in itertools.combinations(lies, 2):
+        both = int((left & right).sum())
+        assert stats.binomtest(both, n, lie**2).pvalue > FLAKE_RATE
+        assert stats.binomtest(n, n, lie).pvalue < FLAKE_RATE  # what equal coins would give
+
+
+def test_the_order_is_a_permutation_by_name_and_key() -> None:
+    n = 3000
+    block = clients(n)
+    assert block.groups is not None
+    assert sorted(block.groups.tolist()) == list(range(n))
+    codes = np.random.default_rng(0).integers(0, 256, n).astype(np.uint8)
+    assert np.array_equal(block.codes, codes[block.groups])  # codes and groups stay together
+    again, other, elsewhere = clients(n), clients(n, number=1), clients(n, name="other")
+    assert np.array_equal(block.groups, again.groups)  # type: ignore[arg-type]
+    for different in (other, elsewhere):
+        agree = int((block.groups == different.groups).sum())  # a Poisson number of mean 1
+        assert stats.poisson.sf(agree, 1) > FLAKE_RATE
+    places = (block.random_bits >> np.uint64(32)).astype(np.int64)
+    assert (np.diff(places) >= 0).all()
+    assert stats.kstest(places / 2**32, "uniform").pvalue > FLAKE_RATE
+
+
+def test_clients_stand_in_a_uniformly_random_order() -> None:
+    """The order itself is uniform: over keys every client has every rank equally often."""
+    n, keys = 5, 4000
+    seen = np.zeros((n, n))
+    for number in range(keys):
+        groups = clients(n, number).groups
+        assert groups is not None
+        seen[np.arange(n), groups] += 1
+    statistic = (n - 1) / n * ((seen - keys / n) ** 2).sum() * n / keys  # of permutations: (n - 1)^2 degrees
+    assert stats.chi2.sf(statistic, (n - 1) ** 2) > FLAKE_RATE
+
+
+def test_what_is_no_whole_number_is_rounded_by_a_coin_of_the_clients_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern over ranks, the same in all blocks, would round everybody after a missing client anew, and never
+    average out over small blocks: so no two blocks or rounds have the same uniforms, and a client's are no other's.
+    """
+    seen: list[np.ndarray] = []
+    honest = Quantity.codes
+
+    def noted(self: Quantity, codes: np.ndarray, uniforms: np.ndarray) -> Any:
+        seen.append(uniforms)
+        return honest(self, codes, uniforms)
+
+    monkeypatch.setattr(Quantity, "codes", noted)
+    square = Quantity(FORM, "square", 100.3)
+    queries = [Query(square, number, 0.0, 1.0, by_weight(square.slots, 0.5, 1)) for number in (1, 2)]
+    for name, asked in (("one", queries[0]), ("two", queries[0]), ("one", queries[1])):
+        count_reports(clients(5000, name=name), asked, 5000, RandomisedResponse(None), key())
+    count_reports(without(clients(5000, name="one"), 17), queries[0], 5000, RandomisedResponse(None), key())
+    assert np.array_equal(np.delete(seen[0], 17), seen.pop())
+    for uniforms in seen:
+        assert stats.kstest(uniforms, "uniform").pvalue > FLAKE_RATE
+        assert abs(np.corrcoef(uniforms[1:], uniforms[:-1])[0, 1]) < 6.2 / np.sqrt(5000)  # no pattern along the ranks
+    for one, other in itertools.combinations(seen, 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 6.2 / np.sqrt(5000)

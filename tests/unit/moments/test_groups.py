@@ -1,0 +1,277 @@
+"""Groups: who is in which, the noise on their tallies, and that it is enough for one client more or less."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Tally, count_reports, with_noise
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
+from sfumato.transforms.zones.zone_file import Zones
+from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
+from tests.unit.moments.blocks import block_of, without
+from tests.unit.zones.polygons import brute_force, voronoi, zones_of
+
+REGION = Region(-1.0, 50.0, 1.0, 51.0)
+CITIES = ColumnGroups("city", ("Bath", "Cork", "Deal"))
+
+
+def key(number: int = 0) -> RunKey:
+    return RunKey.derive(FixedSecret(b"group tests!" * 3), {"number": number})
+
+
+def noise(reports: int, epsilon: float = 1.0, number: int = 0, name: tuple[str, int] = ("value", 1)) -> np.ndarray:
+    """What is added to 20,000 counts of ones, and to as many of zeros."""
+    counted = Tally(*np.random.default_rng(0).integers(0, 10**6, (2, 2000, 10)))
+    noisy = with_noise(counted, name, reports, epsilon, key(number))
+    return np.stack([noisy.ones - counted.ones, noisy.zeros - counted.zeros])
+
+
+@pytest.mark.parametrize("reports", [1, 2, 5])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_noise_is_that_of_the_counts_that_one_user_adds_to(reports: int, epsilon: float) -> None:
+    """A user of two reports adds 1 to two counts."""
+    sample = noise(reports, epsilon).ravel()
+    reach = math.ceil(60 * reports / epsilon)
+    assert chi_square_p(sample, discrete_laplace_pmf(epsilon / reports, reach)) > FLAKE_RATE
+    for wrong in {0.7, 1.3, 2.0, 0.5}:
+        assert chi_square_p(sample, discrete_laplace_pmf(wrong * epsilon / reports, reach)) < FLAKE_RATE
+    # A plan's tallies have what its admission leaves of its epsilon.
+    plan = MomentsPlan(form=FixedPoint(6), release_epsilon=epsilon, bits_per_client=reports)
+    assert plan.noise_stddev == discrete_laplace_stddev(0.99 * epsilon, reports)
+    assert plan.tally_epsilon + plan.admission().epsilon == pytest.approx(epsilon, rel=1e-12)
+    kurtosis = 6 + 1 / sample.var()  # below that of the discrete Laplace distribution
+    stated = discrete_laplace_stddev(epsilon, reports)
+    assert sample.var() / stated**2 == pytest.approx(1, abs=6.2 * math.sqrt(kurtosis / len(sample)))
+
+
+def test_noise_is_drawn_once_for_every_question_group_slot_and_told_bit() -> None:
+    """A second draw for the same count would average it out; the same for two counts would cancel in a difference."""
+    once = noise(2)
+    assert np.array_equal(once, noise(2))
+    for other in (noise(2, name=("value", 2)), noise(2, name=("square", 1)), noise(2, number=1)):
+        assert abs(np.corrcoef(once.ravel(), other.ravel())[0, 1]) < 6.2 / math.sqrt(once.size)
+    ones, zeros = once
+    pairs = [(ones, zeros), (ones[1:], ones[:-1]), (ones[:, 1:], ones[:, :-1]), (zeros[:, 1:], ones[:, :-1])]
+    for left, right in pairs:
+        assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 6.2 / math.sqrt(left.size)
+    # A group's noise does not depend on how many other groups there are.
+    few = Tally(np.zeros((3, 10), np.int64), np.zeros((3, 10), np.int64))
+    assert np.array_equal(with_noise(few, ("value", 1), 2, 1.0, key()).ones, ones[:3])
+
+
+@pytest.mark.parametrize("reports", [1, 2, 4])
+def test_one_client_is_in_so_many_counts_of_all_questions_as_they_report_bits(reports: int) -> None:
+    """The L1 sensitivity that the noise is for, by leaving clients out: over all questions and groups together.
+
+    All queries are sent to the clients at once. The later queries keep their probabilities, as they do where the noisy
+    earlier tallies are the same.
+    """
+    rng, n = np.random.default_rng(1), 400
+    plan = MomentsPlan(
+        form=FixedPoint(6), statistics=(Statistic("mean"), Statistic("variance")), bits_per_client=reports
+    )
+    codes, groups = rng.integers(0, 64, n).astype(np.uint8), rng.integers(0, 4, n).astype(np.uint16)
+    block = block_of(codes, groups, key())
+    state = MomentsState(plan)
+    for _ in plan.stages:
+        queries = plan.next_queries(state)
+        state = state.advance(queries, [count_reports(block, one, 4, plan.response, key()) for one in queries])
+    assert len(state.tallies) == 4
+    for gone in range(0, n, 13):
+        assert block.groups is not None
+        moved = 0
+        for one, before in state.tallies:
+            after = count_reports(without(block, gone), one, 4, plan.response, key())
+            changes = np.stack([before.ones - after.ones, before.zeros - after.zeros])
+            assert set(changes.ravel().tolist()) <= {0, 1}
+            assert not np.delete(changes, int(block.groups[gone]), axis=1).any()  # their own group's alone
+            moved += int(changes.sum())
+        assert moved == reports
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "expected"),
+    [
+        (pa.array(["Cork", None, "Bath", "bath", ""]), ("Bath", "Cork"), [1, 2, 0, 2, 2]),
+        (pa.array(["Cork", None, "Bath"], pa.large_string()), ("Bath", "Cork"), [1, 2, 0]),
+        (pa.array(["Cork", None, "Bath"], pa.string_view()), ("Bath", "Cork"), [1, 2, 0]),
+        (pa.array(["Cork", None, "Bath", "X"]).dictionary_encode(), ("Bath", "Cork"), [1, 2, 0, 2]),
+        (pa.array([3, -1, None, 30], pa.int16()), ("-1", "3"), [1, 0, 2, 2]),
+        (pa.array([3, 3, None, 1], pa.int64()).dictionary_encode(), ("1", "3"), [1, 1, 2, 0]),
+        (pa.array([True, False, None]), ("false", "true"), [1, 0, 2]),
+        (pa.array([datetime.date(2026, 1, 2), None]), ("2026-01-02",), [0, 1]),
+        (pa.array(["é", "e"]), ("é",), [0, 1]),
+    ],
+)
+def test_rows_are_in_the_group_of_their_text_or_in_none(values: pa.Array, names: tuple, expected: list[int]) -> None:
+    groups = ColumnGroups("g", names)
+    found = groups.encode(pa.RecordBatch.from_pydict({"g": values}))
+    assert found.tolist() == expected
+    assert found.dtype == np.uint16
+    assert (len(groups), tuple(groups.names())) == (len(names), names)
+
+
+@pytest.mark.parametrize("encode", [lambda array: array, lambda array: array.dictionary_encode()])
+def test_text_that_is_not_utf8_is_in_no_group(encode: Any) -> None:
+    offsets = pa.py_buffer(np.array([0, 1, 3, 5], np.int32))
+    broken = pa.StringArray.from_buffers(3, offsets, pa.py_buffer(b"a\xff\xfe\xc3\xa9"))
+    found = ColumnGroups("g", ("a", "é")).encode(pa.RecordBatch.from_arrays([encode(broken)], ["g"]))
+    assert found.tolist() == [0, 2, 1]
+
+
+def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
+    groups = CellGroups(Grid(REGION, 2))
+    rng = np.random.default_rng(3)
+    north, east = rng.uniform(49.8, 51.2, 500), rng.uniform(-1.3, 1.3, 500)
+    north[0] = np.nan
+    batch = pa.RecordBatch.from_pydict({"latitude": [*north, None, 51.0], "longitude": [*east, 0.0, 1.0]})
+    expected = []
+    for y, x in zip([*north, math.nan, 51.0], [*east, 0.0, 1.0], strict=True):
+        if not (50 <= y <= 51 and -1 <= x <= 1):
+            expected.append(16)
+            continue
+        column, row = min(int((x + 1) / 2 * 4), 3), min(int((y - 50) * 4), 3)
+        expected.append(
+            int(groups.grid.codes(np.array([-1 + (column + 0.5) / 2]), np.array([50 + (row + 0.5) / 4]))[0])
+        )
+    assert groups.encode(batch).tolist() == expected
+    assert len(groups) == len(set(groups.names())) == 16
+    with pytest.raises(RequestError, match="cells: depth 8 has more than 16,384 cells; give 1 to 7"):
+        CellGroups(Grid(REGION, 8))
+    assert len(CellGroups(Grid(REGION, 7))) == MAX_GROUPS
+
+
+def test_zones_are_those_that_hold_the_points_and_the_rest_is_in_none() -> None:
+    zones, rng = zones_of(voronoi(30, 1)[:-3]), np.random.default_rng(0)  # with gaps
+    east, north = rng.uniform(2.95, 3.25, 4000), rng.uniform(0.95, 1.25, 4000)
+    east[:5], north[5:10] = np.nan, np.inf
+    batch = pa.RecordBatch.from_pydict({"y": pa.array(north, mask=np.arange(4000) == 20), "x": east})
+    found = pickle.loads(pickle.dumps(ZoneGroups(zones, "y", "x"))).encode(batch)
+    north[20] = np.nan
+    place = np.isfinite(east) & np.isfinite(north)
+    expected = np.full(4000, len(zones))
+    held = brute_force(zones, east[place], north[place])
+    expected[place] = np.where(held < 0, len(zones), held)
+    assert found.dtype == np.uint16
+    assert (found == expected).all()
+    assert len(np.unique(found)) == len(zones) + 1
+
+
+def test_the_raster_of_zones_does_not_travel() -> None:
+    groups = ZoneGroups(zones_of(voronoi(30, 1)))
+    before = pickle.dumps(groups)
+    groups.encode(pa.RecordBatch.from_pydict({"latitude": [1.1], "longitude": [3.1]}))
+    assert pickle.dumps(groups) == before
+
+
+def test_other_zones_are_other_groups() -> None:
+    shapes = voronoi(9, 1)
+    zones = zones_of(shapes)
+    same = Zones(zones.ids, zones.geometries.copy(), source="another file")
+    others = [zones_of(voronoi(9, 2)), Zones(zones.ids[::-1], zones.geometries), zones_of(shapes[::-1])]
+    assert Grouping(ZoneGroups(zones)).stated() == Grouping(ZoneGroups(same)).stated()
+    for other in [*map(ZoneGroups, others), ZoneGroups(zones, "y"), ZoneGroups(zones, longitude="x")]:
+        assert Grouping(other).stated() != Grouping(ZoneGroups(zones)).stated()
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (("a", OTHER), "zones: 'other' cannot be the id of a zone here; rename it in the file"),
+        ((EVERYBODY, "b"), "zones: 'everybody' cannot be the id of a zone"),
+        (("a", "b" * 500_000), "zones: their ids have over 500,000 characters together"),
+        (tuple(map(str, range(MAX_GROUPS + 1))), "zones: 16,385 zones, and groups are 16,384 at most"),
+    ],
+    ids=["other", "everybody", "long", "many"],
+)
+def test_zones_that_cannot_be_groups_are_refused(ids: tuple[str, ...], message: str) -> None:
+    with pytest.raises(RequestError, match=f"^{message}"):
+        ZoneGroups(Zones(ids, np.empty(len(ids), dtype=object)))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ((), "groups: list 1 to 16,384 groups, got 0"),
+        (tuple(map(str, range(MAX_GROUPS + 1))), "groups: list 1 to 16,384 groups, got 16,385"),
+        (("a", EVERYBODY), f"groups: '{EVERYBODY}' cannot be the name of a group"),
+        (("a", OTHER), f"groups: '{OTHER}' cannot be the name of a group"),
+        (("a", ""), "groups: '' cannot be the name of a group"),
+        (("a", "b", "a"), "groups: 'a' is listed twice"),
+    ],
+)
+def test_lists_of_groups_that_cannot_be_are_refused(names: tuple[str, ...], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        ColumnGroups("city", names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"min_group": 0}, "min_group: must be a number of clients >= 1, got 0"),
+        ({"min_group": -5}, "min_group: must be a number of clients >= 1"),
+        ({"min_group": True}, "min_group: must be a number of clients >= 1, got True"),
+    ],
+)
+def test_groupings_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        Grouping(CITIES, **arguments)
+
+
+@pytest.mark.parametrize(("epsilon", "reports"), [(0.0, 1), (math.nan, 1), (31.0, 1), (1e-6, 1), (1.9e-5, 2)])
+def test_an_epsilon_that_noise_cannot_keep_is_refused(epsilon: float, reports: int) -> None:
+    with pytest.raises(RequestError, match=r"group_epsilon: must lie in [12]e-05\.\.30, got"):
+        MomentsPlan(form=FixedPoint(8), release_epsilon=epsilon, bits_per_client=reports)
+    for edge in (30.0, 1e-5 * reports):
+        assert MomentsPlan(form=FixedPoint(8), release_epsilon=edge, bits_per_client=reports).noise_stddev > 0
+
+
+def test_a_local_epsilon_above_what_noise_can_keep_is_capped_for_the_release() -> None:
+    plan = MomentsPlan(form=FixedPoint(8), epsilon=60.0)
+    assert (plan.released_epsilon, plan.response.epsilon) == (30.0, 60.0)
+    assert MomentsPlan(form=FixedPoint(8)).released_epsilon is None
+
+
+def test_groups_that_may_be_empty_are_not_shown() -> None:
+    """Of 100 groups without a client the noise lifts any over the line in 5% of the runs: so many of 400."""
+    rng, grouping, stddev = np.random.default_rng(0), Grouping(ColumnGroups("g", tuple(map(str, range(100)))), 1), 50.0
+    margin = simultaneous_z(100) * stddev
+    shown = sum(len(grouping.published_groups(rng.normal(0, stddev, 101), margin)[0]) > 1 for _ in range(400))
+    assert stats.binomtest(shown, 400, 0.05, "greater").pvalue > FLAKE_RATE
+    assert "7" in grouping.published_groups(np.where(np.arange(101) == 7, 400.0, 0.0), margin)[0]
+
+
+def test_small_groups_are_merged_into_other() -> None:
+    grouping = Grouping(CITIES, 100)
+    names, places = grouping.published_groups(np.array([100.0, 99.5, 2000.0, 3.0]), 5.0)
+    assert names == ["Bath", "Deal", OTHER]
+    assert places.tolist() == [0, 2, 1, 2]  # Cork, and whoever is in no group
+    names, places = grouping.published_groups(np.array([-4.0, 0.0, 99.0, 5000.0]), 5.0)
+    assert names == [OTHER]
+    assert places.tolist() == [0, 0, 0, 0]
+    names, places = grouping.published_groups(np.array([1e3, 1e3, 1e3, 0.0]), 5.0)
+    assert names == ["Bath", "Cork", "Deal", OTHER]
+    assert places.tolist() == [0, 1, 2, 3]
+
+
+def test_what_is_merged_is_the_sum_of_its_parts() -> None:
+    counted = Tally(np.arange(8).reshape(4, 2), np.ones((4, 2), np.int64))
+    _, places = Grouping(CITIES, 100).published_groups(np.array([500.0, 20.0, 500.0, 30.0]), 0.0)
+    joined = counted.joined(places)
+    assert joined.ones.tolist() == [[0, 1], [4, 5], [2 + 6, 3 + 7]]
+    assert joined.reports.sum() == counted.reports.sum()

@@ -1,0 +1,366 @@
+"""A release's files, made of a protocol that ran in memory: what is in them, and what is not."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, MOMENTS_SCHEMA, OTHER, FixedPoint, Statistic
+from sfumato.schemas.region import Grid
+from sfumato.transforms.moments.client_values import encode
+from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
+from sfumato.transforms.moments.local.allocation import Prior
+from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.tally import Tally, count_reports
+from sfumato.transforms.moments.release import MomentsMetadata, moments_files
+from sfumato.transforms.moments.statistic_kinds import shrunk
+from sfumato.transforms.moments.view import moments_view
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.conftest import REGION
+from tests.unit.moments.blocks import block_of
+
+KEY = RunKey.derive(FixedSecret(b"assembled moments" * 2), {"job": "moments"})
+FACTS = ReleaseMetadata("moments", "monday", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "age"})
+FORM = FixedPoint(bits=8)
+SPREAD = (Statistic("mean"), Statistic("variance"))
+PLAIN_FILES = {"moments.parquet", "bits.parquet", "moments.png", "index.html", "manifest.json"}
+LISTED = ("north", "tiny", "south", "empty")
+
+
+def plan(form: FixedPoint = FORM, **asked: Any) -> MomentsPlan:
+    return MomentsPlan(form=form, **{"statistics": SPREAD, "epsilon": 4.0, **asked})
+
+
+def ran(
+    values: NDArray[np.float64], asked: MomentsPlan, grouping: Grouping | None = None, groups: Any = None
+) -> MomentsState:
+    """The protocol over one block of clients. groups: int[n], of each client."""
+    codes, _ = encode(values, asked.form)
+    block = block_of(codes, None if groups is None else groups.astype(np.uint16), KEY)
+    state = MomentsState(asked)
+    for _ in asked.stages:
+        queries = asked.next_queries(state)
+        number = 1 if grouping is None else len(grouping.groups) + 1
+        counted = [count_reports(block, query, number, asked.response, KEY) for query in queries]
+        state = state.advance(queries, asked.protect(queries, counted, KEY))
+    return state
+
+
+def assembled(
+    state: MomentsState, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
+) -> dict[str, bytes]:
+    return moments_files(state, MomentsMetadata(release, grouping, "age", True))
+
+
+def table(files: dict[str, bytes], name: str) -> pa.Table:
+    return pq.read_table(io.BytesIO(files[name]))
+
+
+def ages(n: int = 5000, seed: int = 0) -> NDArray[np.float64]:
+    return np.clip(np.random.default_rng(seed).normal(40, 12, n), 0, 120)
+
+
+def by_size(n: int = 5000) -> NDArray[np.int64]:
+    """Groups of LISTED, and of nobody's: 60%, 0.4%, 30%, none, 9.6%."""
+    return np.random.default_rng(1).choice(5, n, p=[0.6, 0.004, 0.3, 0.0, 0.096])
+
+
+BY_PLACE = Grouping(ColumnGroups("place", LISTED))
+
+
+def test_a_release_of_everybody_is_the_protocols_answer() -> None:
+    asked = plan()
+    state = ran(ages(), asked)
+    files = assembled(state, asked)
+    assert set(files) == PLAIN_FILES
+    assert list(files)[-1] == "manifest.json"
+    moments, bits = table(files, "moments.parquet"), table(files, "bits.parquet")
+    assert moments.schema.equals(MOMENTS_SCHEMA, check_metadata=False)
+    assert bits.schema.equals(BITS_SCHEMA, check_metadata=False)
+    assert moments.to_pylist() == [asdict(one) for one in state.estimates()]
+    charts = state.bit_charts()
+    assert [one.quantity for one in charts] == ["value", "square"]
+    for name in ("weight", "mean", "stddev", "reports", "squashed", "read_probability"):
+        assert bits[name].to_pylist() == np.concatenate([getattr(one, name) for one in charts]).tolist()
+    assert bits["quantity"].to_pylist() == [one.quantity for one in charts for _ in one.weight]
+    mean, variance = moments.to_pylist()
+    for one, truth in ((mean, ages().mean()), (variance, ages().var())):
+        assert one["group"] == EVERYBODY
+        assert abs(one["value"] - truth) < 6.2 * one["stddev"]
+        assert one["low"] < one["value"] < one["high"]
+        assert one["high"] - one["low"] == pytest.approx(2 * 1.959964 * one["stddev"], rel=1e-6)
+
+
+def test_the_manifest_is_the_contract() -> None:
+    asked = plan(bits_per_client=2)
+    state = ran(ages(), asked)
+    files = assembled(state, asked)
+    manifest = json.loads(files["manifest.json"])
+    assert list(manifest) == [
+        "format", "release_id", "job", "created", "column", "fixed_point", "method", "privacy", "results", "parameters",
+        "versions", "warnings",
+    ]  # fmt: skip
+    assert (manifest["column"], manifest["method"], manifest["warnings"]) == ("age", "adaptive", [])
+    assert manifest["fixed_point"] == {
+        "bits": 8, "fraction_bits": 0, "signed": "no", "offset": 0.0, "step": 1.0, "low": 0.0, "high": 255.0,
+    }  # fmt: skip
+    privacy = manifest["privacy"]
+    truth = np.exp(2.0) / (1 + np.exp(2.0))  # half of epsilon a bit
+    assert {**privacy, "mechanism": "", "assumptions": [], "meter": {}} == {
+        "unit": "user",
+        "contribution_bound": "one record a user, chosen uniformly among their records by the key",
+        "adjacency": privacy["adjacency"],
+        "trust": "local",
+        "epsilon": 4.0,
+        "delta": 0.0,
+        "mechanism": "",
+        "randomness": {"source": "key file", "safe": True},
+        "collector": {"epsilon": 4.0, "adjacency": privacy["collector"]["adjacency"]},
+        "shares": {"admission": pytest.approx(0.04), "tallies": pytest.approx(3.96)},
+        "noise_stddev": asked.noise_stddev,
+        "groups": None,
+        "meter": {},
+        "assumptions": [],
+    }
+    assert privacy["adjacency"].startswith("add or remove one user")
+    assert privacy["collector"]["adjacency"].startswith("replace one user's value by any other")
+    assert "randomised response" in privacy["mechanism"]
+    assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
+    assert not any("knows the group of each user" in one for one in privacy["assumptions"])
+    probabilities = [one.read_probability.max() for one in state.bit_charts()]
+    assert privacy["meter"] == {
+        "bits_per_client": 2,
+        "bits_per_value": 2,
+        "cap": 2,
+        "expected_private_bits": pytest.approx(2 * (2 * truth - 1)),
+        "epsilon_per_bit": 2.0,
+        "epsilon_per_client": 4.0,
+        "truth_probability": pytest.approx(truth),
+        "highest_read_probability": max(probabilities),
+    }
+    results = manifest["results"]
+    assert results["groups_published"] is None
+    assert abs(results["clients"] - 5000) < 6.2 * results["clients_stddev"] < 500
+    assert [(one["quantity"], one["round"]) for one in results["rounds"]] == [
+        ("value", 1), ("value", 2), ("square", 1), ("square", 2),
+    ]  # fmt: skip
+    assert sum(one["clients"] for one in results["rounds"]) == pytest.approx(results["clients"])
+    assert sum(one["reports"] for one in results["rounds"]) == pytest.approx(2 * results["clients"])
+    # A share of each half of the clients, to one client.
+    assert (
+        abs(results["rounds"][0]["clients"] - 2500 * asked.tuning.resolved(asked.method).first_share) < 150
+    )  # a binomial number
+
+
+def test_without_privacy_the_release_says_so() -> None:
+    asked = plan(epsilon=None)
+    manifest = json.loads(assembled(ran(ages(), asked), asked)["manifest.json"])
+    privacy = manifest["privacy"]
+    assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("secagg", None, 0.0)
+    meter = privacy["meter"]
+    assert (meter["truth_probability"], meter["epsilon_per_bit"], meter["epsilon_per_client"]) == (None, None, None)
+    assert meter["expected_private_bits"] == 1.0
+    assert any("no differential privacy" in one for one in manifest["warnings"])
+    assert any("No differential privacy" in one for one in privacy["assumptions"])
+    assert "randomised response" not in privacy["mechanism"]
+
+
+@pytest.mark.parametrize(("epsilon", "clients", "warned"), [(0.05, 200, True), (4.0, 5000, False)])
+def test_bits_that_nobody_sees_are_warned_of(epsilon: float, clients: int, warned: bool) -> None:
+    asked = plan(epsilon=epsilon, statistics=SPREAD[:1])
+    manifest = json.loads(assembled(ran(ages(clients), asked), asked)["manifest.json"])
+    assert any(one.startswith("No bit of the values is above its noise") for one in manifest["warnings"]) == warned
+
+
+def test_a_release_of_a_seed_and_one_that_starts_from_another_say_so() -> None:
+    prior = Prior(np.exp2(np.arange(8)), np.full(8, 0.5), np.full(8, 0.1))
+    asked = plan(statistics=SPREAD[:1], prior={"value": prior})
+    seed = replace(FACTS, safe=False, randomness="seed")
+    files = assembled(ran(ages(), asked), asked, release=seed)
+    manifest = json.loads(files["manifest.json"])
+    assert manifest["warnings"][0].startswith("The key came from a seed that anybody can guess")
+    assert any("earlier release that replaces the first round" in one for one in manifest["privacy"]["assumptions"])
+    assert [one["round"] for one in manifest["results"]["rounds"]] == [2]
+
+
+# --- groups ---
+
+
+def test_small_groups_are_merged_into_other() -> None:
+    asked, groups = plan(), by_size()
+    state = ran(ages(), asked, BY_PLACE, groups)
+    files = assembled(state, asked, BY_PLACE)
+    assert set(files) == PLAIN_FILES
+    moments = table(files, "moments.parquet").to_pylist()
+    assert [(one["group"], one["statistic"]) for one in moments] == [
+        (EVERYBODY, "mean"), (EVERYBODY, "variance"), ("north", "mean"), ("south", "mean"), (OTHER, "mean"),
+        ("north", "variance"), ("south", "variance"), (OTHER, "variance"),
+    ]  # fmt: skip
+    # `other` is what told none of the published groups: the sums of the noisy tallies of three.
+    noisy = state.clients()
+    assert noisy[1] < 100 > noisy[3]
+    places = {"north": [0], "south": [2], OTHER: [1, 3, 4], EVERYBODY: [0, 1, 2, 3, 4]}
+    truth = ages()
+    for one in moments:
+        members = np.isin(groups, places[one["group"]])
+        expected = truth[members].mean() if one["statistic"] == "mean" else truth[members].var()
+        assert abs(one["value"] - expected) < 6.2 * one["stddev"], one
+        if one["statistic"] == "mean":
+            value = sum(
+                counted.reports.sum(axis=1)[places[one["group"]]].sum() for _, counted in state.tallies_of("value")
+            )
+            assert one["clients"] == value
+    manifest = json.loads(files["manifest.json"])
+    assert manifest["results"]["groups_published"] == 3
+    assert manifest["results"]["clients"] == noisy.sum()
+    privacy = manifest["privacy"]
+    assert privacy["groups"] == {"epsilon": 4.0, "min_group": 100, "noise_stddev": asked.noise_stddev}
+    assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
+    assert any("knows the group of each user" in one for one in privacy["assumptions"])
+
+
+def test_other_is_left_out_where_it_is_too_small_itself() -> None:
+    asked, groups = plan(statistics=SPREAD[:1]), np.repeat([0, 2], 2500)
+    files = assembled(ran(ages(), asked, BY_PLACE, groups), asked, BY_PLACE)
+    assert [one["group"] for one in table(files, "moments.parquet").to_pylist()] == [EVERYBODY, "north", "south"]
+    assert json.loads(files["manifest.json"])["results"]["groups_published"] == 2
+
+
+def test_no_group_large_enough_is_a_release_of_everybody() -> None:
+    asked, grouping = plan(statistics=SPREAD[:1]), replace(BY_PLACE, min_group=100_000)
+    files = assembled(ran(ages(), asked, grouping, by_size()), asked, grouping)
+    assert [one["group"] for one in table(files, "moments.parquet").to_pylist()] == [EVERYBODY]
+    assert json.loads(files["manifest.json"])["results"]["groups_published"] == 0
+
+
+def test_no_exact_size_of_a_group_is_in_a_file() -> None:
+    """Neither of the groups, nor of rounds of them, nor of everybody: all are made of noisy counts.
+
+    Noise may be 0 by chance; under this key it is not where it is looked at.
+    """
+    asked, groups, grouping = plan(statistics=SPREAD[:1], release_epsilon=1.25), by_size(), BY_PLACE
+    state = ran(ages(), asked, grouping, groups)
+    files = assembled(state, asked, grouping)
+    manifest = json.loads(files["manifest.json"])
+    counted = {one["clients"] for one in table(files, "moments.parquet").to_pylist()}
+    counted |= {manifest["results"]["clients"]} | {one["clients"] for one in manifest["results"]["rounds"]}
+    exact = {*np.bincount(groups, minlength=5).tolist(), 5000}
+    assert not counted & exact
+    assert all(f">{size:,}<" not in files["index.html"].decode() for size in exact if size > 100)
+
+
+# --- cells ---
+
+
+def placed(n: int, depth: int) -> tuple[NDArray[np.int64], Grouping]:
+    """Clients in three of a grid's cells, and some outside of the region."""
+    grouping = Grouping(CellGroups(Grid(REGION, depth)))
+    cells = np.array([0, 7, 4**depth - 1, 4**depth])
+    return cells[np.random.default_rng(2).choice(4, n, p=[0.5, 0.3, 0.1, 0.1])], grouping
+
+
+def test_cells_are_where_their_names_say() -> None:
+    asked, depth = plan(), 2
+    groups, grouping = placed(6000, depth)
+    state = ran(ages(6000), asked, grouping, groups)
+    files = assembled(state, asked, grouping)
+    assert set(files) == PLAIN_FILES | {"cells.parquet"}
+    manifest = json.loads(files["manifest.json"])
+    assert manifest["region"] == asdict(REGION)
+    assert manifest["grid"] == {"depth": depth, "side": 4}
+    assert manifest["results"]["groups_published"] == 4
+    cells = table(files, "cells.parquet")
+    geo = json.loads(cells.schema.metadata[b"geo"])
+    assert geo["primary_column"] == "geometry"
+    rows = cells.to_pylist()
+    # Two bits a level, east before south: 00 is the north-west.
+    assert [row["cell_id"] for row in rows] == ["r00", "r13", "r33"]
+    assert [(row["west"], row["south"]) for row in rows] == [(-1.0, 50.75), (-0.5, 50.0), (0.5, 50.0)]
+    estimates = {(one["group"], one["statistic"]): one for one in table(files, "moments.parquet").to_pylist()}
+    for row in rows:
+        assert row["depth"] == depth
+        assert shapely.from_wkb(row["geometry"]).bounds == (row["west"], row["south"], row["east"], row["north"])
+        for statistic in ("mean", "variance"):
+            for name in ("value", "stddev", "low", "high", "clients"):
+                assert row[f"{statistic}_{name}"] == estimates[row["cell_id"], statistic][name]
+        x, y = (row["west"] + row["east"]) / 2, (row["south"] + row["north"]) / 2
+        code = int(grouping.groups.grid.codes(np.array([x]), np.array([y]))[0])  # type: ignore[attr-defined]
+        assert grouping.groups.names()[code] == row["cell_id"]
+        members = groups == code
+        assert members.any()
+        assert abs(row["mean_value"] - ages(6000)[members].mean()) < 6.2 * row["mean_stddev"]
+    page = files["index.html"].decode()
+    assert all(row["cell_id"] in page for row in rows)
+
+
+@pytest.mark.parametrize("least", [5000, 100_000], ids=["other alone", "nothing"])
+def test_a_map_without_a_cell_that_is_large_enough(least: int) -> None:
+    asked = plan()
+    groups, grouping = placed(6000, 2)
+    grouping = replace(grouping, min_group=least)
+    files = assembled(ran(ages(6000), asked, grouping, groups), asked, grouping)
+    cells = table(files, "cells.parquet")
+    assert cells.num_rows == 0
+    assert len(set(cells.column_names)) == len(cells.column_names)
+    assert "variance_stddev" in cells.column_names
+    assert json.loads(files["manifest.json"])["results"]["groups_published"] == (least == 5000)
+
+
+# --- what cannot be published, and what must not differ ---
+
+
+def test_noise_beyond_the_range_is_published_as_the_end_of_the_range() -> None:
+    """No run fails by luck: what noise leads beyond all values lies at their end, and the page says that it is not
+    known."""
+    asked = plan(FixedPoint(bits=52), statistics=(Statistic("geometric_mean"),), epsilon=0.01)
+    noise = Tally(np.full((1, 18), 10**6), np.zeros((1, 18), np.int64))  # "all bits are set", debiased at 0.01
+    state = MomentsState(asked)
+    for _ in asked.stages:
+        state = state.advance(asked.next_queries(state), [noise])
+    files = assembled(state, asked)
+    (one,) = table(files, "moments.parquet").to_pylist()
+    assert one["value"] == one["high"] == asked.form.high
+    wide = ran(ages(50), plan(statistics=SPREAD[:1], epsilon=0.2))
+    warnings = json.loads(assembled(wide, plan(statistics=SPREAD[:1], epsilon=0.2))["manifest.json"])["warnings"]
+    assert any("The mean is not known" in one for one in warnings)
+
+
+def test_groups_are_shown_drawn_towards_everybody_and_kept_as_measured() -> None:
+    asked, groups = plan(statistics=SPREAD[:1], epsilon=1.0), by_size()
+    state = ran(ages(), asked, BY_PLACE, groups)
+    raw = [*state.estimates(), *state.estimates(["a", "b"], np.array([0, 1, 1, 1, 1]))]
+    drawn = shrunk(raw, asked.forms)
+    everybody = raw[0].value
+    assert drawn[0] == raw[0]
+    for one, before in zip(drawn[1:], raw[1:], strict=True):
+        assert (one.group, one.clients) == (before.group, before.clients)
+        assert abs(one.value - everybody) <= abs(before.value - everybody)
+        assert one.stddev <= before.stddev
+    products = [replace(one, statistic="log_product") for one in raw]
+    assert shrunk(products, asked.forms) == products
+    wide = [replace(raw[1], group=str(i), value=everybody + 40 * (-1) ** i, stddev=0.01) for i in range(20)]
+    assert shrunk([raw[0], *wide], asked.forms)[3].value == pytest.approx(wide[2].value, abs=0.01)
+
+
+def test_only_the_time_tells_two_assemblies_apart() -> None:
+    asked = plan()
+    state = ran(ages(), asked)
+    one, again = assembled(state, asked), assembled(state, asked)
+    assert one == again
+    later = assembled(state, asked, release=replace(FACTS, created="2026-11-22T00:00:00+00:00"))
+    assert {name for name in one if one[name] != later[name]} == {"manifest.json", "index.html"}
+    assert later["manifest.json"].replace(b"2026-11-22T", b"2026-11-21T") == one["manifest.json"]
+    then, now = moments_view(one), moments_view(later)
+    assert then.chips.pop().text == "21 Nov 2026"
+    assert now.chips.pop().text == "22 Nov 2026"
+    assert now.model_copy(update={"created": then.created, "manifest": then.manifest}) == then

@@ -1,0 +1,76 @@
+"""`sfumato plan` on the command line: a plan, a table of several, and the numbers of cohorts for nights."""
+
+from __future__ import annotations
+
+import pytest
+
+from sfumato.pipelines import cli
+from tests import ROOT
+
+
+def planned(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert cli.main(["plan", *options]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert cli.main(["plan", *options]) == 2
+    found = capsys.readouterr()
+    assert not found.out
+    return found.err
+
+
+def test_nights_print_one_table_with_the_best_number_of_cohorts(capsys: pytest.CaptureFixture[str]) -> None:
+    text = planned(capsys, "--nights", "30", "--users", "300000", "--epsilon", "1")
+    assert text.startswith("300,000 users a night, epsilon 1 in 30 days, secure aggregation\n")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + 10
+    assert [row.split("|")[1].strip() for row in rows if row.endswith("| best |")] == ["30"]
+    central = planned(capsys, "--nights", "30", "--users", "300000", "--trust", "central")
+    assert "shards" not in central
+    assert "`rotation: 1`" in central
+
+
+def test_without_nights_a_plan_is_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "cohorts" not in planned(capsys, "--users", "100000", "--epsilon", "0.5,1").replace("disjoint cohorts", "")
+    assert "sub-queries" in planned(capsys, "--users", "100000")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--epsilon", "1,2"], "epsilon"),
+        (["--method", "adaptive,flat"], "method"),
+        (["--users", "1000,2000"], "users"),
+        (["--trust", "central,secagg"], "trust"),
+    ],
+)
+def test_nights_take_one_value_an_option(capsys: pytest.CaptureFixture[str], options: list[str], name: str) -> None:
+    users = [] if name == "users" else ["--users", "1000"]
+    assert f"{name}: with --nights give one value, got 2" in refused(capsys, "--nights", "30", *users, *options)
+
+
+@pytest.mark.parametrize("nights", ["0", "367", "-3", "1.5", "many", "30,60"])
+def test_nights_that_are_no_number_of_nights_are_refused(capsys: pytest.CaptureFixture[str], nights: str) -> None:
+    assert "nights: must be a whole number in 1..366" in refused(capsys, "--users", "1000", f"--nights={nights}")
+
+
+def test_plan_requires_the_number_of_users(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "users: required" in refused(capsys, "--nights", "30")
+
+
+def test_the_short_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = planned(capsys, "--help").splitlines()
+    assert len(lines) < 70
+    assert any("--nights" in line for line in lines)
+
+
+@pytest.mark.parametrize("options", [[], ["--trust", "central"], ["--users", "54600000"]])
+def test_the_tables_of_the_guide_are_what_the_command_prints(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = [] if "--users" in options else ["--users", "300000"]
+    text = planned(capsys, "--nights", "30", "--epsilon", "1", *users, *options)
+    table = "\n".join(f"    {line}" for line in text.splitlines() if line.startswith("|"))
+    assert table in (ROOT / "docs" / "how_to" / "production.md").read_text(encoding="utf-8")

@@ -1,0 +1,352 @@
+"""Reserve, then commit; the chain; limits. Each test of a refusal also sees that nothing was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from sfumato.schemas.errors import BudgetError, FormatError, LedgerError, RequestError
+from sfumato.schemas.ledger import Limit
+from sfumato.transforms.privacy.ledger.history import COMMIT, RESERVE, charge_content, entry_bytes, read_entries, replay
+from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError, open_ledger
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
+from tests.unit.privacy.ledger.helpers import charge, forks, ledger
+
+LIMITS = Limit.parse_all("3/7d,1/1d")
+
+
+def store(folder: Path) -> SqliteStore:
+    return SqliteStore(str(folder / "ledger.db"))
+
+
+def test_reserve_then_commit(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    assert book.history().entries == 0
+    assert not list(tmp_path.iterdir())  # looking makes no file
+    reservation = book.reserve(charge("one"), LIMITS)
+    assert (reservation.index, reservation.manifest) == (1, None)
+    assert reservation.time == "2026-11-21T03:00:00+00:00"
+    book.commit("one", "abc")
+    history = book.history(with_limits=True)
+    assert history.entries == 3
+    assert history.reservations["one"].manifest == "abc"
+    assert history.reservations["one"].hash == reservation.hash
+    assert history.limits == {"taxis": LIMITS}
+
+
+def test_a_release_is_charged_once(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    first = book.reserve(charge("one"), LIMITS)
+    assert book.reserve(charge("one"), LIMITS) == first
+    assert book.reserve(charge("one")) == first
+    book.commit("one", "abc")
+    book.commit("one", "abc")
+    assert book.reserve(charge("one"), LIMITS).index == first.index
+    assert book.history().entries == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"binding": "other"}, "other input, another key or another version"),
+        ({"request": "other"}, "another request"),
+        ({"epsilon": "0.5"}, "another request"),
+        ({"period": "2026-11-19"}, "another request"),
+        ({"starts_from": "earlier"}, "another request"),
+    ],
+)
+def test_a_release_id_stands_for_one_request_on_one_input(
+    tmp_path: Path, changed: dict[str, str], message: str
+) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), LIMITS)
+    with pytest.raises(ReusedError, match=message):
+        book.reserve(charge("one", **changed), LIMITS)
+    assert book.history().entries == 2
+
+
+def test_the_error_says_when_it_would_fit(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    for number in (1, 2, 3):
+        book.reserve(charge(f"r{number}", f"2026-11-0{number}"), LIMITS)
+    with pytest.raises(BudgetError, match=r"epsilon 3 in 7 days.*data of 2026-11-08 or later would fit"):
+        book.reserve(charge("r4", "2026-11-04"), LIMITS)
+    with pytest.raises(BudgetError, match=r"epsilon 1 in 1 day.*data of 2026-11-08 or later would fit"):
+        book.reserve(charge("again", "2026-11-03", "0.1"), LIMITS)
+    with pytest.raises(BudgetError, match="never fits"):
+        book.reserve(charge("large", "2026-12-03", "1.5"), LIMITS)
+    assert book.history().entries == 4
+    book.reserve(charge("r8", "2026-11-08"), LIMITS)
+
+
+def test_what_a_crashed_run_reserved_counts_as_spent(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("crashed"), LIMITS)
+    with pytest.raises(BudgetError):
+        book.reserve(charge("other"), LIMITS)
+
+
+def test_limits_are_set_once_and_changed_by_hand(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    with pytest.raises(RequestError, match="has no limits for dataset 'taxis'"):
+        book.reserve(charge("one"))
+    assert book.history().entries == 0
+    book.reserve(charge("one"), LIMITS)
+    with pytest.raises(RequestError, match="limits for dataset 'taxis' are 1/1d,3/7d, and not 20/7d"):
+        book.reserve(charge("two", "2026-11-19"), Limit.parse_all("20/7d"))
+    book.set_limits("taxis", Limit.parse_all("20/7d"))
+    book.set_limits("taxis", Limit.parse_all("20/7d"))
+    assert book.history().entries == 3
+    book.reserve(charge("two"), Limit.parse_all("20/7d"))
+    book.set_limits("taxis", Limit.parse_all("1/7d"))  # what was spent before stays right
+    assert book.history(with_limits=True).limits["taxis"] == Limit.parse_all("1/7d")
+    with pytest.raises(BudgetError):
+        book.reserve(charge("three", "2026-11-22", "0.1"))
+
+
+def test_nothing_is_published_that_was_not_reserved(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    with pytest.raises(LedgerError, match="nothing was ever charged"):
+        book.commit("one", "abc")
+    book.reserve(charge("one"), LIMITS)
+    book.commit("one", "abc")
+    with pytest.raises(LedgerError, match="another manifest"):
+        book.commit("one", "abd")
+
+
+# --- tampering ---
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> list[bytes]:
+    book = ledger(tmp_path)
+    for number in (1, 2, 3):
+        book.reserve(charge(f"r{number}", f"2026-11-0{number}"), LIMITS)
+        book.commit(f"r{number}", f"{number}" * 64)
+    return store(tmp_path).read()
+
+
+def test_every_changed_byte_shows(filled: list[bytes]) -> None:
+    assert len(read_entries(filled)) == 7
+    for index, entry in enumerate(filled):
+        for place in range(0, len(entry), 7):
+            changed = entry[:place] + bytes([entry[place] ^ 1]) + entry[place + 1 :]
+            with pytest.raises(LedgerError):
+                replay([*filled[:index], changed, *filled[index + 1 :]])
+
+
+def test_removed_repeated_and_reordered_entries_show(filled: list[bytes]) -> None:
+    for index in range(len(filled) - 1):
+        with pytest.raises(LedgerError):
+            replay(filled[:index] + filled[index + 1 :])
+        with pytest.raises(LedgerError):
+            replay([*filled[: index + 1], filled[index], *filled[index + 1 :]])
+        with pytest.raises(LedgerError):
+            replay([*filled[:index], filled[index + 1], filled[index], *filled[index + 2 :]])
+
+
+def test_an_entry_of_a_later_format_is_not_guessed_at(filled: list[bytes]) -> None:
+    """A format that a hash confirms was written; one that a hash refutes is damage."""
+    body = json.loads(filled[0])
+    changed = {**body, "format": "sfumato-ledger/9"}
+    with pytest.raises(LedgerError, match="not what was written"):
+        replay([json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()])
+    changed.pop("hash")
+    written = json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()
+    changed["hash"] = hashlib.sha256(written).hexdigest()
+    newer = json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()
+    with pytest.raises(FormatError, match=r"newer version of sfumato \(format 9; this one reads up to 4\): upgrade"):
+        replay([newer])
+    with pytest.raises(FormatError, match="entry 1 was written by a newer version"):
+        replay([filled[0], b'{"format":"sfumato-ledger/10","of":"another form"}'])
+
+
+def test_a_charge_above_the_limits_shows_in_a_chain_that_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), LIMITS)
+    with monkeypatch.context() as patch:
+        patch.setattr("sfumato.transforms.privacy.ledger.ledger.check_budget", lambda *_: None)
+        book.reserve(charge("two"), LIMITS)
+    assert book.history().entries == 3
+    with pytest.raises(LedgerError, match="entry 2 exceeds the limit of epsilon 1 in 1 day"):
+        book.history(with_limits=True)
+
+
+# --- the file ---
+
+
+def test_the_file_refuses_changes(tmp_path: Path, filled: list[bytes]) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        for statement in ("UPDATE entries SET entry = x'00' WHERE number = 1", "DELETE FROM entries WHERE number = 6"):
+            with pytest.raises(sqlite3.IntegrityError, match="append only"):
+                database.execute(statement)
+    database.close()
+    assert store(tmp_path).read() == filled
+
+
+def test_a_file_without_its_middle_is_damaged(tmp_path: Path, filled: list[bytes]) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        database.execute("DROP TRIGGER no_delete")
+        database.execute("DELETE FROM entries WHERE number = 2")
+    database.close()
+    with pytest.raises(LedgerError, match="lacks entries"):
+        store(tmp_path).read()
+    with pytest.raises(LedgerError):
+        ledger(tmp_path).reserve(charge("new", "2026-12-20"), LIMITS)
+
+
+@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + bytes(200)])
+def test_a_file_that_is_no_ledger(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ledger.db").write_bytes(content)
+    with pytest.raises(LedgerError, match="cannot be read"):
+        ledger(tmp_path).reserve(charge("one"), LIMITS)
+    assert (tmp_path / "ledger.db").read_bytes() == content
+
+
+def test_another_database_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        database.execute("CREATE TABLE customers (name TEXT)")
+    database.close()
+    with pytest.raises(LedgerError, match="is a database, and no ledger"):
+        ledger(tmp_path).reserve(charge("one"), LIMITS)
+
+
+def test_places(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="there is no folder"):
+        open_ledger(str(tmp_path / "missing" / "ledger.db")).reserve(charge("one"), LIMITS)
+    with pytest.raises(RequestError, match="is a folder; name a file in it"):
+        open_ledger(str(tmp_path))
+    with pytest.raises(RequestError, match=r"a file or gs://"):
+        open_ledger("s3://bucket/ledger")
+
+
+def test_a_file_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger(tmp_path).reserve(charge("one"), LIMITS)
+    monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)  # root may write anywhere
+    with pytest.raises(RequestError, match="cannot be written to by this user"):
+        ledger(tmp_path).reserve(charge("two", "2026-11-19"), LIMITS)
+
+
+def test_an_index_that_is_taken_is_refused(tmp_path: Path, filled: list[bytes]) -> None:
+    here = store(tmp_path)
+    assert not here.append(6, b"other")
+    assert not here.append(8, b"a gap")
+    assert here.read() == filled
+
+
+def test_a_write_that_was_killed_half_way_is_undone(tmp_path: Path, filled: list[bytes]) -> None:
+    """What `kill -9` within a commit leaves: new pages in the file, and beside it the journal of the old ones."""
+    database = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    database.execute("PRAGMA cache_size = 1")
+    database.execute("BEGIN IMMEDIATE")
+    for number in range(20):
+        database.execute("INSERT INTO entries VALUES (?, ?)", (len(filled) + number, bytes(20_000)))
+    (tmp_path / "killed").mkdir()
+    for name in ("ledger.db", "ledger.db-journal"):  # a copy, without the lock that ends with its owner
+        shutil.copy(tmp_path / name, tmp_path / "killed" / name)
+    database.execute("ROLLBACK")
+    database.close()
+    assert (tmp_path / "killed" / "ledger.db").stat().st_size > (tmp_path / "ledger.db").stat().st_size
+    assert store(tmp_path / "killed").read() == filled
+    ledger(tmp_path / "killed").reserve(charge("next", "2026-12-20"), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [("-1", "0"), ("0", "0"), ("NaN", "0"), ("Infinity", "0"), ("1", "-0.1"), ("1", "1"), ("1", "NaN")],
+)
+def test_a_charge_that_gives_back_is_none(tmp_path: Path, filled: list[bytes], epsilon: str, delta: str) -> None:
+    """Neither through the door, nor as an entry that somebody appends by hand, well chained."""
+    amounts = {"epsilon": Decimal(epsilon), "delta": Decimal(delta)}
+    with pytest.raises(RequestError):
+        replace(charge("new"), **amounts)
+    head = read_entries(filled)[-1]["hash"]
+    content = {**charge_content(charge("new", "2026-12-20")), "epsilon": epsilon, "delta": delta}
+    forged = entry_bytes(len(filled), head, "2026-11-21T03:00:00+00:00", "nonce", RESERVE, content)
+    with pytest.raises(LedgerError, match="a charge cannot be read"):
+        replay([*filled, forged])
+
+
+@pytest.mark.parametrize("content", [{"release_id": "r1"}, {"release_id": "open", "manifest": None}, {}])
+def test_a_publication_says_of_what(tmp_path: Path, content: dict[str, str | None]) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("open"), LIMITS)
+    entries = store(tmp_path).read()
+    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", COMMIT, content)
+    with pytest.raises(LedgerError):
+        replay([*entries, forged])
+
+
+def test_a_release_starts_from_one_that_was_charged(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    with pytest.raises(RequestError, match="release elsewhere is not in the ledger"):
+        book.reserve(charge("one", starts_from="elsewhere"), LIMITS)
+    book.reserve(charge("one", "2026-11-19"), LIMITS)
+    book.reserve(charge("two", starts_from="one"), LIMITS)
+
+
+def test_changes_of_limits_are_remembered(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), LIMITS)
+    book.set_limits("taxis", Limit.parse_all("100/1d"))
+    book.set_limits("taxis", LIMITS)
+    changes = book.history().changes
+    assert [(one.index, [str(limit) for limit in one.before]) for one in changes] == [
+        (0, []), (2, ["1/1d", "3/7d"]), (3, ["100/1d"]),
+    ]  # fmt: skip
+
+
+# --- many at once ---
+
+
+def _charge_one(folder: Path, number: int) -> None:
+    book = Ledger(store(folder))
+    book.reserve(charge(f"r{number}", epsilon="0.1"), Limit.parse_all("4/1d"))
+
+
+def test_fifty_processes_lose_no_entry_and_exceed_no_limit(tmp_path: Path) -> None:
+    """Fifty want a tenth each, and forty may have it."""
+    fork = forks()
+    processes = [fork.Process(target=_refused_quietly, args=(tmp_path, number)) for number in range(50)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert sorted({process.exitcode for process in processes}) == [0, 3]
+    assert sum(process.exitcode == 0 for process in processes) == 40
+    history = ledger(tmp_path).history(with_limits=True)
+    assert history.entries == 41
+    granted = {f"r{number}" for number, process in enumerate(processes) if process.exitcode == 0}
+    assert set(history.reservations) == granted
+
+
+def _refused_quietly(folder: Path, number: int) -> None:
+    try:
+        _charge_one(folder, number)
+    except BudgetError as error:
+        raise SystemExit(error.exit_code) from None
+
+
+def test_two_at_once_under_one_release_id_are_charged_once(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    append, first = SqliteStore.append, []
+
+    class Raced(SqliteStore):
+        def append(self, index: int, entry: bytes) -> bool:
+            if not first:  # the other one is faster
+                first.append(book.reserve(charge("one"), LIMITS))
+            return append(self, index, entry)
+
+    reservation = Ledger(Raced(str(tmp_path / "ledger.db"))).reserve(charge("one"), LIMITS)
+    assert reservation == first[0]
+    assert len(book.history().reservations) == 1

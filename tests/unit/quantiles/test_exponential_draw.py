@@ -1,0 +1,111 @@
+"""One draw of the exponential mechanism beside every border's exact probability."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from sfumato.transforms.quantiles import exponential_draw
+from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, border_weights, draw_border
+from tests.statistics import FLAKE_RATE, chi_square_p
+from tests.unit.quantiles.borders import STEPS, below, probabilities, spread
+
+KEY = bytes(range(32))
+LOGS = [(0, 0), (1, 0), (3, 2), (0, 5), (1500, 3), (2100, 1024)]
+
+
+def random_logs(number: int) -> tuple[list[int], int]:
+    generator = np.random.default_rng(number)
+    bits = int(generator.integers(1, 4))
+    return generator.choice([0, 0, 1, 2, 5, 1024, 2000, 3333], 1 << bits).tolist(), bits
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_runs_are_the_borders_around_some_ranks(number: int) -> None:
+    counts, bits = random_logs(number)
+    generator, users, ranks = np.random.default_rng(number), spread(counts, bits), below(counts)
+    first, last = sorted(generator.integers(0, users.steps + 1, 2).tolist())
+    assert [users.below(first), users.below(last)] == [ranks[first], ranks[last]]
+    low = float(generator.uniform(ranks[first] - 1, ranks[last]))
+    high = float(generator.uniform(low, ranks[last] + 1))
+    borders, lengths, found = users.runs(first, last, low, high)
+    assert (lengths >= 1).all()
+    assert (borders[1:] == borders[:-1] + lengths[:-1]).all()
+    assert (found[1:] > found[:-1]).all()
+    begin, end = int(borders[0]), int(borders[-1] + lengths[-1])
+    assert np.array_equal(np.repeat(found, lengths), ranks[begin:end])
+    left_out = np.concatenate((ranks[first:begin], ranks[end : last + 1]))
+    assert not ((left_out >= low) & (left_out <= high)).any()
+    assert begin == first or ranks[begin] <= low
+    assert end == last + 1 or ranks[end - 1] >= high
+
+
+@pytest.mark.parametrize("counts", LOGS)
+@pytest.mark.parametrize(("share", "epsilon"), [(0.5, 1.0), (0.1, 0.25), (1.0, 3.0), (0.999, 0.01)])
+@pytest.mark.parametrize(("first", "last"), [(0, 2 * STEPS), (17, 1400), (STEPS, STEPS), (1000, 1030)])
+def test_weights_are_those_of_every_border(
+    counts: tuple[int, int], share: float, epsilon: float, first: int, last: int
+) -> None:
+    borders, lengths, weights = border_weights(spread(counts, 1), first, last, share, epsilon)
+    found = np.zeros(last - first + 1)
+    for border, length, weight in zip(borders, lengths, weights, strict=True):
+        found[border - first : border - first + length] = weight
+    exact = probabilities(counts, first, last, share, epsilon)
+    total = mpmath.fsum(found) + 2.0**-120 * len(found)
+    for weight, probability in zip(found.tolist(), exact, strict=True):
+        assert abs((weight + 2.0**-120) / total / probability - 1) < 2**-26
+
+
+@pytest.mark.parametrize("counts", [(3, 2), (700, 30)])
+def test_draws_have_the_probabilities_of_the_borders(counts: tuple[int, int]) -> None:
+    users, count = spread(counts, 1), 4000
+    exact = np.array(probabilities(counts, 0, users.steps, 0.3, 0.4), dtype=float)
+    drawn = np.array([draw_border(users, 0, users.steps, 0.3, 0.4, KEY, number) for number in range(count)])
+    assert chi_square_p(drawn - STEPS, exact) > FLAKE_RATE
+    wrong = np.array(probabilities(counts, 0, users.steps, 0.3, 0.4, mpmath.mpf("0.4")), dtype=float)
+    if counts[0] > 100:  # the test sees a rate that is 1.4 times as high
+        assert chi_square_p(drawn - STEPS, wrong) < FLAKE_RATE
+
+
+def test_the_second_term_is_drawn_uniformly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a second term as large as the first: half of the draws are anywhere."""
+    users = spread((400, 0), 1)
+    monkeypatch.setattr(exponential_draw, "_FLOOR", 0.01)
+    drawn = np.array([draw_border(users, 0, users.steps, 0.5, 20.0, KEY, number) for number in range(4000)])
+    outside = (np.abs(below((400, 0))[drawn] - 200) > 3).mean()
+    # The first term's weights add up to about 3 borders' (few users: each run has two or three), the second's to 20.
+    total = border_weights(users, 0, users.steps, 0.5, 20.0)
+    mass = 0.01 * (users.steps + 1)
+    expected = mass / (mass + float((total[1] * total[2]).sum())) * (np.abs(below((400, 0)) - 200) > 3).mean()
+    assert abs(outside - expected) < 6.2 * math.sqrt(expected * (1 - expected) / 4000)
+
+
+def test_equal_numbers_give_equal_draws_and_others_do_not() -> None:
+    users = spread((50, 50), 1)
+    draws = [draw_border(users, 0, users.steps, 0.5, 1.0, KEY, number) for number in (0, 0, 1, 2)]
+    assert draws[0] == draws[1]
+    assert len(set(draws[1:])) == 3
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (10**9, 0), (0, 10**9)])
+def test_nobody_and_everybody_in_one_bin(counts: tuple[int, int]) -> None:
+    users = spread(counts, 1)
+    drawn = [draw_border(users, 0, users.steps, 0.5, 1.0, KEY, number) for number in range(50)]
+    if sum(counts):
+        middle = STEPS // 2 if counts[0] else 3 * STEPS // 2
+        assert set(drawn) == {middle}  # each step holds a million users
+    else:
+        assert len(set(drawn)) > 40
+    assert draw_border(users, 7, 7, 0.5, 1.0, KEY, 0) == 7
+
+
+def test_one_more_user_of_a_bin_moves_no_other() -> None:
+    for count in (0, 1, 5, 1023, 1024, 5000):
+        fewer, more = below((count, 0)), below((count + 1, 0))
+        change = more - fewer
+        assert set(change.tolist()) == {0, 1}
+        assert (np.diff(change) >= 0).all()
+        assert STEP_BITS == 10

@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.ranges.networks import examples
+from sfumato.transforms.ranges.networks.examples import INPUTS, QueryDistribution, World, make_examples
+from tests.statistics import FLAKE_RATE
+from tests.unit.ranges.networks.common import CELL, clumped, counted
+from tests.unit.ranges.oracle import overlap, random_boxes
+
+SIDE = 64
+USERS = np.random.default_rng(4).poisson(3, (6, 9)).astype(float)
+
+
+def generator(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize(("stretch", "origin"), [(1.0, (0.0, 0.0)), (1.2, (-5.5, -3.25)), (0.8, (7.0, 9.5))])
+def test_sums_are_those_of_the_stretched_and_shifted_cells(stretch: float, origin: tuple[float, float]) -> None:
+    boxes = random_boxes(generator(), SIDE, 40)
+    found = World(USERS, SIDE, stretch, origin).sum(boxes)
+    width, height = stretch * SIDE / 9, stretch * SIDE / 6
+    for number in range(len(boxes)):
+        x0, y0, x1, y1 = (float(getattr(boxes, name)[number]) for name in ("x0", "y0", "x1", "y1"))
+        expected = 0.0
+        for row in range(6):
+            for column in range(9):
+                left, top = origin[0] + column * width, origin[1] + row * height
+                area = overlap(left, left + width, x0, x1) * overlap(top, top + height, y0, y1)
+                expected += USERS[row, column] * area / (width * height)
+        assert found[number] == pytest.approx(expected, abs=1e-9)
+
+
+def test_places_are_where_users_are() -> None:
+    stretch, (left, top) = 1.2, (-5.5, -3.25)
+    x, y = World(USERS, SIDE, stretch, (left, top)).draw_users(50_000, generator())
+    column, across = np.divmod((x - left) / (stretch * SIDE / 9), 1)
+    row, down = np.divmod((y - top) / (stretch * SIDE / 6), 1)
+    at = (row * 9 + column).astype(int)
+    assert at.min() >= 0
+    assert at.max() < USERS.size
+    found, some = np.bincount(at, minlength=USERS.size), USERS.ravel() > 0
+    assert found[~some].sum() == 0
+    expected = USERS.ravel() / USERS.sum() * len(x)
+    assert stats.chisquare(found[some], expected[some]).pvalue > FLAKE_RATE
+    assert stats.chisquare(found[some], np.full(some.sum(), len(x) / some.sum())).pvalue < FLAKE_RATE
+    for within in (across, down):
+        assert stats.kstest(within, "uniform").pvalue > FLAKE_RATE
+
+
+def test_squares_are_about_users_in_the_field_and_of_the_sizes_asked_for() -> None:
+    squares, world = QueryDistribution((2.0, 3.0), (8.0, 12.0)), World(USERS, SIDE, 1.2, (-5.5, -3.25))
+    boxes = squares.draw(world, SIDE, 20_000, generator())
+    width, height = boxes.x1 - boxes.x0, boxes.y1 - boxes.y0
+    x, y = (boxes.x0 + boxes.x1) / 2, (boxes.y0 + boxes.y1) / 2
+    for at in (x, y):
+        assert at.min() >= -1e-9
+        assert at.max() <= SIDE + 1e-9
+    # Not all worlds lie within the field: what is beyond is left out, and no more.
+    share = world.sum(Boxes(*(np.array([float(edge)]) for edge in (0, 0, SIDE, SIDE))))[0] / USERS.sum()
+    assert 0.5 < share < 0.99
+    assert len(boxes) / 20_000 == pytest.approx(share, abs=6 * np.sqrt(share * (1 - share) / 20_000))
+    np.testing.assert_allclose(height, 1.5 * width)
+    # All sizes alike, by their logarithms.
+    assert stats.kstest(np.log(width / 2) / np.log(4), "uniform").pvalue > FLAKE_RATE
+
+    lonely = np.zeros((6, 9))
+    lonely[2, 3] = 1
+    boxes = squares.draw(World(lonely, SIDE, 1.0, (0, 0)), SIDE, 100, generator())
+    x, y = (boxes.x0 + boxes.x1) / 2, (boxes.y0 + boxes.y1) / 2
+    assert ((x >= SIDE / 9 * 3) & (x <= SIDE / 9 * 4) & (y >= SIDE / 6 * 2) & (y <= SIDE / 6 * 3)).all()
+
+
+def test_a_workload_is_used_as_given() -> None:
+    asked = random_boxes(generator(2), SIDE, 7)
+    boxes = QueryDistribution((2.0, 2.0), (8.0, 8.0), asked).draw(
+        World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, generator()
+    )
+    given = set(zip(*(getattr(asked, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
+    drawn = set(zip(*(getattr(boxes, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
+    assert drawn == given  # 500 draws of 7: all but surely, each is among them
+    assert len(boxes) == 500
+
+
+def test_examples_are_of_the_worlds_and_squares_they_were_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    class Recorded(QueryDistribution):
+        def draw(self, world: World, side: int, count: int, rng: np.random.Generator) -> Boxes:
+            boxes = super().draw(world, side, count, rng)
+            drawn.append((world, boxes))
+            return boxes
+
+    grid = counted(clumped(8, 20, 500, 0.7, 1), 3.0)
+    found = make_examples(grid, 500.0, 5.0, Recorded((6.0, 6.0), (20.0, 20.0)), 3, 200, generator())
+    assert len(drawn) == 6
+    assert drawn[0][0] is drawn[1][0]
+    assert len({id(world) for world, _ in drawn}) == 3
+    np.testing.assert_array_equal(
+        found.users, np.concatenate([world.sum(boxes).astype(np.float32) for world, boxes in drawn])
+    )
+    assert found.inputs.shape == (len(found.users), INPUTS)
+    assert all(len(column) == len(found.users) and column.dtype == np.float32 for column in found)
+    assert 300 < len(found.users) <= 600  # a few centres lie outside the field
+    assert np.isfinite(found.inputs).all()
+
+
+def test_the_counts_of_examples_are_those_of_their_users() -> None:
+    # Boxes of whole cells: with next to no noise, what is counted there is what is there, wherever a world lies.
+    low, many = generator().integers(0, 5, (2, 30)) * CELL, generator(2).integers(1, 4, (2, 30)) * CELL
+    whole = QueryDistribution((1.0, 1.0), (2.0, 2.0), Boxes(*low.astype(float), *(low + many).astype(float)))
+    users = clumped(8, 20, 500, 0.7, 1)
+    for noise in (1e-3, 4.0):
+        found = make_examples(counted(users, noise), 500.0, 5.0, whole, 16, 400, generator())
+        off = (found.own - found.users) / noise
+        # The deviation is that of a box which meets one cell more than it has.
+        cells = (found.deviation / noise) ** 2 - 1
+        np.testing.assert_allclose(cells, np.rint(cells), atol=1e-3)
+        # Float32 errs by 500 * 6e-8, much less than the small noise. With up to 9 cells of 64, 7 boxes of a draw share
+        # none; the squares of sums of so many Laplace variables have variance 2.4, in units of their mean.
+        assert np.mean(off**2 / cells) == pytest.approx(1.0, abs=6 * np.sqrt(2.4 / (16 * 2 * 7)))
+    assert found.users.std() > 5
+
+
+def test_worlds_lie_askew_and_the_generator_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Recorded(World):
+        def __init__(self, users: np.ndarray, side: int, stretch: float, origin: tuple[float, float]):
+            super().__init__(users, side, stretch, origin)
+            made.append((users, stretch, origin))
+
+    monkeypatch.setattr(examples, "World", Recorded)
+    grid, squares = counted(clumped(8, 20, 500, 0.7, 1), 3.0), QueryDistribution((6.0, 6.0), (20.0, 20.0))
+    one, again, other = (make_examples(grid, 500.0, 5.0, squares, 8, 20, generator(seed)) for seed in (1, 1, 2))
+    for mine, same in zip(one, again, strict=True):
+        np.testing.assert_array_equal(mine, same)
+    assert len(other.users) != len(one.users) or (other.users != one.users).any()
+    for users, stretch, (left, top) in made:
+        assert (users == np.rint(users)).all()
+        assert np.exp(-0.25) <= stretch <= np.exp(0.25)
+        # Their middle is that of the field, or up to a cell to the right and below.
+        for corner in (left, top):
+            assert 0 <= corner + stretch * SIDE / 2 - SIDE / 2 <= CELL
+    assert len({stretch for _, stretch, _ in made}) == 16

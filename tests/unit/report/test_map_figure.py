@@ -1,0 +1,289 @@
+"""Pictures of maps: each kind of cell looks its own way, geography lies where it belongs, odd maps are drawn."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from sfumato.schemas.views import Basemap, Bounds, Layer, MapBody, PageView, Place, Scale, Zone
+from sfumato.transforms.report import map_figure
+from sfumato.transforms.report.canvas import palette
+from sfumato.transforms.report.map_figure import UNKNOWN, Frame, draw_cells, map_canvas, measure_values
+from sfumato.transforms.report.scales import position
+from tests.unit.report.samples import REGION, layer_of, map_of, pixels, view_of
+
+# Known and low, known and high, high but uncertain, unknown: north-west, north-east, south-west, south-east.
+FOUR = layer_of({(1, 0, 0): 0.05, (1, 1, 0): 0.9, (1, 0, 1): 0.9, (1, 1, 1): None}, uncertain=[(1, 0, 1)])
+COAST = Basemap(
+    source="Survey",
+    land=[[[(0, 0), (0.5, 0), (0.5, 1), (0, 1), (0, 0)], [(0.1, 0.1), (0.3, 0.1), (0.3, 0.3), (0.1, 0.3), (0.1, 0.1)]]],
+    lines=[[(0, 0), (1, 1)]],
+    zones=[Zone(name="Zone", rings=[[(0.6, 0.6), (0.8, 0.6), (0.8, 0.8), (0.6, 0.6)]])],
+    places=[Place(name="Harbour", longitude=0.5, latitude=0.5)],
+)
+
+
+def map_picture(view: PageView, body: MapBody) -> bytes:
+    return map_canvas(view, body).png()
+
+
+def cells_of(body: MapBody, frame: Frame) -> NDArray[np.float64]:
+    """The pixels of the cells on a black ground, without anything else: float64[height, width, 3] in 0..1."""
+    figure = Figure(figsize=(frame.width / 100, frame.height / 100), dpi=100, facecolor="black")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.axis("off")
+    axes.set(xlim=(0, frame.width), ylim=(frame.height, 0))
+    draw_cells(axes, body, body.layers[0].measures[0], frame)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3] / 255
+
+
+def quarters(body: MapBody, side: int = 200) -> list[NDArray[np.float64]]:
+    image, half = cells_of(body, Frame.around(body.region, side)), side // 2
+    return [
+        image[rows, columns].reshape(-1, 3)
+        for rows in (np.s_[:half], np.s_[half:])
+        for columns in (np.s_[:half], np.s_[half:])
+    ]
+
+
+def test_each_kind_of_cell_looks_its_own_way() -> None:
+    low, high, poor, unknown = quarters(map_of(FOUR))
+    assert [len(np.unique(np.round(one, 4), axis=0)) for one in (low, high, unknown)] == [1, 1, 1]
+    assert len(np.unique(np.round(poor, 4), axis=0)) > 3  # the tone, and lines
+    np.testing.assert_allclose(unknown[0], [int(UNKNOWN[at : at + 2], 16) / 255 for at in (1, 3, 5)], atol=1 / 255)
+    assert low[0].sum() + 0.5 < high[0].sum()  # a light colour stands for more
+    assert poor.mean(axis=0).sum() < high[0].sum() - 0.4
+
+
+def test_the_picture_says_what_it_shows_and_is_the_same_again() -> None:
+    body = map_of(FOUR, missing="Not published: at most 12 users.")
+    data = map_picture(view_of(body), body)
+    assert data == map_picture(view_of(body), body)
+    for text in ("Private map", "About 200,000 users", "Hatched: too uncertain", "Dark: too few users", "with ε = 1"):
+        assert text.encode() in data
+    assert b"at most 12" not in data  # cells cover the region
+    sure = map_of(layer_of({(1, 0, 0): 0.5}), missing="Not published: at most 12 users.")
+    data = map_picture(view_of(sure), sure)
+    assert b"No colour: not published, at most 12 users." in data
+    assert b"Hatched" not in data
+    assert b"Dark" not in data
+    counted = map_of(layer_of({(0, 0, 0): 5.0}, kind="count", uncertain=[(0, 0, 0)]))
+    assert b"Hatched: perhaps nobody." in map_picture(view_of(counted), counted)
+
+
+def test_an_unsafe_release_raises_the_alarm_in_place_of_the_promise() -> None:
+    body = map_of(FOUR)
+    data = map_picture(view_of(body, alarm="Made with a demonstration seed: NOT private."), body)
+    assert b"NOT private" in data
+    assert b"protected by" not in data
+    alarmed, calm = pixels(data), pixels(map_picture(view_of(body), body))
+    reddish = [(image[..., 0] - image[..., 1:].max(axis=2) > 0.3)[-60:].sum() for image in (alarmed, calm)]
+    assert reddish[0] > 300
+    assert reddish[1] == 0
+
+
+def test_a_count_is_coloured_by_its_users_per_square_kilometre_of_what_the_cell_owns() -> None:
+    region = Bounds(west=0, south=59.5, east=1, north=60.5)
+    layer = layer_of({(0, 0, 0): 100.0, (1, 0, 0): 100.0}, kind="count", area=0.5)
+    whole, quarter = measure_values(layer, layer.measures[0], region)
+    km2 = 6371.0088**2 * math.radians(1) * (math.sin(math.radians(60.5)) - math.sin(math.radians(59.5)))
+    assert whole == pytest.approx(100 / (0.5 * km2))
+    assert quarter == pytest.approx(100 / (0.5 * km2 / 4), rel=0.02)  # a northern cell is a little smaller
+    nothing = layer_of({(0, 0, 0): 100.0}, kind="count", area=0.0)
+    assert math.isnan(measure_values(nothing, nothing.measures[0], region)[0])
+
+
+def test_scales_are_monotone_and_their_ends_are_the_palettes_ends() -> None:
+    values = np.array([-5.0, 0.0, 1.0, 10.0, 100.0, 900.0, 1e9])
+    log = position(Scale(kind="log", low=0, high=900, knee=6, unit="", ticks=[]), values)
+    assert log[0] == log[1] == 0
+    assert log[-1] == log[-2] == 1
+    assert (np.diff(log[1:6]) > 0).all()
+    change = position(Scale(kind="diverging", low=-4, high=4, unit="", ticks=[]), np.array([-9.0, -4, 0, 4, math.nan]))
+    np.testing.assert_array_equal(change, [0, 0, 0.5, 1, math.nan])
+    dark = palette("change")[127:129].mean(axis=0)
+    assert dark.sum() < 0.5
+    assert palette("change")[[0, -1]].sum(axis=1).min() > 1.5
+    assert palette("count")[0].sum() < 0.1 < palette("count", on_ground=True)[0].sum()
+
+
+def test_the_palette_of_rates_grows_lighter_and_is_nowhere_infernos() -> None:
+    rates = palette("rate")
+    light = rates @ (0.2126, 0.7152, 0.0722)
+    assert (np.diff(light) > -1e-9).all()
+    apart = np.abs(rates[:, None] - palette("count")[None]).sum(axis=2)
+    assert apart.min() > 0.1
+
+
+def test_geography_lies_under_and_over_the_cells() -> None:
+    body = map_of(layer_of({(1, 1, 1): 0.5}), missing="No cell.")  # the south-east
+    plain, drawn = map_picture(view_of(body), body), map_picture(view_of(body, basemap=COAST), body)
+    assert b"Geography: Survey." in drawn
+    assert b"Geography" not in plain
+    frame, image = Frame.around(REGION, 1280, 0.03), pixels(drawn)
+    rows, columns = image.shape[:2]
+    right = round(columns - 1.45 * 160)  # inches of ticks and colour bar
+    top = next(
+        row for row in range(rows) if abs(image[row, right - 40] - image[200, right - 40]).max() < 1e-6 and row > 120
+    )
+
+    def colour(longitude: float, latitude: float) -> NDArray[np.float64]:
+        x = right - frame.width + round(float(frame.columns(np.array(longitude))))
+        return image[top + round(float(frame.rows(np.array(latitude)))), x]
+
+    land, lake, sea, cell = colour(0.2, 0.6), colour(0.2, 0.17), colour(0.7, 0.9), colour(0.8, 0.3)
+    assert land[0] > sea[0]
+    assert land[2] - land[0] < sea[2] - sea[0]
+    np.testing.assert_allclose(lake, sea, atol=1 / 255)
+    np.testing.assert_allclose(cell, palette("rate", on_ground=True)[128], atol=0.02)
+
+
+def test_geography_and_cells_agree_to_a_pixel() -> None:
+    """A line along the sides of a cell changes no pixel that is farther than two from the cell's border."""
+    north = Bounds(west=10, south=59, east=12, north=61)
+    body = map_of(layer_of({(3, 2, 5): 1.0}), north, missing="None.")
+    sides = [(10.5, 59.75), (10.75, 59.75), (10.75, 59.5), (10.5, 59.5), (10.5, 59.75)]
+    plain, drawn = (
+        pixels(map_picture(view_of(body, basemap=Basemap(source="s", lines=lines)), body)) for lines in ([], [sides])
+    )
+    cell = np.abs(plain - palette("rate", on_ground=True)[-1]).max(axis=2) < 0.01
+    cell[:, -300:] = False  # the legend
+    rows, columns = np.flatnonzero(cell.any(axis=1)), np.flatnonzero(cell.any(axis=0))
+    assert len(rows) > 100
+    y, x = np.nonzero(np.abs(drawn - plain).max(axis=2) > 0.02)
+    across = np.abs(np.subtract.outer(x + 0.5, [columns[0], columns[-1] + 1])).min(axis=1)
+    along = np.abs(np.subtract.outer(y + 0.5, [rows[0], rows[-1] + 1])).min(axis=1)
+    assert len(x) > 400
+    assert np.minimum(across, along).max() <= 2
+
+
+def test_names_that_have_no_room_are_left_out() -> None:
+    body = map_of(FOUR)
+    crowd = [Place(name=f"Place {i}", longitude=0.5 + i / 1e4, latitude=0.5, rank=i) for i in range(50)]
+    one = map_picture(view_of(body, basemap=Basemap(source="s", places=crowd[:1])), body)
+    assert one == map_picture(view_of(body, basemap=Basemap(source="s", places=crowd)), body)
+    assert one != map_picture(view_of(body, basemap=Basemap(source="s")), body)
+
+
+MIXED = layer_of({(0, 0, 0): 1e-300, (3, 1, 1): None, (20, 0, 0): 9e9}, kind="count")
+CITY = (-122.51, 37.70, -122.50, 37.80)
+
+
+@pytest.mark.parametrize(
+    ("region", "layer"),
+    [
+        ((-180, -90, 180, 90), MIXED),
+        (CITY, MIXED),
+        ((10, 37.700, 10.15, 37.703), MIXED),
+        ((0, 89.0, 1, 90.0), MIXED),
+        ((12.0, 50.0, 12.0001, 50.0001), MIXED),
+        (CITY, layer_of({})),
+        (CITY, layer_of({(0, 0, 0): None})),
+    ],
+)
+def test_odd_regions_and_values_are_drawn(region: tuple[float, float, float, float], layer: Layer) -> None:
+    body = map_of(layer, Bounds(**dict(zip(("west", "south", "east", "north"), region, strict=True))), missing="None.")
+    assert pixels(map_picture(view_of(body, basemap=COAST), body)).shape[0] > 300
+
+
+def test_fine_cells_are_averaged_not_thinned_out() -> None:
+    checks = {(11, x, y): float((x + y) % 2) for x in range(64) for y in range(64)}
+    body = map_of(layer_of(checks))
+    frame = Frame.around(REGION, 1024)
+    corner = cells_of(body, frame)[2:30, 2:30]
+    half = palette("rate")[[0, -1]].mean(axis=0)
+    np.testing.assert_allclose(corner.mean(axis=(0, 1)), half, atol=0.02)
+    assert corner.std(axis=(0, 1)).max() < 0.1
+
+
+def test_draw_cells_north_is_up_and_west_is_left() -> None:
+    body = map_of(layer_of({(3, 0, 0): 1.0}), missing="None.")
+    image = cells_of(body, Frame.around(REGION, 64))
+    assert image[:8, :8].sum(axis=2).min() > 2.5
+    assert image[8:].sum(axis=2).max() < 0.3
+
+
+def test_a_map_of_places_shows_where_the_page_opens() -> None:
+    start = Bounds(west=0.4, south=0.4, east=0.6, north=0.6)
+    whole = map_of(layer_of({(9, 256, 256): 1.0}), missing="None.")
+    near = whole.model_copy(update={"start": start})
+    images = [pixels(map_picture(view_of(one), one))[:, :-300] for one in (whole, near)]
+    cell = [(np.abs(image - palette("rate")[-1]).max(axis=2) < 0.005).sum() for image in images]
+    assert cell[1] > 4 * cell[0] >= 80
+
+
+def test_draw_cells_paints_deep_cells_over_their_parents() -> None:
+    """Against a direct search, on a region where a degree of latitude is twice as long as one of longitude."""
+    north = Bounds(west=10, south=60, east=11, north=61)
+    cells = {(0, 0, 0): 0.1, (1, 1, 0): 0.3, (2, 0, 3): 0.5, (3, 5, 1): 0.7, (6, 10, 20): 0.9, (6, 63, 63): 1.0}
+    frame = Frame.around(north, 300)
+    image, colours, wrong = cells_of(map_of(layer_of(cells), north), frame), palette("rate"), 0
+    for u, v in np.random.default_rng(1).uniform(0, 1, (200, 2)).tolist():
+        over = [value for (level, *at), value in cells.items() if [int(u * 2**level), int(v * 2**level)] == at]
+        pixel = image[int(frame.rows(np.array(61 - v))), int(frame.columns(np.array(10 + u)))]
+        found = np.abs(pixel - colours).sum(axis=1).argmin() / 255
+        wrong += abs(found - over[-1]) > 0.02
+    assert wrong <= 4  # where the point's pixel has its middle in another cell
+
+
+def test_draw_cells_loses_no_cell_however_small() -> None:
+    cells = {(9, 100, 100): 1.0, (18, 3, 9): 1.0, (20, 524_287, 1000): 1.0, (20, 1_048_575, 1_048_575): 1.0}
+    lit = cells_of(map_of(layer_of(cells)), Frame.around(REGION, 256)).sum(axis=2) > 2
+    assert lit.sum() == 4
+    assert lit[255, 255]
+
+
+def test_draw_cells_draws_cells_on_bare_ground_as_squares_of_some_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(map_figure, "DPI", 170)
+    layer = layer_of({(2, 0, 0): 0.5, (12, 2048, 2048): 1.0})
+    rows, columns = np.nonzero(cells_of(map_of(layer, missing="None."), Frame.around(REGION, 256)).sum(axis=2) > 2.5)
+    assert (np.ptp(rows), np.ptp(columns), len(rows)) == (4, 4, 25)
+    assert abs(rows.mean() - 128) <= 1
+    assert abs(columns.mean() - 128) <= 1
+
+
+def test_draw_cells_polygons_have_holes_and_none_is_lost() -> None:
+    def square(west: float, south: float, side: float) -> list[tuple[float, float]]:
+        return [(west, south), (west + side, south), (west + side, south + side), (west, south + side), (west, south)]
+
+    shapes = [
+        [square(0.1, 0.1, 0.4), [*square(0.2, 0.2, 0.1)[:2], (0.3, 0.25), *square(0.2, 0.2, 0.1)[2:]]],  # with a hole
+        [square(0.6, 0.6, 0.1), square(0.8, 0.8, 0.1), square(0.82, 0.82, 0.05)],  # two parts, one with a hole
+        [square(0.90001, 0.10001, 1e-5)],  # smaller than a pixel
+        [square(3, 3, 1)],  # beyond the frame
+    ]
+    layer = layer_of({(0, 0, 0): 1.0}, area=0.1)
+    measure = layer.measures[0].model_copy(
+        update={"value": [1.0] * 4, "low": [1.0] * 4, "high": [1.0] * 4, "uncertain": [False] * 4}
+    )
+    zeros = {name: [0] * 4 for name in ("level", "x", "y")}
+    layer = layer.model_copy(
+        update={**zeros, "area": [0.1] * 4, "cell_id": list("abcd"), "measures": [measure], "shapes": shapes}
+    )
+    lit = cells_of(map_of(layer), Frame(REGION, 100, 100)).sum(axis=2) > 2.5
+    frame = Frame(REGION, 100, 100)
+
+    def at(x: float, y: float) -> bool:
+        return bool(lit[int(frame.rows(np.array(y))), int(frame.columns(np.array(x)))])
+
+    assert all(at(*one) for one in ((0.15, 0.15), (0.65, 0.65), (0.81, 0.81)))
+    assert not any(at(*one) for one in ((0.05, 0.05), (0.25, 0.25), (0.75, 0.75), (0.85, 0.85)))
+    assert lit.sum() == pytest.approx(1500 + 100 + 75 + 1, abs=10)
+
+
+def test_no_pyplot_is_imported() -> None:
+    script = (
+        "import sys; from tests.unit.report.samples import *;"
+        "from sfumato.transforms.release.builder import picture;"
+        "picture(view_of(map_of(layer_of({(0, 0, 0): 1.0})))).png(); assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

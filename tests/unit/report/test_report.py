@@ -1,0 +1,228 @@
+"""The page as one text: what it holds without scripts, what its policy allows, and that nothing breaks out of it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.views import Basemap, FileLink, PageView, Section, Table
+from sfumato.transforms.report.report import render_page
+from sfumato.transforms.report.sections import chips, common_sections, guarantee
+from tests import ROOT
+from tests.unit.release.city import city_release
+
+HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--{{ 7 * 7 }}\u2028"
+
+
+def map_view(cells: int = 4, **fields: Any) -> PageView:
+    """A map of so many cells of one level with values like those of a real one."""
+    side = int(np.ceil(np.sqrt(cells)))
+    level = int(np.ceil(np.log2(max(side, 2))))
+    rng = np.random.default_rng(1)
+    users = np.round(rng.gamma(0.6, 60, cells), 1)
+    x, y = np.arange(cells) % side, np.arange(cells) // side
+    layer = {
+        "title": "Map",
+        "note": "",
+        "level": [level] * cells,
+        "x": x.tolist(),
+        "y": y.tolist(),
+        "area": [1.0] * cells,
+        "cell_id": ["r" + np.base_repr(i, 4).zfill(level) for i in range(cells)],
+        "measures": [
+            {
+                "name": "Users",
+                "kind": "count",
+                "unit": "users",
+                "value": users.tolist(),
+                "low": np.round(users - rng.random(cells) * 20, 1).tolist(),
+                "high": np.round(users + rng.random(cells) * 20, 1).tolist(),
+                "uncertain": (users < 20).tolist(),
+                "scale": {"kind": "log", "low": 0, "high": 1e4, "knee": 70, "unit": "users per km²", "ticks": []},
+            }
+        ],
+    }
+    body = {
+        "kind": "map",
+        "region": {"west": 3, "south": 1, "east": 3.1, "north": 1.1},
+        "depth": level,
+        "layers": [layer],
+        "finest_metres": (100, 100),
+    }
+    texts = ("title", "headline", "description", "job", "release_id", "created", "guarantee")
+    return PageView(**{**dict.fromkeys(texts, "text"), "manifest": {"job": "heatmap"}, "body": body, **fields})
+
+
+def embedded(page: str) -> Any:
+    found = re.search(r'<script type="text/plain" id="view">([A-Za-z0-9+/=]*)</script>', page)
+    assert found
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
+
+class Elements(HTMLParser):
+    """The tags and attributes of a page, and the texts of its scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: dict[str, list[str]] = {"script": [], "style": []}
+        self._in: str | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._in = tag if tag in self.raw else None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = None
+
+    def handle_data(self, data: str) -> None:
+        if self._in:
+            self.raw[self._in].append(data)
+
+
+def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_is_fetched() -> None:
+    found = Elements(render_page(map_view()))
+    (policy,) = (a["content"] for tag, a in found.tags if tag == "meta" and a.get("http-equiv"))
+    assert policy
+    for kind in ("script", "style"):
+        (digest,) = re.findall(rf"{kind}-src 'sha256-([^']*)'(?:;|$)", policy)
+        text = found.raw[kind][-1]
+        assert digest == base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+    assert not any(
+        "style" in attributes or any(name.startswith("on") for name in attributes) for _, attributes in found.tags
+    )
+    addresses = [a.get(name) or "" for _, a in found.tags for name in ("src", "href") if a.get(name)]
+    assert [one for one in addresses if "//" in one and not one.startswith("data:")] == []
+
+
+def test_tiles_are_allowed_only_where_the_operator_names_a_server() -> None:
+    tiles = "https://tile.example.org/{z}/{x}/{y}.png"
+    page = html.unescape(render_page(map_view(tiles=tiles)))
+    assert re.search(r"img-src [^;]*https://tile\.example\.org[;\s]", page)
+    assert "https://tile.example.org then sees which part of the map you look at" in page
+    assert "tile.example.org" not in render_page(map_view())
+    with pytest.raises(ValueError, match="tiles"):
+        map_view(tiles="https://a.example'; script-src *; x/{z}/{x}/{y}")
+
+
+def test_no_text_of_a_view_can_break_out_of_it() -> None:
+    texts = ("title", "headline", "description", "release_id", "created", "guarantee", "alarm", "job")
+    table = Table(title=HOSTILE, heads=[HOSTILE], rows=[[HOSTILE]], numeric=[False])
+    view = map_view(
+        **dict.fromkeys(texts, HOSTILE),
+        problems=[HOSTILE],
+        files=[FileLink(name=HOSTILE, description=HOSTILE)],
+        sections=[Section(title=HOSTILE, lead=HOSTILE, paragraphs=[HOSTILE], table=table)],
+        manifest={
+            "job": HOSTILE,
+            "parameters": {HOSTILE: HOSTILE},
+            "privacy": {"assumptions": [HOSTILE], "mechanism": HOSTILE},
+        },
+        basemap=Basemap(source=HOSTILE),
+        picture=HOSTILE,
+    )
+    clean, found = Elements(render_page(map_view())), Elements(render_page(view))
+    assert found.raw["script"][1:] == clean.raw["script"][1:]
+    assert found.raw["style"] == clean.raw["style"]
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    assert not any("onerror" in attributes for _, attributes in found.tags)
+    assert embedded(render_page(view))["headline"] == HOSTILE
+    assert "49" not in re.sub(r"<(script|style)[^>]*>.*?</\1>", "", render_page(view), flags=re.DOTALL)
+
+
+def test_equal_views_give_equal_pages_and_the_data_are_the_views() -> None:
+    view = map_view(sections=[Section(title="A part", paragraphs=["of the report"])])
+    assert render_page(view) == render_page(view.model_copy(deep=True))
+    data = embedded(render_page(view))
+    assert data["body"] == json.loads(view.model_dump_json())["body"]
+    assert data["sections"] == []  # they are in the page already
+    assert "of the report" in render_page(view)
+
+
+def test_a_map_of_30000_cells_weighs_less_than_one_and_a_half_megabytes() -> None:
+    assert len(render_page(map_view(30_000)).encode()) < 1_500_000
+
+
+def test_without_scripts_there_are_the_report_the_files_and_a_picture() -> None:
+    release = city_release("adaptive", depth=4)
+    page = release.page
+    readable = html.unescape(re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL))
+    for words in (
+        "What this map promises",
+        "Round by round",
+        "What must be trusted",
+        "cells.parquet",
+        "Users answered in",
+    ):
+        assert words in readable
+    assert '<noscript><div class="still">' in page
+    assert '<img src="heatmap.png"' in page
+    assert '<meta property="og:image" content="heatmap.png">' in page
+
+
+def test_a_known_seed_is_named_at_the_top() -> None:
+    manifest = {"job": "heatmap", "privacy": {"epsilon": 1.0, "randomness": {"source": "seed", "safe": False}}}
+    assert "protects no one" in guarantee(manifest)
+    page = render_page(map_view(alarm="Demonstration seed: NOT private."))
+    assert page.index('role="alert"') < page.index("<main>")
+    assert 'role="alert"' not in render_page(map_view())
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "factor", "surest"), [(1.0, "2.72", "73.2%"), (0.001, "1.002", "50.1%"), (5, "148.5", "99.4%")]
+)
+def test_what_is_promised_is_rounded_away_from_the_bound(epsilon: float, factor: str, surest: str) -> None:
+    manifest = {"job": "heatmap", "privacy": {"epsilon": epsilon, "randomness": {"safe": True}}}
+    words = guarantee(manifest)
+    if epsilon == 5:
+        assert float(re.findall(r"factor of ([\d.]+)\.", words)[0]) >= np.exp(5)
+    else:
+        assert f"more than a factor of {factor}." in words
+    (section,) = (one for one in common_sections(manifest) if one.title == "What this map promises")
+    assert surest in section.paragraphs[0]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "days"),
+    [
+        ({"first_day": "2026-11-19", "last_day": "2026-11-19"}, ["19 Nov 2026"]),
+        ({"first_day": "2026-11-17", "last_day": "2026-11-19"}, ["17 Nov 2026 to 19 Nov 2026"]),
+        ({}, []),
+    ],
+)
+def test_a_nightly_release_names_the_days_of_its_records(ledger: dict[str, str], days: list[str]) -> None:
+    manifest = {"privacy": {"epsilon": 1.0}, "created": "2026-11-22T01:00:00+00:00", "ledger": ledger}
+    facts = chips(manifest)
+    assert [one.text for one in facts if one.term == "Records of"] == days
+    assert facts[-1].text == "22 Nov 2026"
+
+
+def test_changes_promise_nothing_of_their_own() -> None:
+    manifest = {"job": "changes", "privacy": {"note": "Costs nothing."}, "versions": {"python": "3"}}
+    assert [one.title for one in common_sections(manifest)] == ["Versions", "This release"]
+    assert [one.title for one in common_sections({**manifest, "job": "heatmap"})][1] == "What must be trusted"
+
+
+def test_an_empty_manifest_costs_lines_not_the_page() -> None:
+    page = render_page(map_view(manifest={}))
+    assert "What this" not in page
+    assert "promises next to nothing" in guarantee({"privacy": {"epsilon": 40.0}})
+    assert "Nothing can be promised" in guarantee({})
+
+
+def test_the_types_of_the_script_are_those_of_the_views() -> None:
+    from web.views_schema import schema
+
+    assert json.loads((ROOT / "web" / "views.schema.json").read_text()) == schema()

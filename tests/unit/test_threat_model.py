@@ -1,0 +1,32 @@
+"""The table of promises names tests that exist, and every attack that is replayed has a row."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests import ROOT
+
+PAGE = (ROOT / "docs" / "explanation" / "threat_model.md").read_text()
+ROWS = re.findall(r"^\| ([^|]+) \| `(tests/[\w/]+\.py)::(\w+)` \|$", PAGE, flags=re.MULTILINE)
+
+
+def test_the_table_is_read_whole() -> None:
+    table = PAGE.split("| promise | test |\n|---|---|\n")[1].strip().splitlines()
+    assert len(ROWS) == len(table) > 30
+    promises = [promise for promise, _, _ in ROWS]
+    assert len(set(promises)) == len(promises)
+    assert promises == sorted(promises, key=str.casefold)
+
+
+@pytest.mark.parametrize(("promise", "file", "name"), ROWS, ids=[f"{file}::{name}" for _, file, name in ROWS])
+def test_each_promise_has_a_test(promise: str, file: str, name: str) -> None:
+    found = [one for one in ast.parse((ROOT / file).read_text()).body if isinstance(one, ast.FunctionDef)]
+    assert name in {one.name for one in found}, promise
+
+
+def test_each_attack_is_the_test_of_a_promise() -> None:
+    attacks = {f"tests/attacks/{path.name}" for path in (ROOT / "tests" / "attacks").glob("test_*.py")}
+    assert attacks <= {file for _, file, _ in ROWS}
