@@ -35,6 +35,7 @@ def losses(
     return [mpmath.log(one / two) for one, two in zip(*laws, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "epsilon"), [(0.5, 1.0), (0.1, 0.3), (0.95, 1.0)])
 def test_a_draw_costs_epsilon_and_not_much_less(share: float, epsilon: float) -> None:
     worst = max(max(map(abs, losses(*pair, share, epsilon))) for pair in NEIGHBOURS + WORST)
@@ -75,6 +76,7 @@ def test_all_draws_together_cost_epsilon(number: int) -> None:
     assert max(found) <= sum(plan.epsilons) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_a_plan_whose_draws_share_users_would_be_caught() -> None:
     """Every draw over all users, at its level's epsilon: what recursive splitting must not do."""
     plan = plan_draws((0.25, 0.5, 0.75), 1.0, 600, 12)

@@ -160,6 +160,7 @@ def test_a_release_follows_from_the_noisy_sums_alone() -> None:
     assert central_files(state, metadata) == central_files(replayed, metadata)
 
 
+@pytest.mark.slow
 def test_no_exact_number_is_published() -> None:
     """Over 40 keys no published number of users equals the exact one more often than its noise is 0."""
     equal = 0

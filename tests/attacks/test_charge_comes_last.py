@@ -208,6 +208,7 @@ def test_a_planted_fault_is_found_before_the_charge(number: int, job_name: str, 
     _check_fault(tmp_path / "day", number, job_name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job_name", JOBS)
 def test_a_fault_that_comes_after_the_charge_changes_nothing(
     job_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -272,6 +273,7 @@ def test_more_planted_faults(chunk: int, tmp_path: Path) -> None:
         _check_fault(tmp_path / str(number), number)
 
 
+@pytest.mark.slow
 def test_a_refused_release_says_why_in_noisy_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "day"
     folder.mkdir()
@@ -411,6 +413,7 @@ def test_what_was_refused_cannot_be_noted_as_published(tmp_path: Path) -> None:
         open_ledger(str(folder / "ledger.db")).commit("day", "0" * 64)
 
 
+@pytest.mark.slow
 def test_an_empty_file_is_not_a_file_that_was_used_before(tmp_path: Path) -> None:
     """With a user in it another day's part file is new; without them it must not be refused as a copy."""
     empty = make_logs(900, 1, seed=1).slice(0, 0)
@@ -435,6 +438,7 @@ def test_the_papers_model_is_charged_for_what_it_protects(tmp_path: Path) -> Non
     assert _ledger_run(other, "day", "--participation=paper", "--dropout=0.4", "--budget=9/1d") != 0
 
 
+@pytest.mark.slow
 def test_rows_are_told_apart_by_content_and_not_by_path(tmp_path: Path) -> None:
     """The same file in two folders, under one key and release id: two results would share their noise."""
     table = make_logs(900, 1, seed=1)

@@ -117,6 +117,7 @@ def test_a_planned_shard_has_the_noise_of_all_required_clients(mode: str) -> Non
         assert (shard_noise(empty.numbers(), empty.sizes(), query, KEY).ravel() == draw(query)).all()
 
 
+@pytest.mark.slow
 def test_plans_and_releases_state_the_epsilon_against_colluders() -> None:
     usual, protected = (HeatmapParameters(population=200_000, shard_size=2_000, colluding=one) for one in (None, 0.05))
     states = [make_plan(one).state for one in (usual, protected)]

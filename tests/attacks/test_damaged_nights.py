@@ -60,6 +60,7 @@ def emptied(place: Path) -> None:
     shutil.rmtree(place / "published")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [cut, state, lost, emptied])
 def test_the_refusal_is_the_same_whatever_the_logs_hold(
     place: Path, damage: object, capsys: pytest.CaptureFixture[str]
@@ -81,6 +82,7 @@ def damage_logs(logs: Path) -> None:
     (logs / "log-1.parquet").write_bytes(b"no log")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [cut, state, lost])
 def test_a_night_is_made_again_from_its_own_charge_or_not_at_all(
     place: Path, damage: object, capsys: pytest.CaptureFixture[str]

@@ -101,6 +101,7 @@ def others_of(table: pa.Table) -> dict[str, list[Any]]:
     return dict(table.slice(0, USERS).to_pydict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 def test_no_users_value_changes_what_is_read_of_others(name: str) -> None:
     alone = read(name, frame())
@@ -157,6 +158,7 @@ def test_columns_that_no_job_reads_are_left_alone() -> None:
         sfumato.histogram(logs.drop(columns="kind"), column="kind", epsilon=1.0, delta=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "odd_column", "options"),
     [

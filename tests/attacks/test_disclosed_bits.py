@@ -162,6 +162,7 @@ def test_a_refused_release_sent_no_bits(tmp_path: Path) -> None:
     assert book.history().reservations["one"].charge.bits is None
 
 
+@pytest.mark.slow
 def test_a_charge_that_is_made_again_has_its_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the manifest, or the notice in its place. A lost ledger would else be a way to a smaller sum of bits."""
     pattern = write_files(table(300, 2), tmp_path / "logs", 2)
@@ -230,6 +231,7 @@ def test_a_recorded_release_is_in_order(tmp_path: Path, capsys: pytest.CaptureFi
         assert "was never charged" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_job_records_before_it_publishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pattern = write_files(table(300, 2), tmp_path / "logs", 2)
     write_key(tmp_path / "key")

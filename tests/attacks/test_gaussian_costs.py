@@ -190,6 +190,7 @@ def test_a_charge_whose_rho_is_understated_is_refused(tmp_path: Path, factor: fl
     assert [one.rho for one in book.history(with_limits=True).charges] == [gaussian("one", "2026-11-20", 0.5, 1e-6).rho]
 
 
+@pytest.mark.slow
 def test_many_small_charges_do_not_pass_the_limit(tmp_path: Path) -> None:
     """Rhos of 24 days and epsilons of other releases: what got in composes, by enumeration, to no more than delta."""
     book, limit = ledger(tmp_path), Limit.parse("2:1e-6/24d")
@@ -241,6 +242,7 @@ def run(folder: Path, release_id: str, *more: str) -> int:
     ])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_is_charged_its_rho_and_a_refused_one_that_of_its_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,7 @@ def unusable(users: int) -> pa.Table:
     return pa.table({"user_id": ids, **empty, "kind": pa.nulls(users, pa.string())})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_job_ends_as_with_users(name: str, tmp_path: Path) -> None:
     """It publishes a release, or the reason of a noisy refusal."""

@@ -175,6 +175,7 @@ def test_a_hostile_place_changes_no_other_user(form: str, tmp_path: Path) -> Non
         check_others(found, expected, (form, repr(value)[:80]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["user_id", "latitude", "t", "kind", "value"])
 def test_a_hostile_partition_changes_no_other_user(column: str, tmp_path: Path) -> None:
     others = of_others(12)
@@ -197,6 +198,7 @@ def frame_of(rows: list[Row]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", hostile.COLUMNS)
 def test_a_hostile_value_in_a_frame_changes_no_other_user(column: str) -> None:
     layout = LogLayout(columns=tuple(COLUMNS.names()))

@@ -217,6 +217,7 @@ def test_the_digest_costs_next_to_nothing() -> None:
 # --- a job ---
 
 
+@pytest.mark.slow
 def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Killed, resumed by other code, its release edited, its file charged to another day, its ledger deleted."""
     write_files(make_logs(900, 2, seed=3), tmp_path / "logs", 1)

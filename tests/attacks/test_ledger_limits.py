@@ -180,6 +180,7 @@ numbers = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(numbers)
 @example(10**5000)
 @example("1E+1000000")
@@ -192,6 +193,7 @@ def test_every_amount_is_exact_or_refused(value: Any) -> None:
     assert parse_amount("epsilon", format_amount(found)) == found
 
 
+@pytest.mark.slow
 @given(st.lists(st.decimals("1e-100", "1e6", allow_nan=False).filter(lambda one: len(one.as_tuple().digits) <= 28)))
 @example([Decimal("1e6"), Decimal("1e-100")])
 def test_no_sum_is_rounded(amounts: list[Decimal]) -> None:
@@ -207,6 +209,7 @@ limit_texts = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(limit_texts)
 @example("1/" + "9" * 5000 + "d")
 @example("1/٣d")

@@ -156,6 +156,7 @@ def city(tmp_path: Path) -> Path:
     return tmp_path / "city"
 
 
+@pytest.mark.slow
 def test_no_job_opens_a_door(city: Path, tmp_path: Path) -> None:
     """On one thread, and on two."""
     commands = {
@@ -183,6 +184,7 @@ def test_no_job_opens_a_door(city: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "temporary").glob("sfumato-*")) == []
 
 
+@pytest.mark.slow
 def test_a_door_would_be_seen(tmp_path: Path) -> None:
     seen, _ = watch(["-c", BEAMS_OWN], tmp_path / "temporary")
     assert {"0" * 32} == seen.listening  # [::]: all interfaces

@@ -56,6 +56,7 @@ def key(tmp_path: Path) -> str:
     return str(tmp_path / "key")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_release_is_the_same_in_any_memory(name: str, pattern: str, key: str, tmp_path: Path) -> None:
     found = []

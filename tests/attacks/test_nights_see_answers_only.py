@@ -59,6 +59,7 @@ def test_a_night_opens_no_file_and_no_connection(monkeypatch: pytest.MonkeyPatch
     state.to_table()
 
 
+@pytest.mark.slow
 def test_the_same_answers_give_the_same_bytes_in_any_process() -> None:
     """Neither the number of threads nor the order of hashes nor the time of the run enters."""
     found = set()

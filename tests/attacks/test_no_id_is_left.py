@@ -69,6 +69,7 @@ def forms(values: list[bytes | int]) -> set[bytes]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "integers"])
 @pytest.mark.parametrize("rotation", [1, 2])
 def test_no_file_and_no_log_holds_an_id_or_its_hash(

@@ -146,6 +146,7 @@ _LOADERS = {"pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve", "sko
 _CALLS = {"eval", "exec", "__import__", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 
 
+@pytest.mark.slow
 def test_no_module_of_the_product_has_a_loader_that_runs_code() -> None:
     seen = 0
     for folder in ("schemas", "transforms", "pipelines", "runner_configs"):
@@ -252,6 +253,7 @@ def test_hostile_metadata_are_refused(changes: dict[str, object], tmp_path: Path
         open_tuner(str(path))
 
 
+@pytest.mark.slow
 def test_cut_and_changed_files_are_refused_or_sound(tmp_path: Path) -> None:
     """2,000 files with a byte changed, and one cut at each of 200 places: no other error, no endless loop."""
     path = tmp_path / "tuner.npz"

@@ -120,6 +120,7 @@ def test_other_parts_of_a_point_are_not_read(tmp_path: Path) -> None:
     assert run("points", tmp_path / "log.parquet", tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_a_partition_whose_name_is_not_utf8_ends_no_run(tmp_path: Path) -> None:
     for name in (b"kind=k0", b"kind=\xff", b"kind=%FE"):
         folder = bytes(tmp_path) + b"/logs/" + name
@@ -161,6 +162,7 @@ def test_no_number_of_users_in_a_group_is_an_error(values: bool) -> None:
         assert np.array_equal(getattr(together, name), apart)
 
 
+@pytest.mark.slow
 def test_files_of_two_types_are_refused_whoever_is_drawn(tmp_path: Path) -> None:
     """In a pipeline of one's own. Else the type of what is published would show that a guest is in the sample."""
     pq.write_table(pa.table({"user_id": range(300), "kind": [7] * 300}), tmp_path / "a.parquet")

@@ -40,6 +40,7 @@ def points(srid: int, users: int, order: int = 1) -> pa.Array:
     return pa.array(shapely.to_wkb(shapes, include_srid=True, byte_order=order))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("good", "bad", "options"),
     [

@@ -35,6 +35,7 @@ def test_a_region_whose_areas_no_number_holds_is_a_bad_request(side: float) -> N
             request_of("heatmap", {"input": "in", "output": "out", "region": region})
 
 
+@pytest.mark.slow
 def test_the_smallest_region_has_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimator, "MAX_RASTER_DEPTH", 10)  # in place of 12, for speed
     rng = np.random.default_rng(1)

@@ -54,6 +54,7 @@ def lines_of(rows: beam.PCollection, place: Path) -> None:
     _ = text | "Write" >> beam.io.WriteToText(str(place), shard_name_template="")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_second_run_over_a_changed_file_yields_nothing(name: str, tmp_path: Path) -> None:
     log, place = tmp_path / "log.parquet", tmp_path / "rows"
@@ -71,6 +72,7 @@ def test_a_second_run_over_a_changed_file_yields_nothing(name: str, tmp_path: Pa
     assert not place.exists()
 
 
+@pytest.mark.slow
 def test_a_kept_key_has_one_input_in_a_process(tmp_path: Path) -> None:
     """Also if two pipelines were built with it. Another key reads the other files."""
     key = RunKey.derive(entropy_secret(), {})

@@ -185,6 +185,7 @@ def test_a_release_without_digests_is_not_copied(tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
+@pytest.mark.slow
 def test_a_data_frame_of_a_killed_process_is_removed_by_the_next_run(tmp_path: Path) -> None:
     code = (
         "import os, signal, pandas, sfumato.jobs as jobs\n"

@@ -168,6 +168,7 @@ def check_accounts(rng: Generator, everybody: EveryUser, charges: list[Charge], 
         assert (worst[1] if worst else 0) == Decimal(int(spent.max())) * UNIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [pytest.param(one, marks=[pytest.mark.exhaustive] * (one >= 3)) for one in range(9)])
 def test_nine_thousand_schedules_keep_every_user_to_the_budget_and_use_all_of_it(part: int) -> None:
     rng = default_rng([20, part])
@@ -205,6 +206,7 @@ def schedule_of_rhos(rng: Generator) -> None:
             charges.append(new)
 
 
+@pytest.mark.slow
 def test_a_thousand_schedules_of_gaussian_noise_keep_every_user_to_the_budget() -> None:
     rng = default_rng([20, 100])
     for _ in range(1000):

@@ -75,6 +75,7 @@ def refreshed(folder: Path, user: int | None, capsys: pytest.CaptureFixture[str]
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [1, 2])
 def test_nothing_differs_until_the_night_that_asks_the_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], same_noise: None, asked: int
@@ -92,6 +93,7 @@ def test_nothing_differs_until_the_night_that_asks_the_user(
         assert (mine == theirs) == (number != asked)  # the user shows where they are asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["device", "USER_ID"])
 def test_a_cohort_of_another_column_of_ids_may_be_anybody(tmp_path: Path, other: str) -> None:
     """A person of cohort 1 by one id may be in cohort 2 by another, so the two charges add up."""

@@ -35,6 +35,7 @@ def test_lists_hold_no_cell_that_is_not_truly_above_or_below(clients: int, epsil
     assert stats.binomtest(wrong, RUNS, 0.05, "greater").pvalue > FLAKE_RATE
 
 
+@pytest.mark.slow
 def test_cells_that_do_differ_are_listed() -> None:
     """Else an empty list would pass: cells deviate by 60, and are known to about 15."""
     wrong, all_listed = wrong_lists(60.0, 200_000, 4.0)

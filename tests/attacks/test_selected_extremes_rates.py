@@ -55,6 +55,7 @@ def released(codes: np.ndarray, probability: np.ndarray, run: int) -> tuple[Tree
     return estimate.tree, rates, np.where(users > 0, sums / np.maximum(users, 1), -1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("risk", ["city", "even"])
 def test_a_list_holds_only_places_above_the_average(codes: np.ndarray, risk: str) -> None:
     row, column = np.divmod(np.arange(4**DEPTH), 1 << DEPTH)
@@ -96,6 +97,7 @@ def test_cells_without_people_have_no_shrunk_rate_and_are_not_listed() -> None:
     assert abs(rates.shrunk[0, 7] - rates.average[0]) < abs(0.095 - rates.average[0])
 
 
+@pytest.mark.slow
 def test_the_bound_is_above_the_true_probability_of_a_chance_extreme() -> None:
     """Empty of any difference: 40,000 cells of one rate are listed with the stated probability at most.
 

@@ -171,6 +171,7 @@ STUBBORN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", list(STATUS), ids=lambda one: one.name)
 @pytest.mark.parametrize("how", list(STUBBORN))
 def test_what_takes_no_notice_of_a_signal_ends_as_well(

@@ -29,6 +29,7 @@ def crowded(side: int) -> np.ndarray:
     return density
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("users", "delta"), [(3_000, 0.0), (40_000, 0.0), (40_000, 1e-6)])
 def test_cells_and_sums_of_cells_are_covered_as_stated(users: int, delta: float) -> None:
     """delta: above 0 with Gaussian noise."""

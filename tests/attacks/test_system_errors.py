@@ -133,6 +133,7 @@ def mounted(*arguments: str | Path, undo: bool = True) -> Iterator[None]:
 Place = Callable[[Path], AbstractContextManager[None]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [no_large_file, full])
 def test_a_full_disk_under_the_output_is_tried_again_later(nights: Nights, place: Place) -> None:
     with place(nights.published / "releases"):
@@ -144,6 +145,7 @@ def test_a_full_disk_under_the_output_is_tried_again_later(nights: Nights, place
     assert nights.charged == charged
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_after_the_charge(nights: Nights) -> None:
     with read_only(nights.published / "maps"):
         assert nights.refresh(DAYS[1]) == RequestError.exit_code
@@ -194,6 +196,7 @@ sys.exit(cli.main(["refresh", "--config", config, "--date", day]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", [True, False])
 def test_too_little_memory_names_what_to_set(nights: Nights, published: Path, tmp_path: Path, seen: bool) -> None:
     """A limit of address space that a map of 2048 x 2048 cells passes, in a process of its own.

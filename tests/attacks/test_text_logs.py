@@ -119,6 +119,7 @@ def rows_of_guest() -> list[Row]:
     return rows + of_guest("user_id", None, 500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "ndjson"])
 @pytest.mark.parametrize("job", JOBS)
 def test_one_user_ends_no_run(job: str, form: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +140,7 @@ def test_one_user_ends_no_run(job: str, form: str, tmp_path: Path, capfd: pytest
     assert "guest" not in str(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "ndjson", "parquet"])
 @pytest.mark.parametrize("job", JOBS)
 def test_rows_without_an_id_count_as_one_user(
@@ -191,6 +193,7 @@ def test_the_files_of_a_table_are_known_again_in_a_later_version(tmp_path: Path)
     assert run("heatmap", tmp_path, where, "one", "--period=2026-11-20") == 0  # published already, and not changed
 
 
+@pytest.mark.slow
 def test_a_filter_of_partitions_is_stated_and_bound_to_the_key(tmp_path: Path) -> None:
     """Two filters that choose the same files are two requests, and another day's files are another charge."""
     write_key(tmp_path / "key")

@@ -18,6 +18,7 @@ from tests.keys import write_key
 REGION = (3.00, 1.00, 3.13, 1.13)
 
 
+@pytest.mark.slow
 def test_nothing_but_published_files_is_read_and_no_ledger_or_key_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

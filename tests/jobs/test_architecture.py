@@ -66,6 +66,7 @@ def test_arrows_point_one_way(path: str) -> None:
         assert not {name for name in imports(path) if name.startswith(f"sfumato.{folder}")}
 
 
+@pytest.mark.slow
 def test_the_mathematics_does_not_import_beam_even_indirectly() -> None:
     pure = [p for p in SOURCES if not p.startswith("pipelines") and p not in WITH_BEAM]
     assert len(pure) > 25
@@ -76,6 +77,7 @@ def test_the_mathematics_does_not_import_beam_even_indirectly() -> None:
     assert {p for p in SOURCES if p.startswith("transforms") and "apache_beam" in imports(p)} <= WITH_BEAM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["ledger", "refresh"])
 def test_who_shows_no_page_does_not_load_what_draws_it(command: str) -> None:
     """These commands start at night, some of them to find that nothing is to be done."""
@@ -137,12 +139,14 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return dict(zip(JOBS, found, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_loads_nothing_slow_that_it_does_not_use(job: str, loaded: dict[str, list[str]]) -> None:
     assert "sfumato.transforms.report.canvas" in loaded[job]  # the run made its picture
     assert [name for name in loaded[job] if name.startswith(UNUSED)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -279,6 +283,7 @@ def cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
     }
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = {module_of(path): imported_modules(path) for path in SOURCES}
     assert not cycles(graph)

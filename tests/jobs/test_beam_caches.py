@@ -62,6 +62,7 @@ assert options.view_as(TypeOptions) is not options.view_as(TypeOptions)
 """
 
 
+@pytest.mark.slow
 def test_beam_still_makes_every_view_anew() -> None:
     """Fails once Beam keeps its views: then remove `kept_view`."""
     subprocess.run([sys.executable, "-c", BEAM], check=True)

@@ -37,6 +37,7 @@ def test_beam_still_loses_what_is_written_while_its_timer_flushes() -> None:
     assert b"".join(sent) == b"first"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
 def test_no_second_thread_flushes_the_buffers_of_beams_local_runner(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
@@ -69,6 +70,7 @@ import apache_beam as beam
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patched", [True, False])
 def test_a_pipeline_in_a_notebook_starts_with_the_patch_alone(patched: bool) -> None:
     """Without the patch it fails beside pandas 3; once it does not, remove that part of beam_patch.py."""

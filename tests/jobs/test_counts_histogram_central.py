@@ -99,6 +99,7 @@ def test_small_maps_have_noise_everywhere_and_no_delta(pattern: str, tmp_path: P
     assert cli.main(["page", str(tmp_path / "out")]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_hot_cells_are_found_by_their_own_counts(pattern: str, tmp_path: Path) -> None:
     for name, more in (("all", []), ("top", ["--top", "5"])):
@@ -138,6 +139,7 @@ def test_prefixes_show_where_hidden_items_are(pattern: str, tmp_path: Path) -> N
         assert low - slack <= kinds[item] / 3 <= high + slack
 
 
+@pytest.mark.slow
 def test_a_retried_bundle_and_other_runners_draw_the_same(pattern: str, tmp_path: Path) -> None:
     more = ["--column", "kind", "--max_items_per_user", "2", *CENTRAL]
     for name in ("direct", "direct_threads"):
@@ -172,6 +174,7 @@ def test_nothing_raw_is_in_the_release(tmp_path: Path) -> None:
     assert "14002" not in text.replace(",", "")
 
 
+@pytest.mark.slow
 def test_nobody_is_an_empty_release_that_says_so(tmp_path: Path) -> None:
     lonely = pa.table({"user_id": range(300), "x": [f"{i:03}" for i in range(300)]})
     pattern = write_files(lonely, tmp_path / "logs", 2)

@@ -98,6 +98,7 @@ def test_auto_takes_the_hierarchy_for_ranges_alone(pattern: str, tmp_path: Path)
         assert (parameters["method"], parameters["counted"]["bits"], parameters["delta"]) == (method, bits, 0)
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
     for name in ("direct", "direct_threads"):
         assert run(pattern, tmp_path / name, *COLUMN, "--runner_config", name) == 0

@@ -93,6 +93,7 @@ def test_a_histogram_of_categories(pattern: str, tmp_path: Path, capsys: pytest.
     assert release.manifest["results"]["published"] == len(items)
 
 
+@pytest.mark.slow
 def test_integers_and_dates_keep_what_they_are(pattern: str, tmp_path: Path) -> None:
     assert run("histogram", pattern, tmp_path / "code", "--column", "code") == 0
     items = open_release(tmp_path / "code").items
@@ -144,6 +145,7 @@ def test_hot_items_grow_from_their_prefixes(pattern: str, tmp_path: Path, option
         assert set(items["item"][items["level"] == levels[-1]]) == names
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_hot_cells_and_the_top(pattern: str, tmp_path: Path) -> None:
     assert run("hotspots", pattern, tmp_path / "all", *REGION, "--depth", "4", "--levels", "2") == 0
@@ -157,6 +159,7 @@ def test_hot_cells_and_the_top(pattern: str, tmp_path: Path) -> None:
     assert finest["cell_id"].str.fullmatch("r[0-3]{4}").all()
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 @pytest.mark.parametrize("method", ["hierarchical", "interactive"])
 def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -188,6 +191,7 @@ def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.Capt
         assert (release.bins["sampled"] >= release.manifest["privacy"]["rounds"][0]["threshold"]).all()
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
     for name in ("direct", "direct_threads"):
         assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--runner_config", name) == 0
@@ -228,6 +232,7 @@ def test_a_population_that_disagrees_publishes_its_refusal_alone(
     assert manifest["privacy"]["epsilon_spent"] == pytest.approx(0.03)
 
 
+@pytest.mark.slow
 def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None:
     more = ["--column", "kind", "--population", "6000", "--contact", "limited"]
     assert run("histogram", pattern, tmp_path / "out", *more) == 0
@@ -242,6 +247,7 @@ def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None
     assert privacy["delta_spent"] == same["delta_spent"]  # whoever is asked, the sample is the Poisson sample
 
 
+@pytest.mark.slow
 def test_the_paper_s_parameters(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Section 3.1 of paper 004, for the epsilon that the admission leaves; every job of a sample takes the option."""
     jobs = {

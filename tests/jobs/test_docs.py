@@ -127,6 +127,7 @@ def test_the_code_on_a_page_runs(
     assert "print(" not in code or capfd.readouterr().out.strip()
 
 
+@pytest.mark.slow
 def test_a_method_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The document's method, which registers itself, runs through a comparison, plan and the job."""
     (code,) = blocks("docs/how_to/add_a_method.md")
@@ -143,6 +144,7 @@ def test_a_method_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pyte
     assert table["even"] < table["flat"]
 
 
+@pytest.mark.slow
 def test_a_statistic_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The document's statistic, put into the registry as it says, is published by the job and by the transform."""
     (code,) = blocks("docs/how_to/add_a_statistic.md")
@@ -251,10 +253,12 @@ def test_links_to_files_resolve(page: str) -> None:
             assert (ROOT / page).parent.joinpath(target.split("#")[0]).exists(), target
 
 
+@pytest.mark.slow
 def test_generated_pages_are_up_to_date() -> None:
     assert REFERENCE.main(["--check"]) == 0
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
     """Strict: an anchor or a page that does not exist is an error, and so is a page that no menu has."""
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")

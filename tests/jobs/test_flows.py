@@ -70,6 +70,7 @@ def test_without_noise_every_trip_is_in_its_row(files: int, tmp_path: Path) -> N
     assert sorted(found.depth.unique())[-1] == 5
 
 
+@pytest.mark.slow
 def test_the_files_of_a_release(tmp_path: Path) -> None:
     pattern = write_files(trip_table(), tmp_path / "logs", 2)
     assert run(pattern, tmp_path / "out", *ENDS, "--epsilon", "1", "--seed", "2") == 0
@@ -114,6 +115,7 @@ def test_consecutive_records_are_trips(tmp_path: Path) -> None:
     assert open_release(tmp_path / "none").manifest["results"]["published"] == 0
 
 
+@pytest.mark.slow
 def test_equal_keys_give_equal_files_whatever_the_order_of_rows(tmp_path: Path) -> None:
     table = trip_table(500)
     made = []
@@ -228,6 +230,7 @@ def test_the_files_of_a_release_of_zones(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "index.html").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_consecutive_records_are_trips_between_zones(tmp_path: Path) -> None:
     """Each user goes from zone t0 to t1; the cells of an index show the same trip."""
     users = np.repeat(np.arange(2_000), 2)

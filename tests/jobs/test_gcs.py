@@ -90,6 +90,7 @@ def published(logs: str) -> str:
 # --- reading ---
 
 
+@pytest.mark.slow
 def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path, tmp_path: Path) -> None:
     """A run's key depends on the files' paths, so both get the same key; one reads its secret from the bucket."""
     parameters = HeatmapParameters(depth=6, shard_size=300, dropout=0.4, epsilon=4.0)
@@ -114,6 +115,7 @@ def test_a_folder_of_csv_in_a_bucket_gives_what_local_files_give(tmp_path: Path)
         assert encoded(f"{BUCKET}/texts/{name.partition('.')[0]}", {}) == encoded(tmp_path / name, {})
 
 
+@pytest.mark.slow
 def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_path: Path) -> None:
     """The users drawn depend on the files' paths, so both are read from the bucket."""
     options = ["--region", "-1,50,1,51", "--cells", "4", "--seed", "1"]
@@ -125,6 +127,7 @@ def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_
     assert names(f"{BUCKET}/histogram") == ["cells.parquet", "histogram.png", "index.html", "manifest.json"]
 
 
+@pytest.mark.slow
 def test_moments_of_groups_that_a_bucket_lists_start_from_a_release_in_a_bucket(logs: str) -> None:
     put(f"{BUCKET}/names", b"r0\nr1\n")
     options = ["moments", "--input", logs, "--column", "latitude", "--bits", "6", "--seed", "1"]
@@ -211,6 +214,7 @@ def test_a_run_finds_its_credentials_by_itself(logs: str, tmp_path: Path, monkey
 # --- writing ---
 
 
+@pytest.mark.slow
 def test_a_release_in_a_bucket_is_whole(published: str, local_logs: Path, tmp_path: Path) -> None:
     assert names(published) == RELEASE
     release = open_release(published)
@@ -238,6 +242,7 @@ def test_a_release_in_a_bucket_is_whole(published: str, local_logs: Path, tmp_pa
     assert (local.cells.dtypes == release.cells.dtypes).all()
 
 
+@pytest.mark.slow
 def test_the_secret_is_in_no_object_of_the_release(published: str) -> None:
     for name in names(published):
         with FileSystems.open(f"{published}/{name}") as file:
@@ -247,6 +252,7 @@ def test_the_secret_is_in_no_object_of_the_release(published: str) -> None:
         assert SECRET.hex().encode() not in content
 
 
+@pytest.mark.slow
 def test_an_existing_output_is_refused_and_overwrite_replaces_it(logs: str, capsys: Any) -> None:
     output = f"{BUCKET}/twice"
     publish(output, _files("old"), "old", overwrite=False)
@@ -326,6 +332,7 @@ def test_the_manifest_is_placed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _content(output) == with_digests(_files("one"))
 
 
+@pytest.mark.slow
 def test_a_failed_replacement_leaves_the_old_release_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     output = f"{BUCKET}/replaced"
     publish(output, _files("old"), "old", overwrite=False)
@@ -409,6 +416,7 @@ def test_a_slow_attempt_does_not_replace_what_another_has_published(monkeypatch:
     assert _content(output) == with_digests(_files("two"))
 
 
+@pytest.mark.slow
 def test_a_storage_that_fails_now_is_asked_again_later(
     bucket: Emulator, monkeypatch: pytest.MonkeyPatch, logs: str, capsys: Any
 ) -> None:
@@ -507,6 +515,7 @@ def test_an_unreachable_bucket_is_not_taken_for_an_empty_one(bucket: Emulator, m
 # --- an earlier release ---
 
 
+@pytest.mark.slow
 def test_a_heatmap_starts_from_a_release_in_a_bucket(published: str, logs: str, tmp_path: Path, capsys: Any) -> None:
     keyed = ["--key_file", f"{BUCKET}/key", "--release_id", "tuesday"]
     output = f"{BUCKET}/warm"
@@ -557,6 +566,7 @@ def test_what_is_no_release_is_not_opened() -> None:
             open_release(place)
 
 
+@pytest.mark.slow
 def test_synthetic_logs_can_be_made_in_a_bucket() -> None:
     output = f"{BUCKET}/synth"
     arguments = ["synth", "--users", "3000", "--users_per_file", "1000", "--output", output]
@@ -578,6 +588,7 @@ WITHOUT_ASKING = (
 )
 
 
+@pytest.mark.slow
 def test_beam_does_not_parse_the_command_line_once_more(logs: str) -> None:
     """Its parser takes `--region -1,50,1,51` for two options, and ended the README's first command on a bucket."""
     output = f"{BUCKET}/of-a-shell"

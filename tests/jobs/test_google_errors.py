@@ -62,6 +62,7 @@ CALLS: dict[str, Callable[[str], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [503, 429, "lost"])
 @pytest.mark.parametrize("call", list(CALLS))
 def test_a_storage_that_fails_twice_is_asked_a_third_time(call: str, fault: int | str, bucket: Emulator) -> None:
@@ -77,6 +78,7 @@ def test_a_storage_that_fails_twice_is_asked_a_third_time(call: str, fault: int 
         bucket.fault = None
 
 
+@pytest.mark.slow
 def test_a_release_is_published_by_a_storage_that_fails(bucket: Emulator) -> None:
     """Uploads, copies and removals are Beam's, which tries each of them for two minutes."""
     bucket.fault = failing_first(1, 503)
@@ -87,6 +89,7 @@ def test_a_release_is_published_by_a_storage_that_fails(bucket: Emulator) -> Non
     assert manifest_at(f"{BUCKET}/release") == with_digests(RELEASE)["manifest.json"]
 
 
+@pytest.mark.slow
 def test_what_does_not_pass_is_not_tried_again(bucket: Emulator) -> None:
     bucket.fault = lambda method, path: 403
     bucket.requests.clear()
@@ -98,6 +101,7 @@ def test_what_does_not_pass_is_not_tried_again(bucket: Emulator) -> None:
     assert len(bucket.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_storage_that_stays_away_is_given_up_in_time(bucket: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(google_errors, "MAX_WAIT_S", 0.3)
     bucket.fault = lambda method, path: 503

@@ -109,6 +109,7 @@ def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, 
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY))
 
 
+@pytest.mark.slow
 def test_two_threads_give_what_one_gives(logs) -> None:
     pattern = logs(3000, 3, 4)
     parameters = heatmap_parameters("adaptive", SMALL)
@@ -146,6 +147,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
     assert len(retries) >= len(expected.results)
 
 
+@pytest.mark.slow
 def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
     """Her thousand rows lie in one cell, and the total of the answer grows by what a user with one row adds."""
     table = make_logs(1000, 1, seed=3)
@@ -173,6 +175,7 @@ def test_one_id_in_two_types_is_one_user(tmp_path: Path) -> None:
     assert both.population == alone.population  # the same noise on the same number of users
 
 
+@pytest.mark.slow
 def test_overwriting_under_the_same_release_id_replaces_the_release(logs, tmp_path: Path) -> None:
     pattern = logs(900)
     assert cli.main(command(pattern, tmp_path / "out")) == 0
@@ -318,6 +321,7 @@ def test_the_page_holds_every_sub_query(published: Path) -> None:
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+@pytest.mark.slow
 def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
     import sys
@@ -342,6 +346,7 @@ def test_progress_from_worker_threads(logs, tmp_path: Path, capfd: pytest.Captur
     assert "apache_beam" not in shown
 
 
+@pytest.mark.slow
 def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
     pattern = logs(900)
     arguments = command(pattern, tmp_path / "out")
@@ -364,6 +369,7 @@ def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
     assert np.array_equal(open_release(tmp_path / "out").density, density_on_monday)
 
 
+@pytest.mark.slow
 def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> None:
     settings = runner_settings(None, [])
     files = match_files(logs(600))
@@ -460,6 +466,7 @@ def test_few_users_have_a_release_as_many_have(logs, tmp_path: Path, users: int)
     assert abs(results["users"] - users) < 12 * results["users_stddev"]
 
 
+@pytest.mark.slow
 def test_lost_shards_are_reported(logs, tmp_path: Path) -> None:
     """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone.
 

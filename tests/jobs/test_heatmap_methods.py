@@ -72,6 +72,7 @@ def test_central_noise_says_whom_it_trusts(logs, tmp_path: Path) -> None:
     assert (told["protected"], told["epsilon"], told["delta"]) == (True, 0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_a_large_flat_map_has_a_page_that_a_browser_can_hold(logs, tmp_path: Path) -> None:
     assert cli.main(command(logs(900), tmp_path / "out", "--method", "flat", "--depth", "9")) == 0
     release = open_release(tmp_path / "out")

@@ -74,6 +74,7 @@ def test_a_release_says_from_which_it_started_and_not_where_that_stood(logs: str
             assert secret.encode() not in content
 
 
+@pytest.mark.slow
 def test_another_earlier_release_gives_other_noise(logs: str, monday: Path, tmp_path: Path) -> None:
     """By seed and release id everything else is the same; the earlier map differs in one count's last place."""
     copy = tmp_path / "copy"
@@ -94,6 +95,7 @@ def test_another_earlier_release_gives_other_noise(logs: str, monday: Path, tmp_
     assert len(digests) == 2
 
 
+@pytest.mark.slow
 def test_rates_start_from_a_release_without_and_with_them(monday: Path, tmp_path: Path) -> None:
     table = make_logs(3000, 1, seed=0)
     infected = np.random.default_rng(1).random(table.num_rows) < 0.3

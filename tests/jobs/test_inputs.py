@@ -20,6 +20,7 @@ pytest.importorskip("google.auth", reason="needs apache-beam[gcp]")
 NO_CREDENTIALS = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 
 
+@pytest.mark.slow
 def test_without_credentials_a_bucket_is_refused_at_once(tmp_path: Path) -> None:
     """Google's client looks for its metadata server, here one that takes connections and never responds."""
     kept = {name: value for name, value in os.environ.items() if name not in NO_CREDENTIALS}

@@ -36,6 +36,7 @@ def logs(bucket: Emulator, tmp_path: Path) -> str:
     return upload(tmp_path, f"{BUCKET}/logs/day=2026-11-20")
 
 
+@pytest.mark.slow
 def test_a_run_looks_once_at_each_object(bucket: Emulator, logs: str) -> None:
     """The listing has versions and digests; one request reads a footer."""
     bucket.requests.clear()
@@ -49,6 +50,7 @@ def test_a_run_looks_once_at_each_object(bucket: Emulator, logs: str) -> None:
     assert len(set(digests)) == FILES
 
 
+@pytest.mark.slow
 def test_footers_are_read_at_once(bucket: Emulator, logs: str) -> None:
     """Each request waits until eight have come; alone they would wait for ever."""
     files, together = match_files(logs), Barrier(8)
@@ -74,6 +76,7 @@ def test_local_files_are_digested_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert content_digests(files) == [content_digest(file.path) for file in files]
 
 
+@pytest.mark.slow
 def test_a_replaced_object_is_not_read_as_the_one_that_was_listed(logs: str) -> None:
     files = match_files(logs)
     other = io.BytesIO()
@@ -86,6 +89,7 @@ def test_a_replaced_object_is_not_read_as_the_one_that_was_listed(logs: str) -> 
         list(read_bundle(parts[0], COLUMNS))
 
 
+@pytest.mark.slow
 def test_a_bundle_of_objects_has_their_rows(logs: str, tmp_path: Path) -> None:
     local = [file.log for file in match_files(str(tmp_path / "*.parquet"))]
     remote = [file.log for file in match_files(logs)]
@@ -97,6 +101,7 @@ def test_a_bundle_of_objects_has_their_rows(logs: str, tmp_path: Path) -> None:
     assert sum(map(len, found[1])) == FILES
 
 
+@pytest.mark.slow
 def test_a_listing_shows_what_a_pattern_matches_and_no_more(bucket: Emulator, logs: str) -> None:
     put(f"{BUCKET}/logs/day=2026-11-20/deep/one.parquet", b"1")
     put(f"{BUCKET}/logs/day=2026-11-20/notes.txt", b"1")

@@ -57,6 +57,7 @@ def test_the_jobs_with_maps_have_the_options_and_no_others() -> None:
     assert {name for name in JOBS if "tiles" in request_class(name).model_fields} == set(MAPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", MAPS)
 def test_geography_is_published_and_changes_no_number(job: str, pattern: str, basemap: str, tmp_path: Path) -> None:
     assert cli.main(words(job, pattern, tmp_path / "plain")) == 0
@@ -133,6 +134,7 @@ def test_jobs_without_a_map_of_users_have_no_geography(job: str) -> None:
         request_of(job, {"basemap": "x"})
 
 
+@pytest.mark.slow
 def test_a_model_of_a_published_heatmap_takes_its_region_from_it(pattern: str, basemap: str, tmp_path: Path) -> None:
     assert cli.main(words("heatmap", pattern, tmp_path / "heatmap")) == 0
     model = tmp_path / "model"
@@ -150,6 +152,7 @@ def test_a_model_of_a_published_heatmap_takes_its_region_from_it(pattern: str, b
     assert b"Harbour" in (model / "basemap.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_changes_show_the_geography_of_the_later_map(pattern: str, basemap: str, tmp_path: Path) -> None:
     maps = ["--depth=3", "--shard_size=300", "--epsilon=4"]
     for day, more in (("monday", []), ("tuesday", [f"--basemap={basemap}", "--seed=2"])):

@@ -110,6 +110,7 @@ def test_flinks_own_option_is_known(tmp_path: Path, jar: str, monkeypatch: pytes
         settings(java, "--flink_config=/etc/flink")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pipes_collected")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Beam leaves a pipe to the collector
 @pytest.mark.filterwarnings(

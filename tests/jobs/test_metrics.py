@@ -198,6 +198,7 @@ def test_bits_are_counted_as_the_data_say(table: pa.Table, pattern: str, bit_pus
     }
 
 
+@pytest.mark.slow
 def test_a_count_without_noise_counts_what_the_data_say(
     table: pa.Table, pattern: str, private: tuple[dict, Path], bit_pushing: dict
 ) -> None:
@@ -232,6 +233,7 @@ def test_nothing_raw_that_is_counted_is_in_a_release(private: tuple[dict, Path])
     assert found["sub_queries"] == len(sub_queries)  # what anybody may know is there
 
 
+@pytest.mark.slow
 def test_every_metric_is_registered_and_used() -> None:
     own = {name: value for name, value in vars(metrics).items() if isinstance(value, Metric | dict) and name.isupper()}
     families = {name: value for name, value in own.items() if isinstance(value, dict) and name != "METRICS"}

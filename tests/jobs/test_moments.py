@@ -63,6 +63,7 @@ def of_seed(folder: Path, pattern: str) -> Path:
 # --- what is published ---
 
 
+@pytest.mark.slow
 def test_the_release_tells_the_truth_within_its_intervals(published: Path) -> None:
     assert {path.name for path in published.iterdir()} == FILES
     logs = table()
@@ -102,6 +103,7 @@ def test_page_and_picture_are_of_this_release(published: Path) -> None:
     assert len(picture) > 10_000
 
 
+@pytest.mark.slow
 def test_nothing_raw_is_in_the_release_or_in_the_log(
     folder: Path, pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +141,7 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
 # --- its key ---
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_the_same_key_gives_the_same_release_on_every_runner(
     folder: Path, pattern: str, published: Path, tmp_path: Path
@@ -216,6 +219,7 @@ def test_without_local_privacy_bits_are_told_as_they_are(
 # --- its charge ---
 
 
+@pytest.mark.slow
 def test_a_ledger_is_charged_once_everything_is_read_and_once(
     folder: Path, pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +279,7 @@ def test_no_charged_release_starts_from_one_that_nobody_charged(
 # --- what it starts from ---
 
 
+@pytest.mark.slow
 def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern: str, published: Path) -> None:
     warm = [*LENGTH, *keyed(folder, "tuesday"), "--warm_start", str(published)]
     assert run(pattern, folder / "warm", *warm, "--statistics", "mean,moment:3") == 0
@@ -302,6 +307,7 @@ def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern:
     assert contents(folder / "warm")["moments.parquet"] != contents(folder / "warmer")["moments.parquet"]
 
 
+@pytest.mark.slow
 def test_only_a_release_of_a_seed_starts_from_one_of_a_seed(
     folder: Path, pattern: str, of_seed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,7 @@ def sizes() -> dict[str, int]:
     return {name: users_of(logs, usable(logs) & (kind == name)) for name in KINDS}
 
 
+@pytest.mark.slow
 def test_small_and_unknown_groups_are_other(by_kind: Path) -> None:
     """Six in ten go by bus, three by tram, some walk; the others are too few, also together."""
     exact = sizes()
@@ -78,6 +79,7 @@ def test_small_and_unknown_groups_are_other(by_kind: Path) -> None:
         assert row["stddev"] < length[members].mean()
 
 
+@pytest.mark.slow
 def test_nothing_but_listed_names_and_noisy_sizes_is_in_the_release(
     by_kind: Path, pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +103,7 @@ def test_nothing_but_listed_names_and_noisy_sizes_is_in_the_release(
         assert shows(texts[1], int(clients))  # so the search finds what is there
 
 
+@pytest.mark.slow
 def test_all_have_one_answer_whatever_the_groups(pattern: str, tmp_path: Path) -> None:
     """A file of names says what the option says, and the order of the names is that of the release."""
     names = tmp_path / "names.txt"
@@ -268,6 +271,7 @@ def test_means_by_zone_are_those_of_the_logs(trust: str, tmp_path: Path) -> None
     assert all(f'"{name}"' in page for name in shown)
 
 
+@pytest.mark.slow
 def test_zones_of_another_format_give_the_same_table(pattern: str, tmp_path: Path) -> None:
     columns = {"tract": [f"T{i}" for i in range(len(SHAPES))]}
     path = write_geoparquet(tmp_path / "tracts.parquet", SHAPES, columns)
@@ -278,6 +282,7 @@ def test_zones_of_another_format_give_the_same_table(pattern: str, tmp_path: Pat
     assert one.equals(other)
 
 
+@pytest.mark.slow
 def test_zones_of_nobody_are_no_map_and_no_failure(tmp_path: Path) -> None:
     pattern = write_files(table(300, 1), tmp_path / "logs", 2)
     path = write_geojson(tmp_path / "far.geojson", [(shape, {"tract": i}) for i, shape in enumerate(voronoi(5, 1))])

@@ -93,6 +93,7 @@ def test_users_reports_show_the_correlation(privacy: list[str], logs: pa.Table, 
     assert "Correlation of speed and delay" in page
 
 
+@pytest.mark.slow
 def test_correlations_of_groups(logs: pa.Table, pattern: str, tmp_path: Path) -> None:
     release = tmp_path / "out"
     groups = ["--group_by", "kind", "--groups", "bus,tram"]
@@ -142,6 +143,7 @@ def test_the_plan_says_what_both_columns_hold(pattern: str, tmp_path: Path, caps
     assert "--second_column" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_one_input_has_one_release(pattern: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert run(pattern, tmp_path / name, *FORMS, "--statistics", "covariance", "--release_id", "pairs") == 0

@@ -205,6 +205,7 @@ def test_a_tenth_of_bad_values_is_left_out_and_counted(tmp_path: Path, capfd: py
     assert abs(row["value"] - (468 * 5 + 3 * 15) / 471) < 6.2 * row["stddev"] + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "records", "more"),
     [

@@ -196,6 +196,7 @@ def test_other_bad_input_is_refused(place: Path) -> None:
     assert not (place / "a.parquet").exists()
 
 
+@pytest.mark.slow
 def test_everything_may_be_in_a_bucket(place: Path) -> None:
     pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
     from apache_beam.io.filesystems import FileSystems

@@ -79,6 +79,7 @@ def heatmap(folder: Path) -> Path:
 # --- what is published ---
 
 
+@pytest.mark.slow
 def test_the_release_answers_where_people_are(folder: Path, published: Path) -> None:
     assert {path.name for path in published.iterdir()} == FILES
     model, manifest = open_model(published), open_release(published).manifest
@@ -100,6 +101,7 @@ def test_the_release_answers_where_people_are(folder: Path, published: Path) -> 
     assert answers.users[1] < 6.2 * answers.stddev[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
@@ -127,6 +129,7 @@ def test_every_method_publishes(folder: Path, tmp_path: Path, method: list[str],
     assert everywhere.users[0] > 0.5 * USERS
 
 
+@pytest.mark.slow
 def test_auto_publishes_a_tree_for_large_squares(folder: Path, tmp_path: Path) -> None:
     """By the public number of users. The tree needs no JAX, and the manifest names the method that answers."""
     given = ["--method", "auto", "--population", str(USERS), "--sizes", "20000,80000"]
@@ -138,6 +141,7 @@ def test_auto_publishes_a_tree_for_large_squares(folder: Path, tmp_path: Path) -
     assert abs(everywhere.users[0] - USERS) < 0.1 * USERS
 
 
+@pytest.mark.slow
 def test_a_release_of_one_file_and_of_many_are_of_the_same_people(
     folder: Path, published: Path, tmp_path: Path
 ) -> None:
@@ -156,6 +160,7 @@ def test_a_release_of_one_file_and_of_many_are_of_the_same_people(
 # --- its key, its charge, its log ---
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_the_same_key_gives_the_same_release_on_every_runner(folder: Path, published: Path, tmp_path: Path) -> None:
     assert build(folder, tmp_path / "out", *GRID, "--runner_config", "direct_threads") == 0
@@ -165,6 +170,7 @@ def test_the_same_key_gives_the_same_release_on_every_runner(folder: Path, publi
     assert "a seed that anybody can guess" in open_release(tmp_path / "seed").manifest["warnings"][0]
 
 
+@pytest.mark.slow
 def test_nothing_raw_is_in_the_release_or_in_the_log(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +194,7 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
     assert shows(capfd.readouterr().err, rows)
 
 
+@pytest.mark.slow
 def test_it_is_charged_once(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = ["--ledger", str(tmp_path / "ledger.db"), *BUDGET]
     for _ in range(2):  # the second finds it published
@@ -243,6 +250,7 @@ def test_a_region_too_large_for_the_usual_squares(
     assert "sizes: 25 m is less than a base cell of so large a region, 35 m" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trust", [[], ["--trust", "secagg"]], ids=["central", "secagg"])
 def test_bad_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], trust: list[str]) -> None:
     write_key(tmp_path / "key")
@@ -272,6 +280,7 @@ class Weighted(PlainGrid):
         return GridModel(replace(counts, noise_stddev=float(squares)))
 
 
+@pytest.mark.slow
 def test_a_workload(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +316,7 @@ def test_a_workload(
     assert "workload: applies only with --method auto or snh or weighted" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_networks_are_learned_by_default(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +338,7 @@ def test_networks_are_learned_by_default(
     assert inside.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_tuner_chooses_and_the_manifest_tells_which(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     tuner = tmp_path / "tuner.npz"
@@ -341,6 +352,7 @@ def test_a_tuner_chooses_and_the_manifest_tells_which(folder: Path, tmp_path: Pa
     assert any("tuner" in one and "public" in one for one in manifest["privacy"]["assumptions"])
 
 
+@pytest.mark.slow
 def test_a_release_of_a_known_key_says_so_where_it_is_asked(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -376,6 +388,7 @@ def of_heatmap(heatmap: Path, output: Path, *more: str) -> int:
     return cli.main(["ranges", "build", "--release", str(heatmap), "--output", str(output), *SIZES, *more])
 
 
+@pytest.mark.slow
 def test_a_published_heatmap_answers_as_its_cells_say(
     heatmap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -399,6 +412,7 @@ def test_a_published_heatmap_answers_as_its_cells_say(
     assert 0 <= answer.users[0] <= cells["count"].clip(0).sum()
 
 
+@pytest.mark.slow
 def test_what_a_heatmap_says_need_not_be_said_again(
     folder: Path, heatmap: Path, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def test_the_region_is_that_of_the_middle(logs: Path) -> None:
     assert region.west == pytest.approx(10.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_tuner_is_learned_and_the_same_each_time(
     logs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def test_what_cannot_be_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_is_there_is_kept(logs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tuner").write_text("mine")
     assert tune(logs, tmp_path / "tuner", "--region", str(REGION)) == 2

@@ -63,6 +63,7 @@ def test_what_is_no_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert "no release here" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_needs_no_beam_and_loads_no_library_before_it_knows_its_format(folder: Path, tmp_path: Path) -> None:
     code = f"""import sys
 from sfumato.pipelines.cli import main

@@ -28,6 +28,7 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["heatmap", "histogram", "hotspots", "quantiles", "moments", "flows", "model", "zones"]
 )
@@ -68,6 +69,7 @@ def test_what_is_no_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert "no release here" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_night_leads_to_its_timeline(city: Path) -> None:
     assert main(["refresh", "--config", str(city / "refresh.yaml"), "--date", "2026-11-20"]) == 0
     night = city / "published" / "releases" / "2026-11-20"

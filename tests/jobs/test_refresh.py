@@ -92,6 +92,7 @@ def backfilled(tmp_path_factory: pytest.TempPathFactory, days: Path) -> Place:
     return place
 
 
+@pytest.mark.slow
 def test_a_backfill_publishes_every_day_and_its_page(backfilled: Place) -> None:
     published = backfilled.folder / "published"
     assert sorted(path.name for path in published.iterdir()) == [
@@ -111,6 +112,7 @@ def test_a_backfill_publishes_every_day_and_its_page(backfilled: Place) -> None:
     assert sorted(path.name[:10] for path in (published / "maps").iterdir()) == DAYS
 
 
+@pytest.mark.slow
 def test_each_day_starts_from_the_one_before(backfilled: Place) -> None:
     starts = [backfilled.release(day).manifest["parameters"]["warm_start"] for day in DAYS]
     assert starts[0] is None
@@ -229,15 +231,6 @@ def test_a_ledger_that_was_lost_is_not_begun_anew(
     assert "holds a release that disagrees with the ledger" in capsys.readouterr().err
 
 
-def test_no_release_starts_from_one_that_nobody_charged(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(job(place, "published/releases/2026-11-18")) == 0
-    assert place.refresh("--date", "2026-11-19") == 4
-    warm = ["--warm_start", str(place.folder / "published/releases/2026-11-18")]
-    assert cli.main(job(place, "warm", *books(place, "4/1d"), *warm)) == 2
-    assert "is not in the ledger" in capsys.readouterr().err
-    assert not (place.folder / "ledger.db").exists()
-
-
 def test_two_datasets_do_not_share_a_folder(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert place.refresh("--date", "2026-11-18") == 0
     place.write(dataset="town")
@@ -245,6 +238,7 @@ def test_two_datasets_do_not_share_a_folder(place: Place, capsys: pytest.Capture
     assert "is of dataset city; give each dataset its own folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_other_libraries_do_not_resume(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Their results might differ in a place, and two results under one charge would show what is under the noise."""
     place.crash("2026-11-20")
@@ -255,6 +249,7 @@ def test_other_libraries_do_not_resume(place: Place, capsys: pytest.CaptureFixtu
     assert place.refresh("--date", "2026-11-20") == 0
 
 
+@pytest.mark.slow
 def test_another_result_under_the_same_charge_is_not_published(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,6 +301,7 @@ def test_without_a_date_it_is_yesterdays(place: Place) -> None:
     assert place.release(str(yesterday)).manifest["release_id"] == f"city-{yesterday}"
 
 
+@pytest.mark.slow
 def test_suspiciously_little_data(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.write(min_users=50_000)
     for _ in range(2):  # the same data are refused again, by the same noisy count, at no further cost
@@ -322,6 +318,7 @@ def test_suspiciously_little_data(place: Place, capsys: pytest.CaptureFixture[st
     assert manifest["privacy"]["epsilon_spent"] == 3.96  # with the refusal's 0.04 it is what a day may cost
 
 
+@pytest.mark.slow
 def test_a_backfill_goes_on_where_a_day_has_no_data(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(place.folder / "logs" / "dt=2026-11-19")
     assert place.refresh("--backfill", "2026-11-18:2026-11-20") == 75
@@ -340,6 +337,7 @@ def test_an_exhausted_budget_says_when_it_frees_up(place: Place, capsys: pytest.
     assert not (place.folder / "published" / "releases" / "2026-11-19").exists()
 
 
+@pytest.mark.slow
 def test_other_limits_than_the_ledgers_are_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert place.refresh("--date", "2026-11-18") == 0
     place.write(budget=[{"epsilon": 400, "days": 1}])
@@ -349,6 +347,7 @@ def test_other_limits_than_the_ledgers_are_refused(place: Place, capsys: pytest.
     assert place.refresh("--date", "2026-11-19") == 0
 
 
+@pytest.mark.slow
 def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Reserved, then crashed; then the records changed. The same noise must not meet the new data."""
     place.crash("2026-11-20")
@@ -375,6 +374,7 @@ def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.Cap
         assert place.entries == entries + 1
 
 
+@pytest.mark.slow
 def test_a_resumed_run_gives_what_the_first_would_have(place: Place, days: Path, tmp_path_factory: Any) -> None:
     """Byte for byte but for the time of the charge: cells and density are the same as of a run that nothing stopped."""
     place.crash("2026-11-20")
@@ -387,6 +387,7 @@ def test_a_resumed_run_gives_what_the_first_would_have(place: Place, days: Path,
     assert (place.folder / "published/releases/2026-11-20/cells.parquet").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_second_attempt_is_charged_again(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.write(budget=[{"epsilon": 8, "days": 1}])
     assert place.refresh("--date", "2026-11-20") == 0
@@ -402,6 +403,7 @@ def test_a_second_attempt_is_charged_again(place: Place, capsys: pytest.CaptureF
     assert place.refresh("--attempt", "0") == 2
 
 
+@pytest.mark.slow
 def test_another_depth_starts_anew(place: Place) -> None:
     assert place.refresh("--date", "2026-11-18") == 0
     place.write(options={**CONFIG["options"], "depth": 5})
@@ -409,12 +411,14 @@ def test_another_depth_starts_anew(place: Place) -> None:
     assert place.release("2026-11-19").manifest["parameters"]["warm_start"] is None
 
 
+@pytest.mark.slow
 def test_without_warm_start(place: Place) -> None:
     place.write(warm_start=False)
     assert place.refresh("--backfill", "2026-11-18:2026-11-19") == 0
     assert place.release("2026-11-19").manifest["parameters"]["warm_start"] is None
 
 
+@pytest.mark.slow
 def test_what_others_publish_meanwhile_is_no_stranger(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger is read after the releases, so that it knows whatever was seen to stand."""
 
@@ -428,6 +432,7 @@ def test_what_others_publish_meanwhile_is_no_stranger(place: Place, monkeypatch:
     assert place.release("2026-11-19").manifest["parameters"]["warm_start"]["release_id"] == "city-2026-11-18"
 
 
+@pytest.mark.slow
 def test_who_is_slower_resumes_what_the_faster_one_began(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts from an earlier release, which had not been published when the slower one looked, and is charged."""
 
@@ -445,6 +450,7 @@ def test_who_is_slower_resumes_what_the_faster_one_began(place: Place, monkeypat
     assert place.entries == 5
 
 
+@pytest.mark.slow
 def test_an_earlier_day_does_not_become_the_latest(place: Place) -> None:
     assert place.refresh("--date", "2026-11-20") == 0
     assert place.refresh("--date", "2026-11-18") == 0
@@ -511,6 +517,7 @@ def test_beams_options_are_passed_on(place: Place, tmp_path: Path) -> None:
     assert told["region"] == "europe-west1"
 
 
+@pytest.mark.slow
 def test_a_backfill_goes_on_where_a_day_cannot_support_a_release(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -519,75 +526,3 @@ def test_a_backfill_goes_on_where_a_day_cannot_support_a_release(
     assert place.refresh("--backfill", "2026-11-18:2026-11-20") == 1
     assert "2026-11-19" in capsys.readouterr().err
     assert place.release("2026-11-20").manifest["release_id"] == "city-2026-11-20"
-
-
-# --- a job of its own with a ledger ---
-
-
-def job(place: Place, output: str, *more: str) -> list[str]:
-    return [
-        "heatmap", "--input", str(place.folder / "logs/dt=2026-11-20/*.parquet"),
-        "--output", str(place.folder / output), "--region", "-1,50,1,51",
-        "--depth", "6", "--epsilon", "4", "--shard_size", "300", "--dropout", "0.4", *more,
-    ]  # fmt: skip
-
-
-def books(place: Place, *budget: str) -> list[str]:
-    ledger = ["--ledger", str(place.folder / "ledger.db"), "--dataset", "city", "--period", "2026-11-20"]
-    return [*ledger, "--key_file", str(place.folder / "key"), *(f"--budget={one}" for one in budget)]
-
-
-def test_a_job_charges_a_ledger(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(job(place, "one", *books(place))) == 2
-    assert "has no limits for dataset 'city'" in capsys.readouterr().err
-    assert cli.main(job(place, "one", *books(place, "8/1d"))) == 0
-    assert cli.main(job(place, "two", *books(place))) == 0  # another release id, by chance
-    assert cli.main(job(place, "three", *books(place))) == 3
-    assert not (place.folder / "three").exists()
-    assert place.ledger("verify", "--releases", str(place.folder / "one"), "--releases", str(place.folder / "two")) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--dataset", "city"], "dataset: needs a ledger; give --ledger as well"),
-        (
-            ["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "9/1d"],
-            "a ledger needs a kept key",
-        ),
-        (["--ledger", "L", "--period", "2026-11-20"], "dataset: --ledger needs it"),
-        (["--ledger", "L", "--dataset", "city"], "period: --ledger needs it"),
-        (["--ledger", "L", "--dataset", "c", "--period", "x", "--budget", "1/1d"], "period: write a date"),
-        (["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "1"], "budget: write EPSILON/DAYSd"),
-        (["--ledger", "L", "--dataset", "a b", "--period", "2026-11-20", "--budget", "9/1d"], "dataset: letters"),
-        (
-            ["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "9/1d", "--seed", "1"],
-            "seed: anybody",
-        ),
-    ],
-)
-def test_bad_ledger_options(place: Place, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [str(place.folder / "ledger.db") if one == "L" else one for one in options]
-    assert cli.main(job(place, "out", *options)) == 2
-    assert message in capsys.readouterr().err
-    assert not (place.folder / "ledger.db").exists()
-    assert not (place.folder / "out").exists()
-
-
-def test_a_job_run_again_returns_its_release(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    key = ["--key_file", str(place.folder / "key"), "--release_id", "mine"]
-    keyed = job(place, "one", *books(place, "4/1d"), *key)
-    assert cli.main(keyed) == 0
-    assert cli.main(keyed) == 0
-    assert "mine is published already; nothing is charged" in capsys.readouterr().err
-    assert place.entries == 3
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["verify", "--budget", "1/1d"], ["show", "--releases", "x"], ["limit", "--dataset", "c"],
-     ["limit", "--budget", "1/1d"], ["limit", "--dataset", "a b", "--budget", "1/1d"], ["audit"], ["show"], ["verify"]],
-)  # fmt: skip
-def test_bad_ledger_commands(tmp_path: Path, arguments: list[str]) -> None:
-    assert cli.main(["ledger", *arguments, "--ledger", str(tmp_path / "ledger.db")]) == 2
-    assert not (tmp_path / "ledger.db").exists()

@@ -138,6 +138,7 @@ def test_no_night_goes_on_without_a_damaged_one(
     assert f"{night(place, DAMAGED)}/manifest.json" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "name"),
     [(cut, DAMAGED), (no_manifest, DAMAGED)]
@@ -166,6 +167,7 @@ def test_the_named_command_makes_the_night_again_and_the_next_one_goes_on(
     assert files_of(place, NEW) == undamaged
 
 
+@pytest.mark.slow
 def test_a_folder_that_an_earlier_state_covers_may_be_gone(place: Place, undamaged: dict[str, bytes]) -> None:
     """Such as one that was moved to an archive: no later night reads it."""
     no_folder(place, DAMAGED)
@@ -173,6 +175,7 @@ def test_a_folder_that_an_earlier_state_covers_may_be_gone(place: Place, undamag
     assert files_of(place, NEW) == undamaged
 
 
+@pytest.mark.slow
 def test_two_damaged_nights_are_made_again_in_their_order(
     place: Place, undamaged: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +199,7 @@ def test_a_night_of_another_key_is_not_made_again(place: Place, capsys: pytest.C
     assert contents(place) == before
 
 
+@pytest.mark.slow
 def test_what_is_no_part_of_a_release_is_not_written_over(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     cut(place, LAST)
     (night(place, LAST) / "notes.txt").write_text("of a person")
@@ -215,6 +219,7 @@ def test_a_manifest_that_the_ledger_does_not_know_stops_the_nights(
         assert f"{night(place, NEW)}/manifest.json" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [cut, no_folder])
 def test_a_night_that_is_lost_for_good_is_taken_down(place: Place, damage: Callable[[Place, str], None]) -> None:
     shutil.rmtree(place.folder / "logs" / f"dt={LAST}")
@@ -231,6 +236,7 @@ def test_a_night_that_is_lost_for_good_is_taken_down(place: Place, damage: Calla
     assert place.release(NEW).manifest["nights"]["rests_on"] == [f"{FIRST}:{DAMAGED}", NEW]
 
 
+@pytest.mark.slow
 def test_a_notice_that_is_damaged_stops_nothing(place: Place) -> None:
     places = ["--timeline", str(place.folder / "published"), "--ledger", str(place.folder / "ledger.db")]
     command = ["releases", "remove", f"city-{LAST}", *places, "--reason", "a wrong file"]
@@ -243,6 +249,7 @@ def test_a_notice_that_is_damaged_stops_nothing(place: Place) -> None:
     assert (night(place, LAST) / "manifest.json").read_bytes() == notice
 
 
+@pytest.mark.slow
 def test_the_page_shows_a_damaged_night_with_its_cost(place: Place) -> None:
     whole = json.loads((place.folder / "published" / "timeline.json").read_bytes())
     cut(place, LAST)
@@ -263,6 +270,7 @@ def test_the_page_shows_a_damaged_night_with_its_cost(place: Place) -> None:
     assert json.loads((place.folder / "published" / "timeline.json").read_bytes()) == whole
 
 
+@pytest.mark.slow
 def test_a_night_that_is_published_while_the_folder_is_listed_is_not_gone(
     place: Place, undamaged: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +288,7 @@ def test_a_night_that_is_published_while_the_folder_is_listed_is_not_gone(
     assert files_of(place, NEW) == undamaged
 
 
+@pytest.mark.slow
 def test_a_correction_is_made_again_as_it_was(tmp_path: Path) -> None:
     late = {"late": {"days": 60, "epsilon": 1}, "budget": [{"epsilon": 5, "days": 1}]}
     today = date.today() - timedelta(days=1)
@@ -322,6 +331,7 @@ def test_an_output_without_any_of_its_nights_is_refused(place: Place, capsys: py
     assert cli.main(["doctor", "--config", str(place.config)]) == 1
 
 
+@pytest.mark.slow
 def test_all_nights_are_made_again_from_their_logs(place: Place, undamaged: dict[str, bytes]) -> None:
     shutil.rmtree(place.folder / "published")
     entries = place.entries
@@ -332,6 +342,7 @@ def test_all_nights_are_made_again_from_their_logs(place: Place, undamaged: dict
     assert files_of(place, NEW) == undamaged
 
 
+@pytest.mark.slow
 def test_a_new_output_goes_on_from_a_copy_of_the_newest_night(place: Place, undamaged: dict[str, bytes]) -> None:
     shutil.copytree(night(place, LAST), place.folder / "new" / "releases" / LAST)
     text = place.config.read_text()
@@ -342,6 +353,7 @@ def test_a_new_output_goes_on_from_a_copy_of_the_newest_night(place: Place, unda
     assert files_of(place, NEW) == undamaged
 
 
+@pytest.mark.slow
 def test_a_moved_output_is_the_same_one(place: Place, undamaged: dict[str, bytes]) -> None:
     (place.folder / "published").rename(place.folder / "moved")
     place.config.write_text(place.config.read_text().replace("output: published", "output: moved"))
@@ -366,6 +378,7 @@ def test_nights_that_were_taken_down_or_pruned_are_not_missed(place: Place) -> N
     assert place.refresh("--date", NEW) == 0
 
 
+@pytest.mark.slow
 def test_releases_of_other_series_in_the_ledger_are_not_missed(place: Place) -> None:
     """Of another dataset, and of this dataset by hand."""
     ledger = place.folder / "ledger.db"
@@ -381,6 +394,7 @@ def test_releases_of_other_series_in_the_ledger_are_not_missed(place: Place) -> 
     assert place.refresh("--date", NEW) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["manifest.json", "nights.parquet"])
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_a_damaged_night_in_a_bucket_is_made_again(

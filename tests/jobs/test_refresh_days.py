@@ -63,6 +63,7 @@ def test_a_day_of_berlin_has_its_own_hours(
     assert (stated["day_column"], stated["time_zone"], stated["days_read"]) == ("time", "Europe/Berlin", day)
 
 
+@pytest.mark.slow
 def test_neighbouring_days_read_one_file_and_each_pays_for_its_own_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ def test_neighbouring_days_read_one_file_and_each_pays_for_its_own_rows(
     assert place.refresh("--date", "2026-03-28", "--attempt", "2") == 2  # of which 29 March has read a part
 
 
+@pytest.mark.slow
 def test_rows_that_came_late_in_a_file_are_counted_for_the_operator_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

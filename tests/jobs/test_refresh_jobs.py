@@ -25,6 +25,7 @@ OTHER_JOBS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", OTHER_JOBS)
 def test_every_publishing_job_has_a_release_a_day(place: Place, job: str) -> None:  # noqa: F811
     options = {"epsilon": 4, **OTHER_JOBS[job]}

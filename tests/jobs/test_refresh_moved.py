@@ -47,6 +47,7 @@ def copy(place: Place) -> None:
 CHANGES = [rename, move, into_folders, copy]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_charged_day_is_resumed_as_the_same_release(
     place: Place, change: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -98,6 +99,7 @@ def test_a_charged_file_that_is_gone_stops_the_run_and_says_so(
     assert place.entries == entries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", ["releases", f"releases/{DAY}"])
 def test_releases_behind_a_link_are_the_same_for_a_refresh_and_for_verify(
     place: Place, moved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -50,6 +50,7 @@ def manifest(place: Place, night: date) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_each_night_asks_its_cohort_on_a_budget_that_fits_no_two_maps_of_all_users(month: Place) -> None:
     charges = open_ledger(str(month.folder / "ledger.db")).history().charges
     for night, charge in zip(NIGHTS, charges, strict=False):
@@ -62,6 +63,7 @@ def test_each_night_asks_its_cohort_on_a_budget_that_fits_no_two_maps_of_all_use
     assert month.ledger("verify", "--releases", str(month.folder / "published")) == 0
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_cohort_are_scaled_to_all_users(month: Place) -> None:
     for night in NIGHTS[:4]:
         results = manifest(month, night)["results"]
@@ -100,6 +102,7 @@ def test_the_page_of_all_nights_says_what_rests_on_what_and_what_one_user_has_sp
     assert "was asked. The counts are scaled to all users" in view.body.nights[-1].notes[0]
 
 
+@pytest.mark.slow
 def test_anyone_can_make_the_state_again_from_the_published_answers(month: Place) -> None:
     folders = [month.release(str(night)).path for night in NIGHTS[:4]]
     again = nights_before(folders, NIGHTS[4]).state
@@ -111,6 +114,7 @@ def test_anyone_can_make_the_state_again_from_the_published_answers(month: Place
     assert mine.equals(theirs)  # to the last bit
 
 
+@pytest.mark.slow
 def test_a_night_that_comes_late_is_added_to_the_next(tmp_path: Path, nights: Path) -> None:
     place = Place(tmp_path, nights, **ROTATING)
     for number in (0, 2, 3, 1):
@@ -129,6 +133,7 @@ def test_a_night_that_comes_late_is_added_to_the_next(tmp_path: Path, nights: Pa
     assert place.ledger("verify", "--releases", str(tmp_path / "published")) == 0
 
 
+@pytest.mark.slow
 def test_another_depth_begins_anew_and_says_so(tmp_path: Path, nights: Path) -> None:
     place = Place(tmp_path, nights, **ROTATING)
     assert place.refresh("--date", str(NIGHTS[0])) == 0
@@ -141,6 +146,7 @@ def test_another_depth_begins_anew_and_says_so(tmp_path: Path, nights: Path) -> 
     assert stated["parameters"]["warm_start"] is None
 
 
+@pytest.mark.slow
 def test_maps_by_hour_are_of_one_night_each(tmp_path: Path, nights: Path) -> None:
     options = {**CONFIG["options"], "auxiliary": "infected"}
     for seed, night in enumerate(NIGHTS[:2]):
@@ -201,6 +207,7 @@ class Yesterday:
         late.rmdir()
 
 
+@pytest.mark.slow
 def test_files_that_arrive_late_are_published_as_a_correction_with_its_own_charge(tmp_path: Path, nights: Path) -> None:
     late = {"late": {"days": 3, "epsilon": 1.5}, "budget": [{"epsilon": 5.5, "days": 3}]}
     yesterday = Yesterday(tmp_path, nights, **late)
@@ -225,6 +232,7 @@ def test_files_that_arrive_late_are_published_as_a_correction_with_its_own_charg
     assert [one["release_id"] for one in page["nights"]] == [f"city-{night}-late"]
 
 
+@pytest.mark.slow
 def test_a_correction_that_the_budget_does_not_allow_is_said_and_left(
     tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

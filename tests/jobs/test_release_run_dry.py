@@ -125,6 +125,7 @@ def test_nothing_is_touched(
     assert cli.main([one for one in command if one != "--dry_run"]) != 0  # as soon as a file is opened
 
 
+@pytest.mark.slow
 def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     key = tmp_path / "key"
     write_key(key)
@@ -271,6 +272,7 @@ def test_limited_contact_and_columns_of_any_length() -> None:
     assert f"an item of {SamplePlan().hidden_count() + 1:,} users or more is shown" in cells
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
     unreadable: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +286,7 @@ def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
     assert cli.main([*command, "--overwrite", "--input", str(tmp_path / "none*.parquet")]) == 2
 
 
+@pytest.mark.slow
 def test_trust_models_stand_side_by_side_the_runs_own_first() -> None:
     request = request_of("heatmap", {"input": "in", "output": "out", "region": "3,1,3.1,1.1", "population": 1_000_000})
     own, central, local = trust_lines(HeatmapJob.of(request))

@@ -86,6 +86,7 @@ def contents(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_old_releases_keep_their_manifest_alone_and_the_ledger_proves_them(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +113,7 @@ def test_old_releases_keep_their_manifest_alone_and_the_ledger_proves_them(
     assert shown["limits"][0]["epsilon_spent"] == "16"  # a removed map has been seen
 
 
+@pytest.mark.slow
 def test_the_page_lists_a_pruned_night_without_a_map_and_every_link_leads_somewhere(place: Path) -> None:
     prune(place)
     published = place / "published"
@@ -142,6 +144,7 @@ def test_a_dry_run_removes_nothing_and_a_second_run_has_nothing_to_do(
     assert contents(place) == after
 
 
+@pytest.mark.slow
 def test_later_runs_go_on_and_a_pruned_night_stays_as_it_is(place: Path) -> None:
     prune(place)
     before = contents(place)
@@ -289,6 +292,7 @@ def test_everything_that_is_young_enough_stays(place: Path) -> None:
     assert str(oldest) == DAYS[0]
 
 
+@pytest.mark.slow
 def test_releases_in_a_bucket_are_pruned_too(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
     from tests.storage import BUCKET, names, put, storage_emulator

@@ -67,6 +67,7 @@ def contents(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_release_goes_with_its_manifest_its_map_and_its_catalogue_entry(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_release_goes_with_its_manifest_its_map_and_its_catalogue_entry(
     assert history.charges == before.charges  # spent is spent
 
 
+@pytest.mark.slow
 def test_nothing_publishes_it_again_but_a_new_charge(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     remove(place)
     before = contents(place)
@@ -245,6 +247,7 @@ def test_a_release_outside_of_a_timeline_is_named_by_its_folder(place: Path) -> 
     assert sorted(path.name for path in (place / "alone").iterdir()) == ["index.html", "manifest.json"]
 
 
+@pytest.mark.slow
 def test_a_release_in_a_bucket_is_taken_down_too(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
     from tests.storage import BUCKET, names, put, storage_emulator

@@ -77,6 +77,7 @@ def test_else_a_private_folder_is_made_and_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_sweeps_what_a_killed_run_left_and_nothing_else(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     jobs = [

@@ -141,6 +141,7 @@ def test_without_the_extension_nothing_is_refused(bucket: Any, monkeypatch: pyte
     assert bucket.blob("unchecked").download_as_bytes() == b"two"
 
 
+@pytest.mark.slow
 def test_faults_are_as_ordered(bucket: Any, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = iter([403, "lost", None])
     monkeypatch.setattr(emulator, "fault", lambda method, path: next(faults))

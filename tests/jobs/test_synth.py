@@ -27,6 +27,7 @@ def read_sorted(folder: Path) -> pa.Table:
     return table.sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
 
 
+@pytest.mark.slow
 def test_files_equal_the_people_computed_in_memory_for_any_file_size(tmp_path: Path) -> None:
     expected = make_people(0, 2000, city=build_city(), seed=4, records_per_user=3)
     expected = expected.sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
@@ -51,6 +52,7 @@ def test_records_of_a_user_meet_only_across_files(tmp_path: Path) -> None:
         assert len(ids) == len(np.unique(ids)) == 900
 
 
+@pytest.mark.slow
 def test_the_citys_geography_is_written_beside_the_logs(tmp_path: Path) -> None:
     geography = tmp_path / "penumbra.geojson"
     arguments = ["--users=20", "--region=10,20,11,21", f"--basemap={geography}"]
@@ -202,6 +204,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_day_is_the_same_whichever_others_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--users=2000", "--users_per_file=1500", "--seed=2"]
     assert run_command("synth", [f"--output={tmp_path / 'three'}", "--days=2026-11-06:2026-11-08", *arguments]) == 0

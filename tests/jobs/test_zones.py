@@ -115,6 +115,7 @@ def test_every_level_holds_the_exact_counts_and_its_own_noise(folder: Path, tmp_
         )
 
 
+@pytest.mark.slow
 def test_files_shards_and_rows_in_another_order_give_the_same_release(folder: Path, tmp_path: Path) -> None:
     table = pa.concat_tables([pq.read_table(path) for path in sorted((folder / "logs").glob("*.parquet"))])
     shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
@@ -165,6 +166,7 @@ def test_a_user_adds_one_in_all(contribution: str, expected: list[float], tmp_pa
     np.testing.assert_allclose(counts[:2], expected, atol=spare)
 
 
+@pytest.mark.slow
 def test_the_files_of_a_release(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run(folder, out, "--levels", "tract,county,state", "--auxiliary", "sick", "--epsilon", "4") == 0
@@ -201,6 +203,7 @@ def test_the_files_of_a_release(folder: Path, tmp_path: Path) -> None:
     assert cli.main(["page", str(out)]) == 0
 
 
+@pytest.mark.slow
 def test_empty_zones_have_noise_too_and_nothing_raw_is_published(folder: Path, tmp_path: Path) -> None:
     """A zone far from all users: its count is noise. No published count is exact with its probability alone."""
     far = [(shapely.box(10 + i / 10, 10, 10.1 + i / 10, 11), {"id": f"far{i}"}) for i in range(400)]

@@ -39,6 +39,7 @@ def zones(folder: Path, output: Path, *options: str, release: str = "map") -> in
     return main(["zones", "--release", str(folder / release), *options, "--output", str(output)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["map", "later"])
 def test_a_tract_has_the_users_of_the_log(folder: Path, tmp_path: Path, release: str) -> None:
     """Within 6 standard deviations, with categories and with a warm start."""
@@ -52,6 +53,7 @@ def test_a_tract_has_the_users_of_the_log(folder: Path, tmp_path: Path, release:
     assert row["stddev"] < 0.2 * inside.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "level"), [("--h3", "8"), ("--quadkey", "14")])
 def test_cells_of_an_index_add_up_to_the_map(folder: Path, tmp_path: Path, option: str, level: str) -> None:
     assert zones(folder, tmp_path / "out.parquet", option, level) == 0
@@ -123,6 +125,7 @@ def test_overwrite_replaces_a_table(folder: Path, tmp_path: Path) -> None:
     assert len(pd.read_csv(tmp_path / "taken.csv")) > 30
 
 
+@pytest.mark.slow
 def test_a_local_release_is_read_without_beam(folder: Path, tmp_path: Path) -> None:
     code = f"""import sys; from sfumato.pipelines.cli import main
 assert main(['zones', '--release', {str(folder / "map")!r}, '--h3', '7', '--output', {str(tmp_path / "o.csv")!r}]) == 0

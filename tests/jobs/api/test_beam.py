@@ -44,6 +44,7 @@ def heatmap(**options) -> PrivateHeatmap:
     return PrivateHeatmap(region=REGION, depth=2, method="flat", **options)
 
 
+@pytest.mark.slow
 def test_each_use_draws_its_own_noise(city: Path, tmp_path: Path):
     transform = heatmap()
     first, second = counts_of([transform, transform], city, tmp_path)
@@ -51,6 +52,7 @@ def test_each_use_draws_its_own_noise(city: Path, tmp_path: Path):
     assert first != second
 
 
+@pytest.mark.slow
 def test_one_key_draws_one_noise(city: Path, tmp_path: Path):
     key = RunKey.derive(seed_secret(1), {})
     first, second = counts_of([heatmap(key=key), heatmap(key=key)], city, tmp_path)

@@ -29,6 +29,7 @@ def test_importing_the_package_loads_nothing_heavy_and_is_fast():
     assert min(float(run.stdout) for run in runs) < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -158,6 +158,7 @@ def test_a_table_that_cannot_be_is_refused_without_a_value_of_it(table, message:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_makes_a_model_of_a_published_heatmap(releases: dict[str, sfumato.Release]):
     heatmap = releases["heatmap"]
     for start in (heatmap, heatmap.path):

@@ -57,6 +57,7 @@ def html_of(shown: Any) -> str:
 # --- the picture ---
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_picture_guarantee_and_link(release: sfumato.Release) -> None:
     bundle = release._repr_mimebundle_()
     page = Page(bundle["text/html"])
@@ -217,6 +218,7 @@ def until(frame: Any, condition: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_the_map_in_a_widget_works(visit: Any, releases: dict[str, sfumato.Release], tmp_path: Path) -> None:
     """It draws, zooms, shows values, scrolls to its report and gives files, in a notebook that became HTML."""
@@ -291,6 +293,7 @@ def test_where_frames_are_stripped_the_picture_stands_there(
     assert "ε = 1" in page.inner_text("body")
 
 
+@pytest.mark.slow
 def test_a_pdf_has_the_picture(releases: dict[str, sfumato.Release]) -> None:
     """Through LaTeX, which takes no HTML."""
     from nbconvert import LatexExporter

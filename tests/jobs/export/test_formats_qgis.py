@@ -45,6 +45,7 @@ os._exit(0)  # QGIS 3.22 crashes while Python ends
 """
 
 
+@pytest.mark.slow
 @pytest.mark.qgis
 def test_qgis_opens_a_heatmaps_files(sources: dict[str, ExportSource], tmp_path: Path) -> None:
     known = subprocess.run([PYTHON, "-c", "import qgis.core"], capture_output=True, check=False, env=ENVIRONMENT)

@@ -60,6 +60,7 @@ def test_pixels_and_edges_lie_where_the_region_says() -> None:
         assert latitude == pytest.approx(source.raster.latitudes[700])
 
 
+@pytest.mark.slow
 def test_overviews_show_pixels_and_no_averages() -> None:
     """A mean of interval ends, or of rates, would be a number that nobody published."""
     source = large()
@@ -71,6 +72,7 @@ def test_overviews_show_pixels_and_no_averages() -> None:
     assert set(shown[~np.isnan(shown)].tolist()) <= published
 
 
+@pytest.mark.slow
 def test_a_release_of_each_job_has_its_bands(sources: dict[str, ExportSource]) -> None:
     for kind in ("heatmap", "moments", "changes", "ranges"):
         raster = sources[kind].raster

@@ -38,6 +38,7 @@ def archive(sources: dict[str, ExportSource]) -> bytes:
     return write_pmtiles(sources["heatmap"])[""]
 
 
+@pytest.mark.slow
 def test_the_header_says_what_the_tiles_are(archive: bytes, sources: dict[str, ExportSource]) -> None:
     reader = Reader(MemorySource(archive))
     header, metadata = reader.header(), reader.metadata()
@@ -54,6 +55,7 @@ def test_the_header_says_what_the_tiles_are(archive: bytes, sources: dict[str, E
     assert zooms == set(range(header["min_zoom"], header["max_zoom"] + 1))
 
 
+@pytest.mark.slow
 def test_every_zoom_has_every_cell(archive: bytes, sources: dict[str, ExportSource]) -> None:
     cells = sources["heatmap"].release.cells
     for features in features_of(archive).values():
@@ -84,5 +86,6 @@ def test_the_first_zoom_shows_the_smallest_cells(depth: int) -> None:
     assert all(set(features) == {"first", "last"} for features in shown.values())
 
 
+@pytest.mark.slow
 def test_equal_releases_give_equal_bytes(archive: bytes, sources: dict[str, ExportSource]) -> None:
     assert write_pmtiles(sources["heatmap"])[""] == archive

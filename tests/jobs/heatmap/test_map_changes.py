@@ -47,6 +47,7 @@ def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1) -> Chang
     return find_changes(noisy_map(expected, rng, sums=sums), noisy_map(after, rng, sums=sums))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sums", [1, 10])
 def test_without_a_change_at_most_one_pair_in_twenty_finds_one(sums: int) -> None:
     found = [two_maps(trial, sums=sums) for trial in range(100)]
@@ -56,12 +57,14 @@ def test_without_a_change_at_most_one_pair_in_twenty_finds_one(sums: int) -> Non
         assert wrong <= 12
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_expected_difference_19_times_in_20() -> None:
     covered = np.concatenate([(one.low <= 0) & (one.high >= 0) for one in map(two_maps, range(40))])
     # 40 x 341 nodes, correlated within a map: 4 standard errors of 40 independent maps' means are below 0.02.
     assert covered.mean() == pytest.approx(0.95, abs=0.02)
 
 
+@pytest.mark.slow
 def test_planted_moves_of_four_deviations_are_found_and_few_others() -> None:
     hits, wrong, covered = [], [], []
     base = np.linspace(0, 60, 4**LEVEL)
@@ -198,6 +201,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return place / "monday", place / "tuesday"
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_table_and_says_what_it_found(
     folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,6 +248,7 @@ def test_bad_arguments_are_named(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_release_without_sums_or_of_another_job_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
     logs = sfumato.synth(tmp_path / "logs", users=2000, seed=5)
     grid = sfumato.heatmap(logs, region=REGION, depth=4, method="emd")

@@ -133,6 +133,7 @@ def test_the_list_of_cells_is_ranked_by_what_is_surely_there(places: tuple[Trie,
         assert low >= level.sampled[row]  # those were really there
 
 
+@pytest.mark.slow
 def test_intervals_of_listed_cells_hold_for_all_at_once() -> None:
     """Over many draws of one map, some listed interval misses in at most 5% of them, with room for chance."""
     made = metadata(CELLS)

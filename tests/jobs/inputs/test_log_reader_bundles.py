@@ -85,6 +85,7 @@ def test_a_bundle_refuses_a_file_that_changed_or_is_damaged(tmp_path: Path) -> N
         rows_of(logs_of(pattern))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "job",
     [

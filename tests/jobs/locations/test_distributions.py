@@ -182,6 +182,7 @@ def test_shard_sums_against_an_oracle(depth: int, share: float, shards: int) -> 
     assert users == sum(len({user for user, _, _ in mine}) for mine in expected.values()) > 0
 
 
+@pytest.mark.slow
 def test_one_user_more_adds_gamma_to_one_shard_and_changes_no_other_row() -> None:
     """Each of 30 users is added with all their records to everybody else's."""
     depth, gamma, records = 8, 1000, some_records(300, 8)

@@ -65,6 +65,7 @@ def sorted_records(request: SynthSpec) -> pa.Table:
     return pa.concat_tables(parts).sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
 
 
+@pytest.mark.slow
 def test_records_do_not_depend_on_the_files_they_are_in() -> None:
     request = SynthSpec(users=1000, records_per_user=3, seed=9)
     whole = sorted_records(request)

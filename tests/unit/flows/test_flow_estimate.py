@@ -37,6 +37,7 @@ def test_no_row_lies_in_another_but_in_its_rest() -> None:
         assert not any((level - up, pair >> (4 * up)) in listed for up in range(1, level))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
 def test_intervals_of_flows_and_of_rests_cover(epsilon: float) -> None:
     """Of some thousand rows of 12 releases: 93 to 98%; of the 50 largest of each 91% or more (600 rows)."""
@@ -55,6 +56,7 @@ def test_intervals_of_flows_and_of_rests_cover(epsilon: float) -> None:
     assert 0.92 < np.concatenate(rest).mean() < 0.99
 
 
+@pytest.mark.slow
 def test_noisy_sums_are_unbiased() -> None:
     """The total of 60 releases, and that of one coarse pair, within five standard errors of the truth."""
     totals, spread = [], []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Region
@@ -40,6 +41,7 @@ def _page(number: int) -> tuple[PageView, NDArray[np.float64]]:
     return view, sums
 
 
+@pytest.mark.slow
 def test_the_map_s_intervals_hold_the_trips_of_the_listed_flows() -> None:
     held, places = 0, 0
     for number in range(4):

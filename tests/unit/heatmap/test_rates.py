@@ -150,6 +150,7 @@ def test_every_cell_has_an_interval(
     assert np.isnan(rate[0]) or low[0] <= rate[0] <= high[0]
 
 
+@pytest.mark.slow
 @given(amounts, amounts, st.floats(0.5, 1e4), st.integers(1, 1000))
 def test_of_two_categories_one_mirrors_the_other(counts: float, rest: float, stddev: float, sums: int) -> None:
     n, r, noise = (np.array([one]) for one in (counts, rest, stddev))
@@ -191,6 +192,7 @@ def test_near_an_end_it_is_feldman_and_cousins(x: float) -> None:
     assert high[0] * users / noise == pytest.approx(holds.max(), abs=0.025)
 
 
+@pytest.mark.slow
 def test_which_rates_are_told() -> None:
     tree = Tree.uniform(4, 1)
     three = np.array([[90.0, 0, 10, 5], [10, 50, 80, -9], [0, 50, 10, 3]])
@@ -233,6 +235,7 @@ def test_nodes_split_while_their_children_would_be_known() -> None:
     assert split.tolist() == tree.entries[:3].tolist()  # a rate near 0 is known sooner
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-500, 1e5), min_size=16, max_size=16), st.floats(0, 1), st.floats(0.5, 50))
 def test_what_a_split_makes_does_not_collapse(users: list[float], rate: float, noise: float) -> None:
     """Even children of a node that was split are never collapsed, whatever the count rule says; nothing is both."""

@@ -19,6 +19,7 @@ GRID = Grid(Region(0, 0, 1, 1), DEPTH)
 PARAMETERS = HeatmapParameters(depth=DEPTH, rotation=COHORTS, shard_size=1_000)
 
 
+@pytest.mark.slow
 def test_a_tenth_of_the_users_gives_the_map_of_all() -> None:
     rng, places = np.random.default_rng(5), Places(DEPTH, 1)
     centre, width = np.array([[0.3, 0.6], [0.7, 0.4]]), np.array([0.05, 0.15])

@@ -47,6 +47,7 @@ def exact(rows: Rows, maps: SlotMaps) -> np.ndarray:
     return np.stack([np.bincount(owner, one, len(maps.tree.entries)) for one in counts])
 
 
+@pytest.mark.slow
 def test_slots_add_up_to_the_map_and_are_not_negative(release: CityRelease) -> None:
     table = pq.read_table(io.BytesIO(release.files["slots.parquet"]))
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))

@@ -162,6 +162,7 @@ def test_every_method_has_words_of_its_own(method: str) -> None:
     assert len(table.rows) == len(view.manifest["privacy"]["sub_queries"])
 
 
+@pytest.mark.slow
 def test_what_the_report_says_of_noise_warm_starts_and_cohorts() -> None:
     assert "trusted curator" in words(view_of("flat", depth=4, trust="central", allow_overflow=True))
     central = view_of("flat", depth=4, trust="central", allow_overflow=True)

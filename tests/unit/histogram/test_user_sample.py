@@ -254,6 +254,7 @@ def test_two_rounds_are_as_close_as_the_accountant_says() -> None:
         assert max(hockey_stick(more, less, epsilon), hockey_stick(less, more, epsilon)) <= promised
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("records", "rounds"), [(1, 1), (3, 1), (1, 2)])
 def test_what_is_released_follows_the_law_with_and_without_a_user(records: int, rounds: int) -> None:
     """The code's histograms under 6,000 keys: with a user, without them, and with all their records more than once.

@@ -194,6 +194,7 @@ def test_a_log_that_nobody_may_open(tmp_path: Path) -> None:
         inspect_log(LogFile(str(tmp_path / "none.csv")), LocationColumns())
 
 
+@pytest.mark.slow
 def test_a_value_of_nine_megabytes_is_a_value(tmp_path: Path) -> None:
     for note in ("x" * 9_000_000, '"' + "x\n" * 4_500_000 + '"', '"' + "b,5,6,\r\n" * 1_200_000 + '"'):
         text = HEADER.replace("\n", ",note\n") + "a,1,2,\n" + f"g,1,2,{note}\n" + "b,3,4,\n"

@@ -99,6 +99,7 @@ def test_the_raw_variance_is_unbiased_and_spreads_as_stated() -> None:
     check(found.value, truth, np.sqrt(found.stddev**2 - 4 * 1.5**4))
 
 
+@pytest.mark.slow
 def test_everybodys_centred_variance_is_unbiased_and_spreads_as_stated() -> None:
     """The squares are about the very estimate of the mean: E[(x - c)^2] is too large by that estimate's variance."""
     rng, mean, truth = np.random.default_rng(2), 600.0, 50.0
@@ -113,6 +114,7 @@ def test_everybodys_centred_variance_is_unbiased_and_spreads_as_stated() -> None
     check(np.array([one.value[0] for one in found]), truth, np.array([one.stddev[0] for one in found]))
 
 
+@pytest.mark.slow
 def test_groups_centred_variances_are_unbiased() -> None:
     """About everybody's estimated mean, of which a group's own is a part by its number of clients."""
     rng, truth = np.random.default_rng(3), np.array([60.0, 80.0, 70.0])
@@ -211,6 +213,7 @@ def of_pair(name: str, found: dict[str, Means], centres: tuple[float, float]) ->
     return statistic_kinds.evaluate(Statistic(name), found, context, forms)
 
 
+@pytest.mark.slow
 def test_a_covariance_is_unbiased_and_spreads_as_stated() -> None:
     """About the very estimates of both means, which come from different users: the errors' product is 0 on average."""
     rng, truth, mean, second = np.random.default_rng(4), 35.0, 600.0, 50.0

@@ -42,6 +42,7 @@ def test_it_has_its_distribution(sigma: float) -> None:
         assert chi_square_p(draw(sigma * scale, "wrong").ravel(), symmetric_pmf(sigma)) < FLAKE_RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [1e4, 1e7, 1e9])
 def test_large_noise_is_normal_and_uniform_within_a_block(sigma: float) -> None:
     sample = draw(sigma).ravel()

@@ -87,6 +87,7 @@ def test_margins_are_those_of_the_ranks_errors(dense: bool) -> None:
     assert far > least if not dense else far <= least
 
 
+@pytest.mark.slow
 def test_ranges_hold() -> None:
     values, plan, runs = np.random.default_rng(5).normal(0, 1, USERS), plan_of("hierarchical", 12), 150
     users, inside = binned(values, 12), int(((values >= -1) & (values < 1)).sum())

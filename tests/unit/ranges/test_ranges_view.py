@@ -131,6 +131,7 @@ def test_the_background_is_the_models_own_density(model: RangeModel) -> None:
         assert (lost == noise).mean() > 0.97  # joined cells are judged at their centres
 
 
+@pytest.mark.slow
 def test_pages_follow_from_their_files_alone() -> None:
     for model in (grid_model(), tree_model()):
         assert view(model) == view(model)

@@ -67,6 +67,7 @@ def released(
     return files, json.loads(files[MANIFEST_FILE]), read_model(files[MODEL_FILE], "it")
 
 
+@pytest.mark.slow
 def test_a_trusted_servers_release() -> None:
     asked = plan("grid", cell_width=10_000.0, epsilon=0.5, population_share=0.1)
     files, manifest, model = released(asked)
@@ -97,6 +98,7 @@ def test_a_trusted_servers_release() -> None:
     assert manifest["warnings"] == []
 
 
+@pytest.mark.slow
 def test_a_public_number_of_users_is_told() -> None:
     _, manifest, _ = released(plan("ug", epsilon=1.0, population=USERS))
     paid = pytest.approx(0.01)
@@ -106,6 +108,7 @@ def test_a_public_number_of_users_is_told() -> None:
     assert abs(manifest["privacy"]["population"]["counted"] - USERS) < 20 * discrete_laplace_stddev(0.01)
 
 
+@pytest.mark.slow
 def test_weighted_records_and_known_keys_are_told() -> None:
     metadata = replace(
         FACTS, parameters={"columns": asdict(LocationColumns(weight="w"))}, safe=False, randomness="seed"
@@ -115,6 +118,7 @@ def test_weighted_records_and_known_keys_are_told() -> None:
     assert [one for one in manifest["warnings"] if "a seed that anybody can guess" in one] == manifest["warnings"] != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("safe", [True, False])
 def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
     shards = {"shard_size": 400, "dropout": 0.2, "population": USERS, "epsilon": 2.0}
@@ -149,6 +153,7 @@ def test_the_adaptive_tree(trust: str) -> None:
     assert abs(answer.users[0] - USERS) < 6.2 * answer.stddev[0]
 
 
+@pytest.mark.slow
 def test_a_model_of_a_published_heatmap_repeats_its_guarantee() -> None:
     estimate = Estimate(Tree.uniform(6, 2), np.arange(16.0), np.ones(16))
     asked = plan("adaptive", epsilon=0.8)

@@ -175,6 +175,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         train([label(1.0, None, 5.0, spec_of())], 1)
 
 
+@pytest.mark.slow
 def test_labels_are_the_best_widths_and_gains() -> None:
     people = town(12, 5000)
     one = spec_of()
@@ -199,6 +200,7 @@ def test_labels_are_the_best_widths_and_gains() -> None:
     assert found != find_label(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, np.random.default_rng(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["field_counts", "width_search", "tuner", "methods"])
 def test_it_does_not_matter_which_module_is_imported_first(first: str) -> None:
     code = f"import sfumato.transforms.ranges.{first}, sfumato.transforms.ranges.ranges_plan"

@@ -162,6 +162,7 @@ def test_longitude_and_latitude_may_be_named(name: str) -> None:
     assert read(POINT, crs={"type": "name", "properties": {"name": name}}).places
 
 
+@pytest.mark.slow
 def test_what_is_too_much_for_a_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = np.random.default_rng(3).uniform([3.0, 1.0], [3.2, 1.2], (40_000, 2))
     lines = [feature("LineString", pair.tolist()) for pair in draws.reshape(-1, 2, 2)]

@@ -64,6 +64,7 @@ def test_each_kind_of_cell_looks_its_own_way() -> None:
     assert poor.mean(axis=0).sum() < high[0].sum() - 0.4
 
 
+@pytest.mark.slow
 def test_the_picture_says_what_it_shows_and_is_the_same_again() -> None:
     body = map_of(FOUR, missing="Not published: at most 12 users.")
     data = map_picture(view_of(body), body)
@@ -80,6 +81,7 @@ def test_the_picture_says_what_it_shows_and_is_the_same_again() -> None:
     assert b"Hatched: perhaps nobody." in map_picture(view_of(counted), counted)
 
 
+@pytest.mark.slow
 def test_an_unsafe_release_raises_the_alarm_in_place_of_the_promise() -> None:
     body = map_of(FOUR)
     data = map_picture(view_of(body, alarm="Made with a demonstration seed: NOT private."), body)
@@ -212,6 +214,7 @@ def test_draw_cells_north_is_up_and_west_is_left() -> None:
     assert image[8:].sum(axis=2).max() < 0.3
 
 
+@pytest.mark.slow
 def test_a_map_of_places_shows_where_the_page_opens() -> None:
     start = Bounds(west=0.4, south=0.4, east=0.6, north=0.6)
     whole = map_of(layer_of({(9, 256, 256): 1.0}), missing="None.")
@@ -280,6 +283,7 @@ def test_draw_cells_polygons_have_holes_and_none_is_lost() -> None:
     assert lit.sum() == pytest.approx(1500 + 100 + 75 + 1, abs=10)
 
 
+@pytest.mark.slow
 def test_no_pyplot_is_imported() -> None:
     script = (
         "import sys; from tests.unit.report.samples import *;"

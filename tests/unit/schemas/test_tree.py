@@ -38,6 +38,7 @@ def brute_entries(tree: Tree) -> list[int]:
     return sorted(n for n in present if sum(4 * n + i in present for i in range(4)) < 4)
 
 
+@pytest.mark.slow
 @given(trees())
 @settings(max_examples=200)
 def test_longest_prefix_counting_against_brute_force(tree: Tree) -> None:

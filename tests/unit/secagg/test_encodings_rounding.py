@@ -182,6 +182,7 @@ def neighbours(
     return [with_user, ShardGroup(with_user.first, 2, places, *parts)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 200), st.sampled_from(ROUNDINGS), st.integers(0, 3), st.integers(0, 8))
 def test_one_user_more_moves_the_sums_by_at_most_the_sensitivity(

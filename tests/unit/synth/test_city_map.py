@@ -6,6 +6,7 @@ import json
 from functools import cache
 
 import numpy as np
+import pytest
 import shapely
 from shapely.geometry import shape
 from shapely.geometry.base import BaseGeometry
@@ -54,6 +55,7 @@ def test_districts_are_named_once_and_hold_their_middles() -> None:
     assert places >= {"Penumbra", "Ferry Pier", "Long Park"}
 
 
+@pytest.mark.slow
 def test_the_same_file_again_and_one_that_stretches_with_the_region() -> None:
     assert city_geojson(KM) == city_geojson(KM)
     wide = json.loads(city_geojson(Region(10, 20, 30, 21)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import shapely
 from scipy import stats
 
@@ -59,6 +60,7 @@ def errors(truth: np.ndarray, found: list[AreaUsers]) -> tuple[np.ndarray, float
     return np.concatenate([one.users for one in found]) - truth, float(((low <= truth) & (truth <= high)).mean())
 
 
+@pytest.mark.slow
 def test_wards_that_end_at_a_shore_are_covered() -> None:
     """With independent errors of cut cells 95% coverage is refuted, and with what the levels above show it is not.
 
@@ -71,6 +73,7 @@ def test_wards_that_end_at_a_shore_are_covered() -> None:
     assert covered_plain < limit < covered
 
 
+@pytest.mark.slow
 def test_wards_that_have_nothing_to_do_with_the_density_keep_their_errors() -> None:
     """The stated deviation grows by a fifth at most."""
     truth, found, plain = estimates(island=False, cut_by_the_shore=False)

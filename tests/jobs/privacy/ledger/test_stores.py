@@ -84,6 +84,7 @@ def _append(url: str, place: str, number: int, start: Any) -> None:
         index += 1
 
 
+@pytest.mark.slow
 def test_fifty_processes_at_once_lose_nothing(place: str, emulator: Emulator) -> None:
     fork = forks()
     start = fork.Barrier(50)

@@ -56,6 +56,7 @@ def test_a_map_adds_up_to_the_users_and_has_no_negative_cell() -> None:
         assert (one.estimate.counts <= interval(one)[1]).all()
 
 
+@pytest.mark.slow
 def test_the_same_nights_give_the_same_bytes() -> None:
     again, maps = run_nights(range(28))
     assert again.to_table().equals(LEARNED.to_table(), check_metadata=True)
@@ -108,6 +109,7 @@ def test_users_who_are_missing_are_seen() -> None:
     assert one.estimate.counts.sum() == pytest.approx(counts.sum())
 
 
+@pytest.mark.slow
 def test_a_lasting_change_is_learned() -> None:
     state, maps = run_nights(range(28, 31), LEARNED, CROWD, EXTRA)
     assert maps[0].changes
@@ -118,6 +120,7 @@ def test_a_lasting_change_is_learned() -> None:
     assert not any(_is_crowd(change) for change in later.changes)
 
 
+@pytest.mark.slow
 def test_a_crowd_of_every_saturday_is_learned_for_saturdays() -> None:
     state = LEARNED
     for number in (33, 40, 47):  # Saturdays
@@ -143,6 +146,7 @@ def test_trees_of_nights_differ() -> None:
     assert state.full.tree == finer
 
 
+@pytest.mark.slow
 def test_all_users_every_night_with_more_noise_are_as_good() -> None:
     state, error = None, math.inf
     for number in range(21):

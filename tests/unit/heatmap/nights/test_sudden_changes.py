@@ -60,6 +60,7 @@ def test_margins_are_exceeded_with_their_probability(cohorts: int, users: int, e
         assert 0.7 * probability < (draws > margin).mean() < 1.15 * probability
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohorts", [1, 30])
 def test_few_nights_without_a_change_report_one(cohorts: int) -> None:
     """5% at most. Of 80 nights, 10 or more have a probability below 1%."""
@@ -121,6 +122,7 @@ def test_a_crowd_between_nodes_is_found_as_a_square() -> None:
     assert low < exact < high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [1, -1])
 def test_what_was_expected_of_a_changed_place_is_not_in_its_interval(sign: int) -> None:
     """An interval that holds what was expected would deny the change that its test found."""

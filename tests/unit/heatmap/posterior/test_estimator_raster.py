@@ -23,6 +23,7 @@ def brute_density(tree, counts: np.ndarray, depth: int) -> np.ndarray:
     return image / image.sum() if image.sum() > 0 else np.full_like(image, 1 / image.size)
 
 
+@pytest.mark.slow
 @given(trees(), st.integers(0, 99), st.integers(1, DEPTH))
 def test_density_against_brute_force(tree, seed: int, depth: int) -> None:
     counts = np.random.default_rng(seed).normal(50, 60, len(tree.entries))
@@ -42,6 +43,7 @@ def test_values_by_code_lie_north_up() -> None:
     assert by_row(np.arange(16))[0].tolist() == [0, 2, 8, 10]  # code 2 is the cell east of code 0
 
 
+@pytest.mark.slow
 @given(trees())
 def test_each_cell_is_painted_by_its_owner(tree: Tree) -> None:
     side = 1 << tree.level

@@ -166,6 +166,7 @@ def guided_error(guide: np.ndarray | None) -> float:
     return error
 
 
+@pytest.mark.slow
 def test_a_guide_helps_where_it_is_right_and_hardly_hurts_where_it_is_wrong() -> None:
     without = guided_error(None)
     yesterday = np.random.default_rng(99).multinomial(3_000, city(6)).astype(float)

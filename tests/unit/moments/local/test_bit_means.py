@@ -39,6 +39,7 @@ def population(kind: str) -> np.ndarray:
     return np.minimum(np.random.default_rng(0).exponential(12, 256), 63).astype(np.uint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "epsilon", "reports"),
     [("exponential", None, 1), ("exponential", 1.0, 1), ("all", None, 2), ("all", 2.0, 2), ("exponential", 2.0, 2)],

@@ -68,6 +68,7 @@ def test_with_infinitely_many_users_the_estimate_is_the_mean(name: str, epsilon:
     assert mean.low[0] - 1e-3 <= chances @ values <= mean.high[0] + 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "users"), [(None, 1500), (2.0, 4000)])
 def test_intervals_hold_the_mean(epsilon: float | None, users: int) -> None:
     """Ninety runs each of concentrated and of exponential values: 95% intervals hold at least 93%, beyond doubt."""

@@ -62,6 +62,7 @@ def trained() -> Weights:
     return little_training()
 
 
+@pytest.mark.slow
 def test_a_trained_network_is_better_than_the_counts_it_was_trained_on(trained: Weights) -> None:
     boxes, truth = squares(4000)
 
@@ -74,6 +75,7 @@ def test_a_trained_network_is_better_than_the_counts_it_was_trained_on(trained: 
     assert error(LocalNetwork(GRID, SMOOTHING, SQUARES, [some_weights(1)])) > 1.2 * found  # not any will do
 
 
+@pytest.mark.slow
 def test_the_stated_error_is_that_of_most_answers(trained: Weights) -> None:
     boxes, truth = squares(4000)
     found = LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]).answer(boxes)
@@ -86,6 +88,7 @@ def test_the_stated_error_is_that_of_most_answers(trained: Weights) -> None:
     assert np.corrcoef(np.abs(users - held_out.users), stddev)[0, 1] > 0.3  # it tells hard squares from easy ones
 
 
+@pytest.mark.slow
 def test_the_seed_makes_the_network(trained: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
     again = little_training()
     assert set(trained) == set(local._NAMES)

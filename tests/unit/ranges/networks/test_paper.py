@@ -130,6 +130,7 @@ def test_w_counts_the_queries_of_the_workload_that_overlap() -> None:
     assert 0 < len(training.places) < len(uniform.places)
 
 
+@pytest.mark.slow
 def test_the_first_weights_carry_a_signal_through_all_layers_of_the_full_form() -> None:
     [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
     trained = train_paper(training, layers=LAYERS, width=80, epochs=1)
@@ -158,6 +159,7 @@ def test_first_weights_are_uniform_of_variance_two_over_inputs() -> None:
     assert not any(first[name].any() for name in first if name.endswith("bias"))
 
 
+@pytest.mark.slow
 def test_first_step_of_adam_is_the_learning_rate() -> None:
     """Adam's first step moves each parameter by the learning rate, 0.001, against the sign of its gradient."""
     [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
@@ -169,6 +171,7 @@ def test_first_step_of_adam_is_the_learning_rate() -> None:
     assert np.abs(after - before).max() < 1.01e-3
 
 
+@pytest.mark.slow
 def test_a_smooth_density_is_learned() -> None:
     lines = strip_edges(SIDE, 8)
     middle = (lines[1:] + lines[:-1]) / 2
@@ -189,6 +192,7 @@ def test_a_smooth_density_is_learned() -> None:
     assert 0.2 < error < 3
 
 
+@pytest.mark.slow
 def test_each_size_starts_on_its_own_and_a_training_goes_to_workers_as_a_plain_value() -> None:
     trainings = paper_training(some_grid(), spec_of(100, 200), 2, None)
     options = {**SMALL, "epochs": 3, "seed": 4}
@@ -199,6 +203,7 @@ def test_each_size_starts_on_its_own_and_a_training_goes_to_workers_as_a_plain_v
     np.testing.assert_array_equal(again.parameters["first"], second.parameters["first"])
 
 
+@pytest.mark.slow
 def test_a_single_layer_is_a_network_too(tmp_path: Path) -> None:
     [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
     options = {"layers": 1, "width": 16, "epochs": 5, "checkpoint": str(tmp_path / "state.npz")}
@@ -208,6 +213,7 @@ def test_a_single_layer_is_a_network_too(tmp_path: Path) -> None:
     assert PaperNetworks.load(model.arrays(), model.metadata()).networks[0].residual == first.residual
 
 
+@pytest.mark.slow
 def test_the_residual_is_the_error_on_the_labels() -> None:
     [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
     trained = train_paper(training, **SMALL)

@@ -27,6 +27,7 @@ def assert_same(one: dict, other: dict) -> None:
         np.testing.assert_array_equal(one[name], other[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 20])
 @pytest.mark.parametrize("patience", [None, 50])
 def test_a_line_is_found(batch: int | None, patience: int | None) -> None:
@@ -48,6 +49,7 @@ def test_a_full_batch_takes_the_steps_of_adam() -> None:
     np.testing.assert_allclose([*found["slopes"], found["offset"]], weights, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_full_batch_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**SETTINGS, "batch": None, "patience": 60}
     whole = fit(START, squared, (X, Y), **options, seed=1)
@@ -56,6 +58,7 @@ def test_a_full_batch_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(pieces["slopes"], whole["slopes"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_again_and_another_another() -> None:
     first = fit(START, squared, (X, Y), **SETTINGS, seed=1)
     assert_same(first, fit(START, squared, (X, Y), **SETTINGS, seed=1))
@@ -108,6 +111,7 @@ def test_fit_returns_the_best_and_ends_after_patience(monkeypatch: pytest.Monkey
     assert run == [13]  # ten steps from 1 to 2, and three more
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**SETTINGS, "cosine": True, "patience": 30, "validation": (X[:30], Y[:30]), "seed": 3}
     whole = fit(START, squared, (X, Y), **options)
@@ -159,6 +163,7 @@ def test_a_checkpoint_of_other_data_or_another_start_or_a_damaged_one_is_refused
             fit(START, squared, (X, Y), **SETTINGS, checkpoint=str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [None, 5])
 def test_a_training_that_diverges_is_refused(patience: int | None) -> None:
     with pytest.raises(DataError, match="lower the learning rate"):
