@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.planted_faults import FAULTS, SHOWN, main
+from tests.mistakes import FAULTS, SHOWN
+from tests.planted_faults import main
 
 
 def test_every_fault_can_be_planted() -> None:
