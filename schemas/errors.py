@@ -6,16 +6,33 @@ import difflib
 import re
 from collections.abc import Iterable
 
+_OPTIONS = re.compile(r"([a-z][a-z0-9_.]*(?:(?:, | and | or )[a-z][a-z0-9_]*)*): ")
 _FORMAT = re.compile(r"(?P<name>[a-z-]+)/(?P<version>[0-9]{1,6})")
 
 
 class SfumatoError(Exception):
-    """Base class of every error that a caller can act on. Its message is one line, also if it quotes a library's."""
+    """Base class of every error that a caller can act on; the class says of which kind it is.
+
+    A message is one line, `SUBJECT: PROBLEM`: the option or the file, what is wrong with it, and what to do. Beam
+    carries errors from workers as text alone, so the message holds all that an error says.
+    """
 
     exit_code = 1
 
     def __str__(self) -> str:
         return " ".join(map(str.strip, super().__str__().splitlines()))
+
+    @property
+    def option(self) -> str | None:
+        """The option, or the key of a configuration, that is wrong, or several with commas; None for none."""
+        found = _OPTIONS.match(str(self))
+        return None if found is None else found[1]
+
+    @property
+    def file(self) -> str | None:
+        """The path of the file, folder or table that is wrong; None where the message begins with none."""
+        subject, colon, _ = str(self).partition(": ")
+        return subject if colon and self.option is None and not subject.count(" ") else None
 
 
 def reason_of(error: Exception) -> str:

@@ -16,7 +16,7 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.moments import MomentsJob
 from sfumato.pipelines.release_run import _publish_refusal
 from sfumato.pipelines.run import request_of
-from sfumato.schemas.errors import LedgerError, NotAdmittedError, RefusedError, RequestError
+from sfumato.schemas.errors import LedgerError, NotAdmittedError, RefusedError
 from sfumato.schemas.ledger import Disclosure, Limit, Period
 from sfumato.transforms.privacy.ledger.history import (
     DISCLOSE,
@@ -38,6 +38,7 @@ from sfumato.transforms.release.publishing import ledger_metadata
 from tests.conftest import write_files
 from tests.jobs.moment_logs import LENGTH, run, table
 from tests.keys import write_key
+from tests.rejections import rejects
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DAY = Period.parse("2026-11-20")
@@ -49,12 +50,12 @@ METERED = ["--trust", "secagg", "--no_dp", *LENGTH, "--method", "weighted", "--p
 def test_no_dataset_has_limits_and_bits_as_they_are(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     book.reserve(charge("one"), Limit.parse_all("1/30d"))
-    with pytest.raises(RequestError, match="no_dp: dataset 'taxis' has limits"):
+    with rejects("no_dp"):
         book.disclose(replace(PLAIN, dataset="taxis"))
     assert book.disclose(PLAIN).bits == 2
-    with pytest.raises(RequestError, match="budget: users of dataset 'bits' sent bits without differential privacy"):
+    with rejects("budget"):
         book.reserve(charge("two", dataset="bits"), Limit.parse_all("1/30d"))
-    with pytest.raises(RequestError, match="budget: users of dataset 'Bits' sent bits"):
+    with rejects("budget"):
         book.set_limits("Bits", Limit.parse_all("1/30d"))
 
 

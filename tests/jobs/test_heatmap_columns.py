@@ -18,7 +18,6 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods import Method
@@ -29,6 +28,7 @@ from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
 from tests.jobs.test_heatmap import KEY, _keep, assert_same, command
+from tests.rejections import rejects
 
 SMALL: dict[str, Any] = {"depth": 5, "shard_size": 200, "dropout": 0.4, "epsilon": 4.0}
 ILL = Auxiliary("ill")
@@ -152,7 +152,7 @@ def test_the_key_is_bound_to_every_column() -> None:
 
 
 def test_categories_of_columns_and_parameters_must_agree() -> None:
-    with pytest.raises(RequestError, match="categories: the columns have 2, the heatmap's parameters 1"):
+    with rejects("categories"):
         PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(auxiliary=ILL))
 
 

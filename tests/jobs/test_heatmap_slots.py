@@ -14,7 +14,6 @@ import pytest
 
 import sfumato
 from sfumato.pipelines import cli
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.views import MapBody
@@ -26,6 +25,7 @@ from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
 from tests.jobs.test_heatmap import KEY, assert_same, command
 from tests.jobs.test_heatmap_columns import run_state
+from tests.rejections import rejects
 
 SMALL: dict[str, Any] = {"depth": 6, "shard_size": 400, "dropout": 0.4, "epsilon": 4.0, "max_bad_fraction": 0.4}
 
@@ -170,7 +170,7 @@ def test_the_key_is_bound_to_column_kind_edges_and_zone() -> None:
 
 
 def test_slots_of_columns_and_parameters_must_agree() -> None:
-    with pytest.raises(RequestError, match="slots: the columns have 24, the heatmap's parameters 1"):
+    with rejects("slots"):
         PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(slots=Slots("t", "hour")))
 
 

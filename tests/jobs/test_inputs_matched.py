@@ -16,6 +16,7 @@ from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.log_layout import PartitionFilter
 from tests.log_forms import hive, records, write_csv
+from tests.rejections import rejects
 
 
 def names(*patterns: str | Path, where: str | None = None) -> list[str]:
@@ -41,7 +42,7 @@ def test_several_patterns_name_each_file_once(tmp_path: Path) -> None:
     for given in ("a,b", ["a", "b"], ("a", Path("b")), ["a,b"]):
         assert request_of("heatmap", {**values, "input": given}).input == ("a", "b")
     for given in ("", "a,", ["a", ""], [], 7, [7]):
-        with pytest.raises(RequestError, match="input: "):
+        with rejects("input"):
             request_of("heatmap", {**values, "input": given})
 
 
@@ -56,15 +57,15 @@ def test_partitions_are_filtered_by_their_folders(where: str, days: list[int], t
 
 def test_filters_that_leave_nothing_or_name_no_folder(tmp_path: Path) -> None:
     folder = hive(records(30), tmp_path / "logs")
-    with pytest.raises(RequestError, match="where: no file is in a folder day=2027-01-01"):
+    with rejects("where"):
         names(folder, where="day=2027-01-01")
-    with pytest.raises(RequestError, match=r"where: .*part\.parquet is in no folder date="):
+    with rejects("where"):
         names(folder, where="date=2026-11-20")
 
 
 @pytest.mark.parametrize("text", ["day", "=3", "day=", "day=3:", "day=5:3", "day=b:a"])
 def test_wrong_filters_name_the_option(text: str) -> None:
-    with pytest.raises(RequestError, match=r"where: "):
+    with rejects("where"):
         request_of("heatmap", {"input": "a", "output": "out", "region": "-1,50,1,51", "where": text})
 
 
@@ -82,12 +83,12 @@ def test_partitions_are_decoded_as_spark_writes_them() -> None:
 def test_inputs_that_name_no_log(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("no log")
-    with pytest.raises(RequestError, match=r"input: the folder .* holds no file of a known format"):
+    with rejects("input"):
         match_files(str(tmp_path / "empty"))
-    with pytest.raises(RequestError, match="input: no file matches"):
+    with rejects("input"):
         match_files(str(tmp_path / "*.csv"))
     pq.write_table(records(3), tmp_path / "a.parquet")
-    with pytest.raises(RequestError, match="input: no file matches"):
+    with rejects("input"):
         match_files([str(tmp_path / "*.parquet"), str(tmp_path / "*.csv")])
 
 

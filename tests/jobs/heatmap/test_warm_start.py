@@ -32,6 +32,7 @@ from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
+from tests.rejections import rejects
 
 KEY = RunKey.derive(FixedSecret(b"warm start" * 3), {})
 DEPTH = 5
@@ -287,13 +288,13 @@ def test_only_what_says_so_has_a_key_that_nobody_can_guess(safe: object) -> None
 def test_methods_that_start_from_nothing_are_refused(method: Flat) -> None:
     parameters = HeatmapParameters(depth=DEPTH, method=method)
     for build in (check_prior, lambda prior, own: PrivateHeatmap(REGION, own, KEY, prior=prior)):
-        with pytest.raises(RequestError, match="warm_start: method flat has no warm start; use adaptive"):
+        with rejects("warm_start"):
             build(estimate_on(ragged_tree()), parameters)
     check_prior(None, parameters)
 
 
 def test_a_map_of_another_depth_is_refused() -> None:
-    with pytest.raises(RequestError, match="warm_start: the map has depth 5, not 6"):
+    with rejects("warm_start"):
         check_prior(estimate_on(ragged_tree()), HeatmapParameters(depth=6))
 
 

@@ -35,6 +35,7 @@ from sfumato.transforms.locations.spill import Spill, forget, load
 from sfumato.transforms.locations.users import bound_users, split_by_user_group
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import keyed_hash
+from tests.rejections import rejects
 from tests.statistics import FLAKE_RATE
 
 Records = list[tuple[int, int]]  # (hash, code)
@@ -295,7 +296,7 @@ def test_the_coder_keeps_weights_and_clients_in_line_and_by_reference() -> None:
 
 @pytest.mark.parametrize("gamma", [0, -1, MAX_GAMMA + 1, 1.5, math.nan, math.inf])
 def test_gammas_out_of_range_are_refused(gamma: float) -> None:
-    with pytest.raises(RequestError, match=r"gamma: must be an integer in 1\.\.2147483647, got"):
+    with rejects("gamma"):
         bound_distributions([pack([(1, 1)], 1)], Places(1), gamma)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="gamma"):
         LocationBound(Places(1), Spill(), "all", gamma)  # type: ignore[arg-type]

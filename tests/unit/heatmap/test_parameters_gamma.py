@@ -27,6 +27,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import choose_window, min_window
+from tests.rejections import rejects
 
 ROUNDINGS = ("systematic", "independent")
 KEY = RunKey.derive(FixedSecret(b"gamma" * 8), {})
@@ -221,7 +222,7 @@ def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
     parameters = HeatmapParameters(
         contribution="all", gamma=MAX_GAMMA, users=1 << 32, shard_size=1 << 24, epsilon=30.0, method=Flat(level=1)
     )
-    with pytest.raises(RequestError, match=r"gamma: 2147483647 is too large, the users' sums would exceed 2\^62"):
+    with rejects("gamma"):
         check_plan(parameters)
     least = min_window(
         expected_size=1e7,
@@ -234,13 +235,13 @@ def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
         probability=1e-6,
     )
     for modulus in (None, 1 << 62):
-        with pytest.raises(RequestError, match=r"gamma: no modulus up to 2\^62 holds the sums, [0-9]+ would do"):
+        with rejects("gamma"):
             choose_window(least, modulus, True)
 
 
 def test_a_sensitivity_for_which_no_noise_can_be_drawn_is_refused() -> None:
     large = HeatmapParameters(contribution="all", gamma=10**8, users=10_000, epsilon=0.5)
-    with pytest.raises(RequestError, match="gamma: 100000000 is too large for"):
+    with rejects("gamma"):
         check_plan(large)
     # gamma alone is small, and so is the first vector; 4^10 entries want an epsilon of 0.01.
     grows = HeatmapParameters(
@@ -250,7 +251,7 @@ def test_a_sensitivity_for_which_no_noise_can_be_drawn_is_refused() -> None:
         users=10_000,
         method=Twice(level=1, final=10, share=0.985),
     )
-    with pytest.raises(RequestError, match=r"rounding: independent rounding of 1,048,576 entries"):
+    with rejects("rounding"):
         make_plan(grows)
     make_plan(replace(grows, rounding="systematic"))
 

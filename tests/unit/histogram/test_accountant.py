@@ -16,6 +16,7 @@ from benchmarks.baselines.sampling_bounds import frequency_bound, min_threshold,
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import delta, largest_rate, max_rate, profile
 from sfumato.transforms.histogram.sampling_plan import corollary_rate, corollary_threshold
+from tests.rejections import rejects
 from tests.unit.histogram.oracle import divergences, precise_delta
 
 # The accountant rounds up by 1e-9 of p times a binomial probability; the divergence is at least 1 / (2 tau) of that in
@@ -206,25 +207,25 @@ def test_bad_epsilons_are_refused(bad: float) -> None:
         lambda: min_threshold(bad, 1e-8, 0.1),
         lambda: corollary_rate(bad),
     ):
-        with pytest.raises(RequestError, match="epsilon: must be"):
+        with rejects("epsilon"):
             call()
 
 
 @pytest.mark.parametrize("bad", [0.0, 1.0, -0.1, math.nan, True])
 def test_bad_rates_and_deltas_are_refused(bad: float) -> None:
-    with pytest.raises(RequestError, match="rate: must be"):
+    with rejects("rate"):
         delta(1.0, bad, 5)
-    with pytest.raises(RequestError, match="delta: must be"):
+    with rejects("delta"):
         max_rate(1.0, bad, 5)
-    with pytest.raises(RequestError, match="delta: must be"):
+    with rejects("delta"):
         corollary_threshold(bad)
 
 
 @pytest.mark.parametrize("bad", [0, -3, 2.5, True, math.nan])
 def test_bad_thresholds_are_refused(bad: int) -> None:
-    with pytest.raises(RequestError, match="threshold: must be"):
+    with rejects("threshold"):
         delta(1.0, 0.1, bad)
-    with pytest.raises(RequestError, match="threshold: must be"):
+    with rejects("threshold"):
         max_rate(1.0, 1e-8, bad)
 
 

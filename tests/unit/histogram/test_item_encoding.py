@@ -14,6 +14,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
+from tests.rejections import rejects
 
 KEY = RunKey.derive(FixedSecret(b"item tests" * 3), {"job": "items"})
 
@@ -144,9 +145,9 @@ def test_columns_of_other_types_are_refused(kinds: tuple[str, ...], kind: pa.Dat
 
 def test_columns_that_are_not_there_are_refused() -> None:
     schema = pa.schema({"user_id": pa.int64(), "x": pa.string()})
-    with pytest.raises(RequestError, match="f: no column 'y'; set --column to one of: user_id, x"):
+    with rejects("f"):
         ItemColumns("y").check(schema, "f")
-    with pytest.raises(RequestError, match="f: no column 'id'; set --user_id_column to one of"):
+    with rejects("f"):
         ItemColumns("x", "id").check(schema, "f")
     with pytest.raises(RequestError, match="would name users"):
         ItemColumns("id", "id")
@@ -155,7 +156,7 @@ def test_columns_that_are_not_there_are_refused() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1), (0, float("inf")), (-1e308, 1e308)])
 def test_ranges_that_are_none_are_refused(low: float, high: float) -> None:
-    with pytest.raises(RequestError, match="range: "):
+    with rejects("range"):
         NumberItems(ItemColumns("x", kinds=NUMBERS), low, high, 8)
 
 

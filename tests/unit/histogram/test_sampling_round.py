@@ -10,6 +10,7 @@ from scipy import stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE, Histogram, Sampling, hidden_count
+from tests.rejections import rejects
 
 
 @pytest.mark.parametrize("rate", [0.1, 1 / 3, 2**-32, 0.999999999, 0.25])
@@ -21,7 +22,7 @@ def test_rates_are_rounded_down_to_the_grid(rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, math.nan, math.inf, 1e-11, True])
 def test_bad_rates_are_refused(rate: float) -> None:
-    with pytest.raises(RequestError, match="rate: must be"):
+    with rejects("rate"):
         Sampling.from_rate(rate, 5)
 
 
@@ -58,5 +59,5 @@ def test_hidden_counts_are_the_last_plausible_ones(rate: float, threshold: int, 
 
 
 def test_bad_questions_about_hidden_counts_are_refused() -> None:
-    with pytest.raises(RequestError, match="rounds: must be"):
+    with rejects("rounds"):
         hidden_count(Sampling(2**30, 5), 0)

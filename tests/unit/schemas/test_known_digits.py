@@ -1,7 +1,7 @@
 import pytest
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import byte_text, parse_bytes
+from tests.rejections import rejects
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_sizes(text: str | int, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "G", "-1G", "1.5 gigabytes", "1i", "1e9", "0", "0.1", "nan", "1.5.2G"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match=r"^memory: "):
+    with rejects("memory"):
         parse_bytes("memory", text)
 
 

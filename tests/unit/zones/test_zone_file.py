@@ -12,6 +12,7 @@ from shapely.geometry import MultiPolygon, Point, Polygon, box
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.zones.zone_file import read_zones
+from tests.rejections import rejects
 from tests.unit.zones.polygons import voronoi, write_geojson, write_geoparquet
 
 A, B, C = box(0, 0, 1, 1), box(1, 0, 2, 1), box(2, 0, 3, 1)
@@ -125,16 +126,16 @@ def test_levels_that_do_not_nest_are_refused(tmp_path: Path) -> None:
     path = write_geojson(tmp_path / "a.geojson", rows)
     with pytest.raises(RequestError, match="t x is in c p and q"):
         read_zones(path, "b", ("b", "t", "c"))
-    with pytest.raises(RequestError, match=r"levels: .*starts with t"):
+    with rejects("levels"):
         read_zones(path, "b", ("t", "b"))
-    with pytest.raises(RequestError, match="levels: b,b names a column twice"):
+    with rejects("levels"):
         read_zones(path, "b", ("b", "b"))
     with pytest.raises(RequestError, match="no property or column 'z'; it has b, t, c"):
         read_zones(path, "b", ("b", "z"))
 
 
 def test_files_that_are_missing_or_no_zones_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"^zones: .*gone.json cannot be read \(No such file"):
+    with rejects("zones"):
         read_zones(str(tmp_path / "gone.json"), "id")
     (tmp_path / "a.geojson").write_text("hello")
     with pytest.raises(RequestError, match="neither GeoJSON nor GeoParquet"):

@@ -15,6 +15,7 @@ from sfumato.schemas.moments import EVERYBODY, MomentEstimate, Statistic, ValueR
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums, laplace_z
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
+from tests.rejections import rejects
 from tests.statistics import FLAKE_RATE
 
 ALL = ("count", "sum", "mean", "variance", "moment:2", "moment:5")
@@ -73,12 +74,12 @@ def test_wrong_statistics_are_refused(names: tuple[str, ...], message: str) -> N
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, 9e-6, 30.1, math.nan, math.inf])
 def test_a_wrong_epsilon_is_refused(epsilon: float) -> None:
-    with pytest.raises(RequestError, match=r"epsilon: must lie in 1e-05\.\.30"):
+    with rejects("epsilon"):
         plan(epsilon)
 
 
 def test_a_range_for_numbers_of_users_is_refused() -> None:
-    with pytest.raises(RequestError, match="range: numbers of users need none"):
+    with rejects("range"):
         plan(names=("count",))
 
 
@@ -95,7 +96,7 @@ def test_intervals_scale_with_the_range(size: float) -> None:
 
 
 def test_a_range_without_numbers_between_its_ends_is_refused() -> None:
-    with pytest.raises(RequestError, match="range: must be LOW,HIGH"):
+    with rejects("range"):
         ValueRange(0.0, 5e-324)
 
 
@@ -105,7 +106,7 @@ def test_a_range_whose_powers_no_number_holds_is_refused_and_a_smaller_one_is_fi
 ) -> None:
     """It is known before the run: the sums of a released range must not end in an error after the charge."""
     far = ValueRange(min(end, 0.0), max(end, 0.0))
-    with pytest.raises(RequestError, match="range: powers of up to"):
+    with rejects("range"):
         plan(span=far, names=names)
     near = ValueRange(far.low / 10, far.high / 10)
     found = run_centrally(np.full(1000, end), plan(span=near, names=names), key())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
+from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Charge, Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.history import (
@@ -26,6 +26,7 @@ from sfumato.transforms.privacy.ledger.history import (
 )
 from sfumato.transforms.privacy.ledger.ledger import ReusedError
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
+from tests.rejections import rejects
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d,2/7d")
@@ -83,7 +84,7 @@ def test_no_rotation_of_another_form_is_read(tmp_path: Path, rotation: Any) -> N
 
 
 def test_a_charge_states_its_partition() -> None:
-    with pytest.raises(RequestError, match="rotation: a charge states the partition"):
+    with rejects("rotation"):
         asked("one", Rotation(7, 30))
 
 
@@ -120,7 +121,7 @@ def test_a_refused_run_and_a_file_that_counts_twice_keep_their_cohort(tmp_path: 
     book.history(with_limits=True)
     with pytest.raises(BudgetError, match=r"epsilon 1\.0 is spent"):  # by a user of both cohorts
         book.check(replace(charge("three"), epsilon=Decimal("0.01")))
-    with pytest.raises(RequestError, match="rotation: the ledger has this partition with another number of cohorts"):
+    with rejects("rotation"):
         book.reserve(asked("four", Rotation(2, 4, "b" * 32), period="2026-12-20"))
 
 
