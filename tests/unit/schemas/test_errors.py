@@ -49,9 +49,7 @@ def _heads() -> list[tuple[str, str]]:
     for folder in ("api", "pipelines", "transforms", "schemas"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if not (
-                    isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds & KINDS
-                ):
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS):
                     continue
                 first = node.args[0]
                 parts = first.values if isinstance(first, ast.JoinedStr) else [first]
