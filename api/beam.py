@@ -188,6 +188,8 @@ _Job = TypeVar("_Job", bound=SampledJob)
 def _job_of(kind: type[_Job], request: type[Request], transform: Any, **options: Any) -> _Job:
     """The job that a transform has in common with the command line, by sample and threshold. Raises RequestError."""
     shared = {"epsilon": transform.epsilon, "delta": transform.delta, "user_id_column": transform.user_id}
+    if left_out := [name for name, value in shared.items() if value is None]:  # `of` would take the command's defaults
+        raise RequestError(f"{left_out[0]}: required")
     # Paths come from a pipeline, and rows go to one.
     values = {"input": "-", "output": "-", **shared, **options}
     # Numbers may be of NumPy's types.

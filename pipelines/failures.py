@@ -1,4 +1,9 @@
-"""The error of this package that stands for an exception which ended a run, wherever it was raised."""
+"""How a command ends: the error that stands for an exception, wherever it was raised, and interrupts.
+
+SIGINT (Ctrl-C) and SIGTERM raise KeyboardInterrupt in the main thread, so that open files and pipelines are closed.
+That may not be enough: Python runs the handler between its own instructions only, and code may catch the exception. So
+a second thread waits for the signal too. It ends the process if the process has not ended after SECONDS_TO_UNWIND.
+"""
 
 from __future__ import annotations
 

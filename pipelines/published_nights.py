@@ -1,4 +1,7 @@
-"""The clock next to the times that a ledger states. Releases and the ledger's entries state the clock's time."""
+"""Whether the nights of a refresh's output are those that its ledger knows, so that no night is left out in silence.
+
+The clock is compared with the times that the ledger states, because releases and entries state the clock's time.
+"""
 
 from __future__ import annotations
 

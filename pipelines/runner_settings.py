@@ -1,4 +1,7 @@
-"""Beam's local runner with several threads in one process, without any server."""
+"""The runner of a job and Beam's options, from a configuration file and the command line.
+
+Beam's local runner runs here with several threads in one process, without any server.
+"""
 
 from __future__ import annotations
 

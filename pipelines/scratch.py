@@ -1,4 +1,8 @@
-"""The memory that this process may use: of the machine, and of the control groups (containers) that limit it."""
+"""The place for bulky data between the stages of a run: memory, a private folder, or the runner.
+
+A plan is made of public figures alone: the rows by the files' footers, the memory, the threads. No result depends on
+it.
+"""
 
 from __future__ import annotations
 

@@ -212,7 +212,8 @@ class Recorded:
         _name("release_id", self.release_id)
         if not all(_FILE.fullmatch(one) for one in self.files):
             raise RequestError("files: digests of 32 hexadecimal digits")
-        if self.bits is not None and not (type(self.bits) is int and 1 <= self.bits <= _MAX_BITS):
+        needed = self.bits is not None or isinstance(self, Disclosure)
+        if needed and not (type(self.bits) is int and 1 <= self.bits <= _MAX_BITS):
             raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {shown(self.bits)}")
 
 

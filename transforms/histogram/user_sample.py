@@ -311,7 +311,8 @@ class AdmissionSampler:
         if self.rate == 1:
             return users
         limit = np.uint64(min(int(self.rate * 2.0**64), 2**64 - 1))
-        return users[random_bits(self.key.subkey(of), np.zeros_like(users), users)[:, 0] < limit]
+        subkey = self.key.subkey(of)  # derived here, and so never pickled
+        return users[random_bits(subkey, np.zeros_like(users), users)[:, 0] < limit]
 
     def is_held_by_samples(self, rounds: RoundDraw) -> bool:
         """Whether the job's own samples hold all users, so that the admission counts them there."""

@@ -102,7 +102,9 @@ def reading_file(path: str, kind: str, problem_of: Callable[[Exception], str] | 
     except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
         raise DataError(f"{path}: cannot be opened ({reason_of(error)})") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        problem = error if problem_of is None else problem_of(error)
+        problem: object = error if problem_of is None else problem_of(error)
+        if problem_of is None and isinstance(error, UnicodeDecodeError):
+            problem = "a text is not in UTF-8"  # the error's own words quote the file
         raise DataError(
             f"{path}: cannot be read as {kind} ({problem}); if it is damaged or cut off, replace it and run again"
         ) from (error if problem_of is None else None)

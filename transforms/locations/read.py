@@ -308,7 +308,7 @@ class LocationBound:
     places: Places
     spill: Spill
     contribution: Contribution = "one"  # what a user adds
-    gamma: int | None = None  # with contribution `all`, the sum of a user's weights, see `rounding.stored_total`
+    gamma: int | None = None  # with contribution `all`, the sum of a user's weights, see `encodings.stored_total`
     max_dwell: float | None = None  # see `sorted_records`
     records_per_user: int = 1  # above 1, a user adds one record in each of so many slots at most, see `bound_slots`
 
@@ -400,7 +400,7 @@ class BuildShards(beam.PTransform):
         filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(places, spill), cohort)
         empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted)
         return (
-            (filled, empty)  # PCollection[tuple[ShardGroupNumber, Rows]]
+            (filled, empty)  # PCollection[tuple[int, bytes]]: number of a shard group, stored rows
             | "AllGroups" >> beam.Flatten().with_output_types(tuple[int, bytes])
             | "GroupByShard" >> beam.GroupByKey()
             | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(places, spill), cohort)  # PCollection[ShardGroup]

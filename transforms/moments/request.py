@@ -295,7 +295,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         return self
 
     def resolve(self) -> RequestedMoments:
-        """The columns, the plan, the groups, and for users' reports the meter and the prior. Raises RequestError."""
+        """The columns, the plan, the groups, and for users' reports the prior. Raises RequestError."""
         grouping = self._grouping()
         return self._sums(grouping) if self.trust == Trust.CENTRAL else self._reports(grouping)
 

@@ -284,7 +284,7 @@ def check_edges(*axes: NDArray[np.integer[Any]]) -> None:
     for edges in axes:
         if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or not (np.diff(edges) > 0).all():
             raise ValueError("edges must increase from 0")
-    if len({int(edges[-1]) for edges in axes}) > 1:
+    if len({edges[-1].item() for edges in axes}) > 1:
         raise ValueError("the field is no square")
 
 

@@ -256,6 +256,12 @@ class Automatic(RangeMethod):
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         return self.chosen(spec).collect(exact, spec, key)
 
+    def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
+        raise NotImplementedError("a choice has no trainings of its own; use those of `chosen(spec)`")
+
+    def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
+        raise NotImplementedError("a choice has no model of its own; use that of `chosen(spec)`")
+
 
 METHODS: dict[str, type[RangeMethod]] = {
     method.NAME: method for method in (Automatic, SpatialNeural, PlainGrid, UniformGrid)

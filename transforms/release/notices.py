@@ -190,7 +190,7 @@ def stated_cost(manifest: Mapping[str, Any]) -> tuple[Decimal, Decimal, Decimal 
     A refusal has no rho, so epsilon and delta count as the worst mechanism of them.
     """
     privacy = manifest["privacy"]
-    if manifest.get("format") == REFUSAL_FORMAT:
+    if str(manifest.get("format")).partition("/")[0] == REFUSAL_FORMAT.partition("/")[0]:
         spent, delta = parse_amount("epsilon", privacy["epsilon_spent"]), parse_amount("delta", privacy["delta"])
         return spent, delta, None, ADD_OR_REMOVE if privacy["adjacency"] == guarantee.ADD_OR_REMOVE else ZERO_OUT
     # With local privacy the collector of the reports may learn more than readers of the release. The larger counts.

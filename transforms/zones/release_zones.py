@@ -151,6 +151,7 @@ def _cells_of(release: Release, grid: Grid) -> tuple[UnbiasedCounts, WithinCells
     last = (privacy.get("sub_queries") or [{}])[-1]
     # Then every user was counted in the last sub-query, so that noise is all of a cell's error.
     all_counted = privacy.get("composition") != "parallel" and not last.get("shards_lost")
+    # "independent": the manifest's word for errors of cells that add up by their variances
     if TOTALS_FILE not in sums and not ("independent" in sums and all_counted):
         raise RequestError(
             f"release: {release.path} does not state errors of sums of cells, only a lower bound, so zones would have "

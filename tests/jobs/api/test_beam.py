@@ -89,6 +89,8 @@ def test_keys_of_other_names_are_others(tmp_path: Path):
         (lambda: PrivateHistogram(epsilon=1, delta=1e-6), "column, region: give"),
         (lambda: PrivateHistogram(epsilon=1, delta=1e-6, region=REGION), "cells: a region needs"),
         (lambda: PrivateHistogram(epsilon=1, delta=2, column="x"), "delta"),
+        (lambda: PrivateHistogram(epsilon=1, delta=None, column="x"), "delta: required"),
+        (lambda: PrivateHotspots(region=REGION, epsilon=None, delta=1e-6), "epsilon: required"),
         (lambda: PrivateQuantiles(column="x", range=(0, 1), epsilon=1, delta=1e-6, quantiles=(2,)), "quantiles"),
         (lambda: PrivateMoments(column="x", epsilon=1, bits=99), "bits"),
         (lambda: PrivateRanges(region=REGION, method="none"), "method"),

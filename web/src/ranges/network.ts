@@ -1,4 +1,4 @@
-// Networks that read the noisy counts around a square: the same sums as networks/features.py and networks/local.py.
+// Networks that read the noisy counts around a square: the same sums as networks/examples.py and networks/local.py.
 import { clamp } from "../format";
 import { areaOf, askGrid, boxAround, stripAt, type Box, type Network } from "./model";
 
