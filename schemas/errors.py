@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_OPTIONS = re.compile(r"([a-z][a-z0-9_.]*(?:(?:, | and | or )[a-z][a-z0-9_]*)*): ")
+_OPTIONS = re.compile(r"([a-z][a-z0-9_]*(?:(?:, | and | or )[a-z][a-z0-9_]*)*): ")
 _FORMAT = re.compile(r"(?P<name>[a-z-]+)/(?P<version>[0-9]{1,6})")
 
 

@@ -24,7 +24,7 @@ WITHOUT = {
     ("message", "option", "file"),
     [
         ("epsilon: must be above 0, got 0", "epsilon", None),
-        ("budget.days: must be a whole number", "budget.days", None),
+        ("log.parquet: cannot be opened", None, "log.parquet"),
         ("region, column: give one of them", "region, column", None),
         ("h3 and quadkey: give one of them", "h3 and quadkey", None),
         ("zones: city.geojson: damaged", "zones", None),
