@@ -46,21 +46,13 @@ export interface Network extends Grid {
   high: [number, number];
   networks: Record<"w1" | "b1" | "w2" | "b2" | "w3" | "b3" | "w4" | "b4", number[]>[];
 }
-interface Partition extends Shared {
-  kind: "partition";
-  x0: number[];
-  y0: number[];
-  x1: number[];
-  y1: number[];
-  variance: number[];
-}
 interface Raster extends Shared {
   kind: "raster";
   x_edges: number[];
   y_edges: number[];
   errors: { sizes: number[]; places: number; stddev: number[] };
 }
-export type Model = (Grid & { kind: "grid" }) | Network | Partition | Raster;
+export type Model = (Grid & { kind: "grid" }) | Network | Raster;
 
 export const areaOf = ({ x0, y0, x1, y1 }: Box): number => (x1 - x0) * (y1 - y0);
 export const boxAround = (x: number, y: number, wide: number, tall: number): Box => ({ x0: x - wide / 2, y0: y - tall / 2, x1: x + wide / 2, y1: y + tall / 2 });
@@ -119,22 +111,6 @@ export function askGrid(model: Grid, box: Box): Estimate {
   return { users, variance };
 }
 
-function askPartition(model: Partition, box: Box): Estimate {
-  let [users, variance] = [0, 0];
-  const [x, y] = [(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2];
-  for (let i = 0; i < model.users.length; i++) {
-    const part = { x0: model.x0[i], y0: model.y0[i], x1: model.x1[i], y1: model.y1[i] };
-    const wide = Math.min(box.x1, part.x1) - Math.max(box.x0, part.x0);
-    const tall = Math.min(box.y1, part.y1) - Math.max(box.y0, part.y0);
-    if (wide <= 0 || tall <= 0) continue;
-    const share = (wide * tall) / areaOf(part);
-    users += model.users[i] * share; // rectangles below 0 count as such, but no answer is below 0
-    variance += model.variance[i] * share;
-    if (part.x0 <= x && x < part.x1 && part.y0 <= y && y < part.y1) variance += centreVariance(box, part, model.users[i], 0, model.min_clumping);
-  }
-  return { users, variance };
-}
-
 /** A raster's cells add up; its errors are those that the model itself had at some places and sizes, and between them. */
 function askRaster(model: Raster, box: Box): Estimate {
   let users = 0;
@@ -162,7 +138,6 @@ export class RangeModel {
   constructor(readonly model: Model, private readonly region: Bounds, network: (model: Network) => (box: Box) => Estimate) {
     if (model.kind === "network") this.askBox = network(model);
     else if (model.kind === "grid") this.askBox = (box) => askGrid(model, box);
-    else if (model.kind === "partition") this.askBox = (box) => askPartition(model, box);
     else this.askBox = (box) => askRaster(model, box);
   }
 
