@@ -76,6 +76,13 @@ def test_a_user_with_a_thousand_rows_counts_once() -> None:
     assert ((words & np.uint64(3)) == 3).sum() <= 1
 
 
+def test_a_single_user_with_two_rows_among_thousands_counts_once() -> None:
+    hashes = keyed_hash(b"u" * 32, np.arange(8000))
+    users = np.concatenate([hashes, hashes[:1]])
+    words = bound_users([pack(users, np.zeros(8001), 1)], Places(1))
+    assert len(words) == len(np.unique(hashes)) == 8000
+
+
 def test_splitting_keeps_every_record_in_its_group() -> None:
     rng = np.random.default_rng(0)
     users = rng.integers(0, 2**64, 5000, dtype=np.uint64)

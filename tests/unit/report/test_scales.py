@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, nice, rate_scale
+from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, nice, position, rate_scale, uncertain
 from sfumato.transforms.statistics.shrinkage import shrink
 
 
@@ -113,3 +113,12 @@ def test_every_scale_of_rates_has_two_ends(rate: float, width: float) -> None:
 @pytest.mark.parametrize(("least", "step"), [(1.0, 1), (1.01, 2), (2.4, 5), (6, 10), (0.03, 0.05), (740, 1000)])
 def test_nice_numbers(least: float, step: float) -> None:
     assert nice(least) == pytest.approx(step)
+
+
+def test_uncertain_cells_have_intervals_of_half_the_scale() -> None:
+    scale = linear_scale(20.0, 120.0, "users")
+    low, high = position(scale, np.array([scale.low])), position(scale, np.array([scale.high]))
+    assert (low, high) == (0, 1)
+    reach = scale.high - scale.low
+    wide = np.array([0.3, 0.49, 0.51, 0.9, np.nan]) * reach
+    assert uncertain(scale, np.full(5, scale.low), scale.low + wide).tolist() == [False, False, True, True, True]
