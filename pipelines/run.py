@@ -162,14 +162,12 @@ def request_of(job: str, values: Mapping[str, Any]) -> Request:
     return request_class(job).of(values)
 
 
-def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
+def run_request(request: Request) -> str:
     """Runs a request to the end. Returns the folder or file that it wrote; empty for a job that writes nothing.
-
-    runner: where it runs; None for the runner of the request's options.
 
     Raises SfumatoErrors, see schemas/errors.py.
     """
-    run_job(request, runner)
+    run_job(request)
     return getattr(request, "output", "")
 
 

@@ -1,7 +1,7 @@
 """Range queries: squares on a map, the field of base cells, and the tables of queries and results.
 
 A field is a region divided into the 2^depth x 2^depth base cells of a `Grid`. x counts from the west, y from the north.
-All counts are by base cell. Boxes and the edges of partitions are in base cells.
+All counts are by base cell. Boxes are in base cells.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ ANSWERS_SCHEMA = pa.schema([
 """Queries with their results. users: in the part of the square inside the region, 0 or more. stddev: estimated root
 mean square error of `users` in squares around people, or a lower bound of it (see `answers_schema`). inside: share of
 the square's area inside the region."""
-ERROR_KINDS = ("estimate", "lower bound")
-"""The meaning of `stddev`, which depends on the model."""
 
 
 def answers_schema(error: str) -> pa.Schema:
-    """ANSWERS_SCHEMA with one of ERROR_KINDS in the metadata of the field `stddev`."""
+    """ANSWERS_SCHEMA with what `stddev` is, `estimate` or `lower bound`, in the metadata of its field."""
     place = ANSWERS_SCHEMA.get_field_index("stddev")
     return ANSWERS_SCHEMA.set(place, ANSWERS_SCHEMA.field(place).with_metadata({"error": error}))
 

@@ -17,8 +17,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.conftest import make_logs
 
-Form = tuple[str, dict[str, Any]]  # the input, and the options that it needs
-
 
 def records(users: int = 400, seed: int = 1, kind: str = "string") -> pa.Table:
     """Records of users with two each, whose coordinates are whole in E7, and a column of a day."""

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian_pmf
-
 FLAKE_RATE = 1e-9
 
 
@@ -26,6 +24,13 @@ def polya_difference_pmf(shape: float, epsilon: float, reach: int) -> NDArray[np
     both = np.convolve(one, one[::-1])
     centre = len(one) - 1
     return both[centre - reach : centre + reach + 1]
+
+
+def discrete_gaussian_pmf(sigma: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    """P[Z = k] for integers k of any shape, by summation; above a sigma of 1000 the sum is sigma sqrt(2 pi)."""
+    reach = np.arange(1, math.ceil(40 * sigma) + 2 if sigma <= 1000 else 1)
+    total = 1 + 2 * math.fsum(np.exp(-((reach / sigma) ** 2) / 2)) if sigma <= 1000 else sigma * math.sqrt(2 * math.pi)
+    return np.exp(-((k / sigma) ** 2) / 2) / total
 
 
 def discrete_gaussian_delta(sigma: float, epsilon: float, sensitivity: int = 1) -> float:

@@ -30,13 +30,12 @@ _DIGITS = 9  # decimals of a degree, 0.1 mm, to which vertices are rounded so th
 
 @dataclass(frozen=True)
 class CellIndex:
-    """One kind of index: its column in tables of cells, what it is, and its lowest and highest resolution.
+    """One kind of index: its column in tables of cells, and its lowest and highest resolution.
 
     `area` is the mean area of its cells, square kilometres, at a resolution and at a latitude in degrees.
     """
 
     name: str
-    text: str
     coarsest: int
     finest: int
     area: Callable[[int, float], float]
@@ -58,8 +57,8 @@ def _quadkey_area(level: int, latitude: float) -> float:
 INDEXES = {
     index.name: index
     for index in (
-        CellIndex("h3", "H3 index", 0, 15, lambda level, _: _GLOBE_KM2 / (2 + 120 * 7**level)),
-        CellIndex("quadkey", "quadkey of a Bing tile", 1, 23, _quadkey_area),
+        CellIndex("h3", 0, 15, lambda level, _: _GLOBE_KM2 / (2 + 120 * 7**level)),
+        CellIndex("quadkey", 1, 23, _quadkey_area),
     )
 }
 

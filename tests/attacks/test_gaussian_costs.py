@@ -28,7 +28,6 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import receive
 from sfumato.transforms.privacy.admission import UserCounts, count_users
-from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian_pmf
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import check_rho, fits
@@ -40,7 +39,7 @@ from sfumato.transforms.secagg.shard_sums import NOTHING, count_vectors, sum_sha
 from tests.admitted import start
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
-from tests.statistics import FLAKE_RATE, chi_square_p
+from tests.statistics import FLAKE_RATE, chi_square_p, discrete_gaussian_pmf
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DEPTH, EPSILON, DELTA = 6, 1.0, 1e-6

@@ -153,8 +153,8 @@ def how_it_was_made(manifest: Manifest) -> Section:
         f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {told}; what is used are "
         f"sums of these reports with noise.{others} {sentence}".strip()
     ]
-    if get(manifest, "parameters.keep_top") is not None:
-        texts.append(f"Only the {manifest['parameters']['keep_top']:g}% of cells with the largest noisy sums are kept.")
+    if (kept := get(manifest, "parameters.keep_top") or 100) < 100:
+        texts.append(f"Only the {kept:g}% of cells with the largest noisy sums are kept.")
     if parallel and len(queries) > 1:
         texts.append(
             "Each user answered one sub-query alone, so no user spends more than the dearest one costs. The key drew "

@@ -23,7 +23,6 @@ _MAX_GROUP_SHIFT = 6
 # What a release reveals about participation. planned: nothing; every planned shard reports with the planned noise.
 # paper: the number of users decides which shards are lost and how much noise there is (paper 000).
 Participation = Literal["planned", "paper"]
-PARTICIPATIONS: tuple[Participation, ...] = ("planned", "paper")
 
 
 @dataclass(frozen=True)

@@ -143,12 +143,6 @@ def _summed(sigma: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return weights, weights[::-1].cumsum()[::-1]
 
 
-def discrete_gaussian_pmf(sigma: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns P[Z = k] for integers k of any shape."""
-    total = 1 / _summed(sigma)[0][0] if sigma <= _MAX_SUMMED_SIGMA else sigma * math.sqrt(2 * math.pi)
-    return np.exp(-((k / sigma) ** 2) / 2) / total
-
-
 def discrete_gaussian_survival(sigma: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
     """Returns P[Z >= k] for integers k of any shape.
 

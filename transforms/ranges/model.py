@@ -53,7 +53,7 @@ class Model(ABC):
 
     Attributes:
         KIND: what a file calls this class.
-        ERROR: what `stddev` of its answers is, one of `ERROR_KINDS`.
+        ERROR: what `stddev` of its answers is, `estimate` or `lower bound`.
     """
 
     KIND: ClassVar[str]

@@ -13,14 +13,13 @@ import shapely
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sfumato.pipelines.cli import main
-from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
 from tests.attacks.city import make_city
 from tests.once import made_once
-from tests.unit.release.city import REGION, city_release
+from tests.unit.release.city import city_release
 
 CITY_REGION = ["--region", "-122.51,37.70,-122.35,37.82"]
 KINDS = ["heatmap", "flat", "rates", "hotspots", "histogram", "central", "words", "moments", "ranges", "changes",
@@ -105,6 +104,3 @@ def flow_files(other: Path) -> dict[str, bytes]:
     flows = pa.table({**table, "is_rest": [False, False, True], "geometry": shapely.to_wkb(shapes)})
     manifest = {**json.loads((other / "manifest.json").read_text()), "job": "flows", "release_id": "flows"}
     return {"flows.parquet": parquet_bytes(flows), "manifest.json": json.dumps(manifest).encode()}
-
-
-HEATMAP_GRID = Grid(Region(**REGION), 7)

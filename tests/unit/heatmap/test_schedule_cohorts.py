@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.schedule import advance, check_plan, plan
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
-from sfumato.transforms.locations.shards import PARTICIPATIONS, Cohort, Participation, ShardGroup
+from sfumato.transforms.locations.shards import Cohort, Participation, ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
@@ -322,7 +322,7 @@ def test_each_part_has_its_own_sub_querys_noise_and_only_its_shards() -> None:
 
 @pytest.mark.parametrize("vanish", [0.0, 0.2])
 @pytest.mark.parametrize("noise", ["shard", "client"])
-@pytest.mark.parametrize("participation", PARTICIPATIONS)
+@pytest.mark.parametrize("participation", get_args(Participation))
 def test_noise_of_a_part_scaled_to_all_has_the_stated_deviation(
     participation: Participation, noise: str, vanish: float
 ) -> None:

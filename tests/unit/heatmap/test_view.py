@@ -71,6 +71,11 @@ def test_a_layer_for_each_sub_query_and_the_published_map_last(method: str) -> N
     np.testing.assert_allclose(np.array(last.area) * full, areas, atol=1e-2)
 
 
+def test_cells_that_were_left_out_are_told_where_there_are_some() -> None:
+    assert "are kept" not in words(view_of("flat"))
+    assert "Only the 30% of cells" in words(view_of("flat", {"parameters.keep_top": 30.0}))  # an earlier release
+
+
 def test_the_view_needs_nothing_but_the_published_tables() -> None:
     files = made("adaptive").files
     few = heatmap_view({name: files[name] for name in NEEDED})

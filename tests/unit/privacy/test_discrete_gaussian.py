@@ -13,13 +13,12 @@ from sfumato.transforms.privacy.discrete_gaussian import (
     _keep,
     block_table,
     discrete_gaussian,
-    discrete_gaussian_pmf,
     discrete_gaussian_quantile,
     discrete_gaussian_survival,
     discrete_variance,
 )
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from tests.statistics import FLAKE_RATE, chi_square_p, discrete_gaussian_delta
+from tests.statistics import FLAKE_RATE, chi_square_p, discrete_gaussian_delta, discrete_gaussian_pmf
 
 KEY = RunKey.derive(FixedSecret(b"gaussian tests" * 2), {"test": "gaussian"})
 STREAMS = np.arange(200, dtype=np.uint64)

@@ -5,11 +5,10 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN
-from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian_pmf
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, sigma_for_rho
 from sfumato.transforms.ranges.methods import PlainGrid, UniformGrid, collect_grid
 from sfumato.transforms.ranges.model import GridModel
-from tests.statistics import FLAKE_RATE, chi_square_p
+from tests.statistics import FLAKE_RATE, chi_square_p, discrete_gaussian_pmf
 from tests.unit.ranges.method_checks import assert_discrete_laplace
 from tests.unit.ranges.oracle import image, run_key, spec_of, town
 
