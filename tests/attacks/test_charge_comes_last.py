@@ -383,6 +383,7 @@ def test_a_refusal_after_the_whole_charge_is_repeated(tmp_path: Path, capsys: py
         assert [charge.epsilon for charge in open_ledger(str(folder / "ledger.db")).history().charges] == [1]
 
 
+@pytest.mark.slow
 def test_a_refusal_replaces_no_result(tmp_path: Path) -> None:
     folder = tmp_path / "day"
     _day(folder)

@@ -272,6 +272,7 @@ fields = [*charge_content(charge("one")), "manifest", "reason", "limits", "rotat
 WHOLE = {**charge_content(charge("one")), "manifest": "m", "reason": "r", "limits": ["1/1d"]}
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["reserve", "settle", "commit", "limits", "prune", "other"]),
     st.dictionaries(

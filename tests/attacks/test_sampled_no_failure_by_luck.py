@@ -96,6 +96,7 @@ def test_no_status_tells_an_exact_number_of_rows(tmp_path: Path) -> None:
     assert found == [0, 0]
 
 
+@pytest.mark.slow
 def test_no_status_tells_an_exact_number_of_bad_rows(tmp_path: Path) -> None:
     """A tenth of 1,000 rows was allowed, and one more was not."""
     found = [status("histogram", logs(tmp_path / f"{n}", 1000, n), tmp_path / f"out-{n}") for n in (100, 101)]

@@ -240,6 +240,7 @@ def test_a_run_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], 
     assert {line["job"] for line in told} == {"heatmap"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_nothing_raw_is_shown_unless_asked_for(
     logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], log_format: str

@@ -91,6 +91,7 @@ def test_whole_numbers_are_whole(pattern: str, tmp_path: Path) -> None:
     assert np.abs(found["value"] - truth).max() <= 3  # 250 users
 
 
+@pytest.mark.slow
 def test_auto_takes_the_hierarchy_for_ranges_alone(pattern: str, tmp_path: Path) -> None:
     for ranges, method, bits in (([], "exponential", 20), (["--ranges", "0:1"], "hierarchical", 12)):
         assert run(pattern, tmp_path / method, *COLUMN, *ranges) == 0

@@ -212,6 +212,7 @@ def test_what_the_top_leaves_out_may_be_as_large_as_what_it_shows(tmp_path: Path
     assert results["estimated_users"] == pytest.approx(6000, rel=0.1)
 
 
+@pytest.mark.slow
 def test_values_beyond_the_range_are_warned_of(pattern: str, tmp_path: Path) -> None:
     for name, end, warned in (("wide", "60", False), ("narrow", "2", True)):
         assert run("quantiles", pattern, tmp_path / name, "--column", "length", "--range", f"0,{end}") == 0
@@ -301,6 +302,7 @@ def _numbers(value: object) -> list[float]:
     return [value] if isinstance(value, int | float) else []
 
 
+@pytest.mark.slow
 def test_a_delta_as_large_as_one_over_the_users_is_warned_of(pattern: str, tmp_path: Path) -> None:
     for name, more in (("given", ["--population", "6000"]), ("estimated", [])):
         assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--delta", "1e-3", *more) == 0
@@ -308,6 +310,7 @@ def test_a_delta_as_large_as_one_over_the_users_is_warned_of(pattern: str, tmp_p
         assert any(warning.startswith("delta 0.001 is not below 1 / ") for warning in warnings)
 
 
+@pytest.mark.slow
 def test_an_empty_histogram_is_a_release_that_says_so(tmp_path: Path) -> None:
     lonely = pa.table({"user_id": range(500), "x": [f"{i:03}" for i in range(500)]})
     logs = write_files(lonely, tmp_path / "logs", 2)

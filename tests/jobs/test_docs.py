@@ -112,6 +112,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- code ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "number"),
     [(page, number) for page in PAGES if page not in RUN for number in range(len(blocks(page)))],

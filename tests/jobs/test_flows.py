@@ -92,6 +92,7 @@ def test_the_files_of_a_release(tmp_path: Path) -> None:
     assert "one trip of each user" in privacy["contribution_bound"]
 
 
+@pytest.mark.slow
 def test_consecutive_records_are_trips(tmp_path: Path) -> None:
     """Each user goes from west to east within an hour, and comes back after a day: one trip each."""
     users = np.arange(2_000)

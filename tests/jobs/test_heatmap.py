@@ -119,6 +119,7 @@ def test_two_threads_give_what_one_gives(logs) -> None:
     assert_same(two, oracle.heatmap(pattern, REGION, parameters, KEY))
 
 
+@pytest.mark.slow
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
     table = make_logs(2000, 3, seed=5)
     shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
@@ -229,6 +230,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+@pytest.mark.slow
 def test_a_release_holds_what_it_says(published: Path) -> None:
     release = open_release(published)
     assert sorted(os.listdir(published)) == [
@@ -267,6 +269,7 @@ def test_a_release_holds_what_it_says(published: Path) -> None:
     assert release.cells["count"].sum() == pytest.approx(3000, abs=8 * (noise + 35))
 
 
+@pytest.mark.slow
 def test_a_release_by_the_paper_holds_the_last_answer(logs, tmp_path: Path) -> None:
     arguments = command(logs(3000, 2), tmp_path / "out", "--schedule", "paper")
     assert cli.main(arguments) == 0

@@ -115,6 +115,7 @@ def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, columns: LocationCo
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY, columns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "contribution"),
     [

@@ -68,6 +68,7 @@ def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, slots: Slots, chang
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY, columns))
 
 
+@pytest.mark.slow
 def test_slots_of_a_log_of_text_are_those_of_its_times(tmp_path: Path) -> None:
     """The column of the slots is read as times, and not as text, from CSV."""
     table, columns = timed_logs(600, 2).drop_columns(["seconds"]), LocationColumns(slots=Slots("time", "hour", "UTC"))
@@ -78,6 +79,7 @@ def test_slots_of_a_log_of_text_are_those_of_its_times(tmp_path: Path) -> None:
     assert_same(from_text, run_state(write_files(table, tmp_path / "logs", 1), parameters, columns))
 
 
+@pytest.mark.slow
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
     table, columns = timed_logs(1000, 3), LocationColumns(slots=Slots("time", "hour", "Asia/Tokyo"))
     shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))

@@ -37,6 +37,7 @@ def monday(logs: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, PAPER, {"trust": "central"}], ids=["default", "paper", "central"])
 def test_the_job_equals_the_oracle(logs: str, monday: Path, tmp_path: Path, options: dict[str, str]) -> None:
     start = start_of(open_release(monday), Grid(REGION, SMALL["depth"]))

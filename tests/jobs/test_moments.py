@@ -158,6 +158,7 @@ def test_the_same_key_gives_the_same_release_on_every_runner(
     assert not bits[0]["mean"].equals(bits[1]["mean"])  # other coins
 
 
+@pytest.mark.slow
 def test_rows_that_are_users(folder: Path, pattern: str, tmp_path: Path) -> None:
     for name in ("direct", "direct_threads"):
         more = [*keyed(folder), "--rows_are_users", "--runner_config", name]

@@ -100,6 +100,7 @@ def test_values_of_either_sign_need_no_form(pattern: str, tmp_path: Path) -> Non
     assert published(tmp_path / "out")["everybody", "mean"].value == pytest.approx(-20, abs=10)
 
 
+@pytest.mark.slow
 def test_a_retry_gives_the_same_files_and_charges_once(folder: Path, pattern: str, tmp_path: Path) -> None:
     key = ["--key_file", str(folder / "key"), "--release_id", "monday", "--range", "0,600", "--epsilon", "0.5"]
     ledger = ["--ledger", str(tmp_path / "ledger.db"), "--dataset", "rides", "--period", "2026-11-20"]

@@ -150,6 +150,7 @@ def on_map(pattern: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 def test_cells_open_as_a_map(on_map: Path) -> None:
     assert {path.name for path in on_map.iterdir()} == {
         "bits.parquet", "cells.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png",

@@ -71,6 +71,7 @@ def truth(logs: pa.Table, kind: str | None = None) -> dict[str, float]:
     return {"variance": own, "covariance": both, "correlation": both / math.sqrt(own * other), "count": len(frame)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privacy", [["--epsilon", "8"], ["--trust", "secagg", "--no_dp"]], ids=["local", "secagg"])
 def test_users_reports_show_the_correlation(privacy: list[str], logs: pa.Table, pattern: str, tmp_path: Path) -> None:
     """The stated deviations are wide, so six of them hold any draw."""

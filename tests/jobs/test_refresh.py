@@ -327,6 +327,7 @@ def test_a_backfill_goes_on_where_a_day_has_no_data(place: Place, capsys: pytest
     assert place.release("2026-11-20").manifest["parameters"]["warm_start"]["release_id"] == "city-2026-11-18"
 
 
+@pytest.mark.slow
 def test_an_exhausted_budget_says_when_it_frees_up(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.write(budget=[{"epsilon": 4, "days": 2}])
     assert place.refresh("--date", "2026-11-18") == 0

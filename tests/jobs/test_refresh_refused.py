@@ -57,6 +57,7 @@ def test_folders_that_hold_no_logs_may_be_closed(place: Place) -> None:
         assert place.refresh("--date", DAY, "--dry_run") == 0
 
 
+@pytest.mark.slow
 def test_a_manifest_that_this_user_may_not_read(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert place.refresh("--date", DAY) == 0
     manifest = place.folder / "published" / "releases" / DAY / "manifest.json"

@@ -227,6 +227,7 @@ def test_a_plan_from_an_earlier_release_of_all_users_is_for_those_of_one_cohort(
     assert text.endswith(plan_details(asked))
 
 
+@pytest.mark.slow
 def test_a_sample_is_told_as_the_release_tells_it(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["hotspots", "--input", logs(6000), "--output", str(tmp_path / "out"), *REGION_OPTION, "--depth", "6"]
     command += ["--seed", "1", "--epsilon", "2"]

@@ -22,6 +22,7 @@ TEXT_REGION = "3.0,1.0,3.13,1.13"
 JOBS = ("heatmap", "histogram", "hotspots", "quantiles", "moments", "flows", "ranges", "synth", "plan", "zones")
 
 
+@pytest.mark.slow
 def test_gives_what_the_command_line_gives_under_the_same_seed(city: Path, tmp_path: Path):
     logs = str(city / "logs" / "*.parquet")
     options = {"depth": 5, "epsilon": 1.0, "seed": 3}

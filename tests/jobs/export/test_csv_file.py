@@ -25,6 +25,7 @@ def read(source: ExportSource) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(write_csv(source)[""].decode(), newline="")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAPS)
 def test_kepler_gl_finds_points_shapes_and_numbers(kind: str, sources: dict[str, ExportSource]) -> None:
     rows, source = read(sources[kind]), sources[kind]

@@ -255,6 +255,7 @@ def test_the_job_tells_what_clients_tell_one_by_one(
     assert len(list(found.estimates())) == len(push._plan.statistics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
 def test_rows_that_are_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None) -> None:
     """Files of several slices, each of several batches, each of several blocks."""
@@ -268,6 +269,7 @@ def test_rows_that_are_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gr
     assert_same(run(pattern, push), crowd.state())
 
 
+@pytest.mark.slow
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
     table, push = logs(900, 3), transform()
     shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))

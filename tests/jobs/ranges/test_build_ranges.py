@@ -117,6 +117,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
     assert built.collected.spec == expected.spec
 
 
+@pytest.mark.slow
 def test_files_and_their_order_show_in_nothing(table: pa.Table, tmp_path: Path) -> None:
     asked, models = plan("ug", epsilon=0.5), set()
     shuffled = table.take(np.random.default_rng(0).permutation(len(table)))

@@ -109,6 +109,7 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
     return CityRelease(state, parameters, estimate, files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("false", "true"), ("well", "ill", "unsure")])
 @pytest.mark.parametrize(
     ("method", "options"),

@@ -80,6 +80,7 @@ def test_the_table_and_the_array_say_the_same(release: CityRelease) -> None:
     assert len(nodes_from_names(table["cell_id"].to_pylist()[: len(table) // 7], DEPTH)) == len(south)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trust", "epsilon", "most"), [("central", 0.5, 0.975), ("secagg", 1.0, 0.975), ("central", 4.0, 0.995)]
 )

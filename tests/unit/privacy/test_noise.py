@@ -108,6 +108,7 @@ def test_each_digit_is_as_exact_as_stated(epsilon: float, sensitivity: int) -> N
         assert abs(int(top.thresholds[-1]) / beyond / mpmath.mpf(2) ** 64 - 1) < 2.0**-64 / beyond
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "sensitivity"), LARGE)
 def test_digits_of_large_noise_are_distributed_and_independent(epsilon: float, sensitivity: int) -> None:
     sample = geometric(KEY, "digits", STREAMS, 1000, epsilon, sensitivity).ravel()

@@ -71,6 +71,7 @@ def test_draws_have_the_probabilities_of_the_borders(counts: tuple[int, int]) ->
         assert chi_square_p(drawn - STEPS, wrong) < FLAKE_RATE
 
 
+@pytest.mark.slow
 def test_the_second_term_is_drawn_uniformly(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a second term as large as the first: half of the draws are anywhere."""
     users = spread((400, 0), 1)

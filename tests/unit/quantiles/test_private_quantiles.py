@@ -46,6 +46,7 @@ def plan_of(method: str, bits: int, **more: object) -> QuantilesPlan:
     return QuantilesPlan(**{**base, **more})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "bits"), [("exponential", 20), ("exponential", 10), ("hierarchical", 12)])
 def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> None:
     """Each quantile apart, since those of one run share draws: misses above 5% only by luck of 1e-7."""

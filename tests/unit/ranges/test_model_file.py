@@ -45,6 +45,7 @@ def test_open_model_states_which_version_reads_a_partition(tmp_path: Path) -> No
         open_model(tmp_path)
 
 
+@pytest.mark.slow
 def test_answers_need_neither_beam_nor_what_draws(tmp_path: Path) -> None:
     (tmp_path / MODEL_FILE).write_bytes(model_bytes(grid_model()))
     code = f"""import sys

@@ -156,6 +156,7 @@ def test_trees_predict_exactly_what_scikit_learn_does() -> None:
     assert [forest.predict(one) for one in points] == trees.predict(points).tolist()
 
 
+@pytest.mark.slow
 def test_a_tuner_is_opened_and_used_without_scikit_learn(tmp_path: Path) -> None:
     save_tuner(tuner(), str(tmp_path / "tuner.npz"))
     code = f"""import sys

@@ -132,6 +132,7 @@ def test_an_interval_that_is_known_poorly_does_not_hide_how_values_differ() -> N
     assert all(map(math.isfinite, axis_ends(np.array([5.0]), np.array([math.nan]), np.array([math.inf]))))
 
 
+@pytest.mark.slow
 def test_maps_of_other_products_are_their_pictures() -> None:
     body = map_of(layer_of({(0, 0, 0): 0.5}))
     expected = picture(view_of(body)).png()

@@ -149,6 +149,7 @@ def test_geography_lies_under_and_over_the_cells() -> None:
     np.testing.assert_allclose(cell, palette("rate", on_ground=True)[128], atol=0.02)
 
 
+@pytest.mark.slow
 def test_geography_and_cells_agree_to_a_pixel() -> None:
     """A line along the sides of a cell changes no pixel that is farther than two from the cell's border."""
     north = Bounds(west=10, south=59, east=12, north=61)

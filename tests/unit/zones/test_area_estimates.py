@@ -76,6 +76,7 @@ def test_areas_of_complete_cells_have_the_noise_alone() -> None:
     assert found.share_variance[4:].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.03, 0.3])
 def test_the_spread_is_that_of_users_drawn_from_a_cascade(rho: float) -> None:
     """Means and variances of the true users over 400 draws of the density and of its users.

@@ -63,6 +63,7 @@ def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float,
         assert stats.binomtest(count, n, min(probability, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reports", [1, 3])
 def test_every_client_gets_every_bit_with_its_probability(reports: int) -> None:
     """Chi-square over keys, for the first and the last client of a small block."""
