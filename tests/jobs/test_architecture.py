@@ -322,29 +322,44 @@ def test_a_file_name_has_one_meaning() -> None:
 
 # --- tests ---
 
-ROOMS = (*FOLDERS, "api", "benchmarks")
-# These test what several modules do together.
+# These test what several modules do together, or what is not a module of the product.
 SEVERAL_MODULES = {
-    "api/test_examples.py",
-    "api/test_imports.py",
-    "benchmarks/baselines/heatmap_methods/test_registration.py",
-    "pipelines/test_dataflow.py",
-    "pipelines/test_dataflow_submission.py",
-    "pipelines/test_faults.py",
-    "pipelines/test_gcs.py",
-    "transforms/ranges/test_coverage.py",
-    "transforms/release/test_page_changes.py",
+    "jobs/api/test_examples.py",
+    "jobs/api/test_imports.py",
+    "jobs/release/test_page_changes.py",
+    "jobs/test_architecture.py",
+    "jobs/test_dataflow.py",
+    "jobs/test_docs.py",
+    "jobs/test_gcs.py",
+    "slow/benchmarks/baselines/heatmap_methods/test_registration.py",
+    "slow/test_dataflow_submission.py",
+    "slow/test_faults.py",
+    "slow/test_flex_template.py",
+    "slow/test_notebooks.py",
+    "slow/test_real_data.py",
+    "slow/test_schedules.py",
+    "slow/test_unit_tier.py",
+    "unit/ranges/test_coverage.py",
+    "unit/runner_configs/test_alerts.py",
+    "unit/test_make_engines.py",
+    "unit/test_once.py",
+    "unit/test_papers_page.py",
+    "unit/test_planted_faults.py",
+    "unit/test_threat_model.py",
 }
 
 
 def test_a_test_file_lies_where_its_module_lies_and_is_named_for_it() -> None:
-    """test_MODULE.py, or test_MODULE_ASPECT.py where one file would be too long."""
+    """test_MODULE.py, or test_MODULE_ASPECT.py where one file would be too long: in its tier, in the module's room."""
+    paths = [path for tier in ("unit", "jobs", "slow") for path in (ROOT / "tests" / tier).rglob("test_*.py")]
+    assert len(paths) > 300
     misplaced = set()
-    for room in ROOMS:
-        for path in (ROOT / "tests" / room).rglob("test_*.py"):
-            own = path.relative_to(ROOT / "tests")
-            words = path.stem.split("_")[1:]
-            names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
-            if not any((ROOT / own.parent / f"{name}.py").exists() for name in names):
-                misplaced.add(str(own))
-    assert misplaced <= SEVERAL_MODULES
+    for path in paths:
+        tier, *rooms = path.relative_to(ROOT / "tests").parent.parts
+        words = path.stem.split("_")[1:]
+        names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+        above = (".", "transforms") if rooms else ("transforms", "pipelines")
+        modules = [ROOT.joinpath(folder, *rooms, f"{name}.py") for folder in above for name in names]
+        if not any(module.exists() for module in modules):
+            misplaced.add("/".join((tier, *rooms, path.name)))
+    assert misplaced == SEVERAL_MODULES
