@@ -54,6 +54,11 @@ def dataset_name(value: str) -> str:
     return _name("dataset", value).casefold()
 
 
+def _check_bits(value: object) -> None:
+    if not (type(value) is int and 1 <= value <= _MAX_BITS):
+        raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {shown(value)}")
+
+
 def _name(field: str, value: str) -> str:
     if not (isinstance(value, str) and NAME.fullmatch(value)):
         raise RequestError(f"{field}: letters, digits, - and _ only, 100 at most; got {shown(value)}")
@@ -212,9 +217,8 @@ class Recorded:
         _name("release_id", self.release_id)
         if not all(_FILE.fullmatch(one) for one in self.files):
             raise RequestError("files: digests of 32 hexadecimal digits")
-        needed = self.bits is not None or isinstance(self, Disclosure)
-        if needed and not (type(self.bits) is int and 1 <= self.bits <= _MAX_BITS):
-            raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {shown(self.bits)}")
+        if self.bits is not None:
+            _check_bits(self.bits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +279,10 @@ class Disclosure(Recorded):
     bits: int = field()  # required, unlike a charge's
     index: int = 0
     time: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_bits(self.bits)
 
 
 @dataclass(frozen=True)

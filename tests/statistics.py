@@ -28,8 +28,11 @@ def polya_difference_pmf(shape: float, epsilon: float, reach: int) -> NDArray[np
 
 def discrete_gaussian_pmf(sigma: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
     """P[Z = k] for integers k of any shape, by summation; above a sigma of 1000 the sum is sigma sqrt(2 pi)."""
-    reach = np.arange(1, math.ceil(40 * sigma) + 2 if sigma <= 1000 else 1)
-    total = 1 + 2 * math.fsum(np.exp(-((reach / sigma) ** 2) / 2)) if sigma <= 1000 else sigma * math.sqrt(2 * math.pi)
+    if sigma <= 1000:
+        above = np.arange(1, math.ceil(40 * sigma) + 2)
+        total = 1 + 2 * math.fsum(np.exp(-((above / sigma) ** 2) / 2))
+    else:
+        total = sigma * math.sqrt(2 * math.pi)
     return np.exp(-((k / sigma) ** 2) / 2) / total
 
 

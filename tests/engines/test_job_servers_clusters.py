@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from sfumato.pipelines import cli
 from sfumato.transforms.heatmap import refine
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.clusters import flink_cluster, free_ports, listens, spark_cluster, wait_until
-from tests.engine_runs import ENGINES, command, differences, missing, write_city
+from tests.engine_runs import ENGINES, command, differences, missing
 
 pytestmark = [
     pytest.mark.engines,
@@ -26,21 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
 NIGHT = "heatmap, a night of a rotation"  # the release that is charged to a ledger
-
-
-@pytest.fixture(autouse=True)
-def _pipes_collected() -> Iterator[None]:
-    """Collects within the test what would else make a warning in another."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs in four files of small row groups, and a key."""
-    folder = tmp_path_factory.mktemp("clusters")
-    write_city(folder)
-    return folder
 
 
 @pytest.fixture

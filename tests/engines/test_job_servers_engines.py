@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
@@ -18,32 +17,16 @@ import pytest
 
 from sfumato.pipelines import cli
 from tests.conftest import make_logs, write_files
-from tests.engine_runs import ENGINES, RELEASES, command, differences, missing, started, write_city
+from tests.engine_runs import ENGINES, RELEASES, command, differences, missing, started
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.filterwarnings(
-        "ignore::pytest.PytestUnraisableExceptionWarning"
-    ),  # Beam leaves a pipe to the collector
+    # Beam leaves a pipe to the collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 # One process of pytest-xdist runs all releases of an engine, and so starts it once.
 ON_EACH = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES]
 EACH_ENGINE = pytest.mark.parametrize("engine", list(ENGINES))
-
-
-@pytest.fixture(autouse=True)
-def _pipes_collected() -> Iterator[None]:
-    """Collects within the test what would else make a warning in another."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs in four files of small row groups, zones, and a key."""
-    folder = tmp_path_factory.mktemp("engines")
-    write_city(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

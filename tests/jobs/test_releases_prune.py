@@ -18,6 +18,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.release_folder import remove_files
 from sfumato.transforms.release.release_index import update_timeline
 from tests.conftest import make_logs, write_files
+from tests.jobs.test_releases_remove import contents, files, verify
 from tests.keys import write_key
 from tests.unit.privacy.ledger.helpers import charge
 
@@ -72,18 +73,6 @@ def refresh(place: Path, day: str, *more: str) -> int:
 def prune(place: Path | str, *more: str, keep: str = "2d") -> int:
     published, ledger = f"{place}/published", f"{place}/ledger.db"
     return cli.main(["releases", "prune", "--timeline", published, "--ledger", ledger, "--keep", keep, *more])
-
-
-def verify(place: Path | str) -> int:
-    return cli.main(["ledger", "verify", "--ledger", f"{place}/ledger.db", "--releases", f"{place}/published"])
-
-
-def files(place: Path, day: str) -> list[str]:
-    return sorted(path.name for path in (place / "published" / "releases" / day).iterdir())
-
-
-def contents(place: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
 @pytest.mark.slow

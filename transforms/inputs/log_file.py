@@ -41,9 +41,8 @@ class LogFile:
     version: str | None = None  # of `log_version` at the start of the run; None if unknown
     name: str | None = None  # identifies the file in jobs that identify users by file and row; None for the path
     layout: LogLayout = field(default_factory=LogLayout)
-    partition: tuple[
-        tuple[str, str | None], ...
-    ] = ()  # that the path or a table's log states, as text; None is missing
+    # Columns that the path or a table's log states, with the value of all rows as text; None is missing.
+    partition: tuple[tuple[str, str | None], ...] = ()
     field_ids: tuple[tuple[str, int], ...] = ()
     size: int | None = None  # in bytes, of this version; None if unknown
 

@@ -184,13 +184,19 @@ class StatedCharge:
         return self.manifest is None or self.removal is not None
 
 
+def _format_of(manifest: Mapping[str, Any]) -> str:
+    """The newest format of what a manifest says that it is: a refusal, a removal, or else a release."""
+    kind = str(manifest.get("format")).rpartition("/")[0]
+    return {one.rpartition("/")[0]: one for one in (REFUSAL_FORMAT, REMOVAL_FORMAT)}.get(kind, MANIFEST_FORMAT)
+
+
 def stated_cost(manifest: Mapping[str, Any]) -> tuple[Decimal, Decimal, Decimal | None, str]:
     """Returns the epsilon, delta, rho and adjacency of a manifest. Raises one of NO_COST.
 
     A refusal has no rho, so epsilon and delta count as the worst mechanism of them.
     """
     privacy = manifest["privacy"]
-    if str(manifest.get("format")).partition("/")[0] == REFUSAL_FORMAT.partition("/")[0]:
+    if _format_of(manifest) == REFUSAL_FORMAT:
         spent, delta = parse_amount("epsilon", privacy["epsilon_spent"]), parse_amount("delta", privacy["delta"])
         return spent, delta, None, ADD_OR_REMOVE if privacy["adjacency"] == guarantee.ADD_OR_REMOVE else ZERO_OUT
     # With local privacy the collector of the reports may learn more than readers of the release. The larger counts.
@@ -214,8 +220,7 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
     try:
         manifest = json.loads(content)
         stated = manifest["ledger"]
-        kind = str(manifest["format"]).rpartition("/")[0]
-        known = {one.rpartition("/")[0]: one for one in (REFUSAL_FORMAT, REMOVAL_FORMAT)}.get(kind, MANIFEST_FORMAT)
+        known = _format_of(manifest)
         check_format(f"{path}: {MANIFEST_FILE}", manifest["format"], known)
         epsilon, delta, rho, adjacency = stated_cost(manifest)
         asked, partition, rotation = manifest["privacy"].get("rotation"), stated.get("partition"), None
