@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
@@ -153,10 +153,11 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
     for depth in np.unique(level).tolist():
         rows = np.flatnonzero(level == depth).tolist()
         style = {"alpha": opacity, "linewidths": 0, "antialiaseds": False, "zorder": 2}
-        axes.add_collection(PathCollection([paths[row] for row in rows], facecolors=colours[rows], **style))
+        cells = PathCollection([paths[row] for row in rows], facecolors=colours[rows], **style)
+        axes.add_collection(cells, autolim=False)  # the frame sets the limits
         if hatched[rows].any():
             lined = Path.make_compound_path(*(paths[row] for row in rows if hatched[row]))
-            axes.add_patch(PathPatch(lined, facecolor="none", edgecolor=_HATCH, hatch="/////", lw=0, zorder=2))
+            axes.add_artist(PathPatch(lined, facecolor="none", edgecolor=_HATCH, hatch="/////", lw=0, zorder=2))
 
 
 def _cells(
@@ -169,21 +170,22 @@ def _cells(
     region, (level, x, y) = body.region, (np.asarray(one, dtype=np.int64) for one in (layer.level, layer.x, layer.y))
     wide = frame.width * (region.east - region.west) / (frame.bounds.east - frame.bounds.west)
     up = np.maximum(level - int(math.log2(max(wide, 1.0))), 0)
-    cells = np.stack([level - up, x >> up, y >> up])
-    (level, x, y), place, number = np.unique(cells, axis=1, return_inverse=True, return_counts=True)
-    place = place.ravel()
+    cells = (level - up, x >> up, y >> up)
+    sides = tuple(int(one.max(initial=0)) + 1 for one in cells)  # a cell as one number is found ten times as fast
+    drawn, place, number = np.unique(np.ravel_multi_index(cells, sides), return_inverse=True, return_counts=True)
+    level, x, y = np.unravel_index(drawn, sides)
     colours = np.stack([np.bincount(place, one, len(number)) for one in colours.T], axis=1) / number[:, None]
     hatched = np.bincount(place, hatched, len(number)) > number / 2
     ends = np.array([[0], [1]])
     columns = frame.columns(region.west + (x + ends) / 2.0**level * (region.east - region.west))
     rows = frame.rows(region.north - (y + ends) / 2.0**level * (region.north - region.south))
     least = 1 if body.missing is None else max(round(_LEAST * DPI), 1)
-    for sides in (columns, rows):
-        small = sides[1] - sides[0] < least
-        sides[:, small] = np.floor(sides[:, small].mean(axis=0)) - least // 2 + ends * least
+    for edges in (columns, rows):
+        small = edges[1] - edges[0] < least
+        edges[:, small] = np.floor(edges[:, small].mean(axis=0)) - least // 2 + ends * least
     (left, right), (top, bottom) = columns, rows
     corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
-    return level, colours, hatched, [Path(one) for one in corners.transpose(2, 0, 1)]
+    return level, colours, hatched, PolyCollection(corners.transpose(2, 0, 1)).get_paths()
 
 
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
