@@ -19,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.schemas.region import Region
 from sfumato.transforms.heatmap.methods import METHODS
+from tests.seeds import seeded_rng, shifted_keys, shuffle
 
 # Machines are noisy: how long an example takes says nothing.
 settings.register_profile("sfumato", deadline=None)
@@ -26,6 +27,18 @@ settings.load_profile("sfumato")
 
 SMALL_DPI = 40
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With SFUMATO_TEST_SEED, tests run in another order."""
+    shuffle(items)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def seeded_keys() -> Iterator[None]:
+    """With SFUMATO_TEST_SEED, all keys are different, and so is all noise."""
+    with shifted_keys():
+        yield
 
 
 def pytest_collection_finish() -> None:
@@ -87,7 +100,7 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def make_logs(users: int, records: int, seed: int, kind: str = "int") -> pa.Table:
     """Clustered records of users with `records` rows each, shuffled."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     ids = np.repeat(rng.choice(10**9, users, replace=False), records)
     centres = rng.uniform([-0.8, 50.1], [0.8, 50.9], (5, 2))
     place = np.clip(centres[rng.integers(0, 5, len(ids))] + rng.normal(0, 0.05, (len(ids), 2)), [-1, 50], [1, 51])

@@ -36,6 +36,7 @@ from sfumato.transforms.text_tables import markdown_table
 from tests.conftest import make_logs, write_files
 from tests.digests import undated
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import write_geojson
 
 ENGINES: Mapping[str, type[OneJobRunner]] = {name.removesuffix("runner"): kind for name, kind in RUNNERS.items()}
@@ -85,7 +86,7 @@ RELEASES: Mapping[str, tuple[str, ...]] = {
 def write_city(folder: Path) -> None:
     """Logs of 3,000 users in four files of small row groups, zones, and a key."""
     table = make_logs(3000, 2, seed=0)
-    rng, rows = np.random.default_rng(1), table.num_rows
+    rng, rows = seeded_rng(1), table.num_rows
     kinds = rng.geometric(0.2, rows)
     added: dict[str, Any] = {
         "kind": pa.array([f"kind-{'abc'[k % 3]}-{k}" for k in kinds.tolist()]),

@@ -12,6 +12,7 @@ import shapely
 import yaml
 
 from tests.conftest import write_files
+from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import write_geojson
 
 REGION = ["--region", "-122.51,37.70,-122.35,37.82"]
@@ -20,7 +21,7 @@ SECRET = hashlib.sha256(b"the key of a city").digest()
 
 def make_city(folder: Path, users: int) -> str:
     """Logs in four files, queries and a key; returns the logs' pattern."""
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     ids = np.repeat(rng.choice(10**9, users, replace=False), 2)
     place = np.clip(rng.normal([-122.43, 37.76], 0.02, (len(ids), 2)), [-122.51, 37.70], [-122.351, 37.819])
     table = {"user_id": ids, "latitude": place[:, 1], "longitude": place[:, 0], "kind": [f"k{i % 5}" for i in ids]}

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import shapely
 
 from sfumato.transforms.inputs.text_values import text_array
+from tests.seeds import seeded_rng
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ CELLS: list[Any] = [
 
 def of_others(count: int = 24) -> list[Row]:
     """The records of other users, with quotes, blanks and text of several scripts in them."""
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     kinds = ["k0", "k1", "k2"]
     notes = ["", "plain", 'a "quoted", note', "zwölf", "7", "two\nlines", "[]"]
     return [

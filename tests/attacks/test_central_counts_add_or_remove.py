@@ -31,6 +31,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule, Admit, UserCount
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.jobs.histogram.test_sample_and_threshold import run
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.histogram.oracle import counts_delta
 
@@ -70,7 +71,7 @@ def test_items_of_one_user_appear_as_seldom_as_delta_allows(kind: str) -> None:
 @pytest.mark.parametrize("bound", [ItemBound(1), ItemBound(3), ItemBound(2, 3)])
 def test_a_user_more_changes_the_published_counts_of_their_items_alone(bound: ItemBound) -> None:
     """Under one key: neither the noise nor the choice of others' items depends on who else is there."""
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     numbers, items = rng.integers(0, 120, 6000), rng.zipf(1.3, 6000) % 60
     users = keyed_hash(KEY.subkey("users"), np.arange(120))
     plan = CentralCountPlan(epsilon=8.0, delta=1e-3, bound=bound)

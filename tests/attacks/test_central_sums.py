@@ -28,6 +28,7 @@ from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.release import MomentsMetadata, central_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 CITIES = ColumnGroups("city", ("Bath", "Cork"))
@@ -45,7 +46,7 @@ def plan(*names: str, epsilon: float = 1.0, span: ValueRange | None = SPAN) -> C
 
 def log(users: int, seed: int) -> pa.RecordBatch:
     """One to three records a user, of several cities, many of them beyond the range, some of them unusable."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     ids = np.repeat(np.arange(users), rng.integers(1, 4, users))
     numbers = rng.choice([*EXTREMES, math.nan, math.inf], len(ids))
     cities = pa.array(rng.choice(["Bath", "Cork", "Rome"], len(ids)).tolist())

@@ -38,6 +38,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.mechanism import noise_quantile
 from tests.conftest import make_logs
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import write_geojson
 
 USERS = 1_500
@@ -153,7 +154,7 @@ def _table(job_name: str, seed: int) -> pa.Table:
 def _prepare(folder: Path, number: int) -> None:
     """The key and the zones of a scene."""
     folder.mkdir()
-    (folder / "key").write_bytes(np.random.default_rng(number + 1).bytes(32))
+    (folder / "key").write_bytes(seeded_rng(number + 1).bytes(32))
     (folder / "key").chmod(0o600)
     squares = [(shapely.box(-1 + i, 50, i, 51), {"tract": f"tract {i}"}) for i in range(2)]
     write_geojson(folder / "zones.geojson", squares)
@@ -181,7 +182,7 @@ def _run(
 
 def _check_fault(folder: Path, number: int, job_name: str = "heatmap") -> None:
     """Plants a fault in one of two files; then mends the file and publishes the day."""
-    fault, rng = FAULTS[number % len(FAULTS)], np.random.default_rng(number)
+    fault, rng = FAULTS[number % len(FAULTS)], seeded_rng(number)
     _prepare(folder, number)
     table = _table(job_name, number)
     half = len(table) // 2
@@ -277,9 +278,9 @@ def test_more_planted_faults(chunk: int, tmp_path: Path) -> None:
 def test_a_refused_release_says_why_in_noisy_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "day"
     folder.mkdir()
-    (folder / "key").write_bytes(np.random.default_rng(5).bytes(32))
+    (folder / "key").write_bytes(seeded_rng(5).bytes(32))
     (folder / "key").chmod(0o600)
-    rng = np.random.default_rng(6)
+    rng = seeded_rng(6)
     _write(_nan(make_logs(10 * USERS, 1, seed=1), "latitude", 0.8, rng), folder / "a.parquet")
     assert _run(folder, "day", budget="20/1d") == 1
     error = capsys.readouterr().err

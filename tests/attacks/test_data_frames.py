@@ -20,6 +20,7 @@ from sfumato.pipelines.inputs import layout_of
 from sfumato.pipelines.run import columns_of, request_of
 from sfumato.transforms.inputs.data_frame import table_of
 from sfumato.transforms.inputs.points import points_of
+from tests.seeds import seeded_rng
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -48,7 +49,7 @@ ODD: list[Any] = [
 
 
 def frame(users: int = USERS) -> pd.DataFrame:
-    rng, number = np.random.default_rng(3), np.arange(users)
+    rng, number = seeded_rng(3), np.arange(users)
     return pd.DataFrame({
         "user_id": number,
         "latitude": rng.uniform(50, 51, users),

@@ -15,6 +15,7 @@ from sfumato.schemas.ledger import Limit
 from sfumato.schemas.log_layout import DayRows
 from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.privacy.ledger.ledger import ReusedFileError
+from tests.seeds import seeded_rng
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
 FILES: dict[str, Any] = {"files": ("0" * 32,)}
@@ -23,7 +24,7 @@ BY = "time Europe/Berlin"
 
 @pytest.mark.parametrize("zone", sorted(available_timezones())[::40])
 def test_every_row_is_of_one_day_of_a_zone(zone: str) -> None:
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     seconds = pa.array(rng.integers(-(10**9), 2 * 10**9, 2000))
     first = date(2026, 3, 27)
     near = pa.array(rng.integers(1774500000, 1774500000 + 8 * 86400, 5000))

@@ -29,6 +29,7 @@ from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import write_files
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 from tests.unit.flows.samples import BITS, DEPTH, clustered, key_of
 from tests.unit.zones.polygons import voronoi, zones_of
 
@@ -38,7 +39,7 @@ KEY = key_of(0)
 
 
 def trips(users: np.ndarray, seed: int = 0) -> pa.Table:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     hubs = rng.uniform([-0.9, 50.05, -0.9, 50.05], [0.9, 50.95, 0.9, 50.95], (20, 4))
     place = hubs[rng.integers(0, 20, len(users))]
     return pa.table({"user_id": users, **dict(zip("abcd", place.T, strict=True))})
@@ -84,7 +85,7 @@ def test_no_trip_is_measured_with_more_than_the_budget(
     plan = FlowPlan(epsilon, max_trips=bound, depth=DEPTH)
     levels = measure_flows(codes, counts, BITS, plan, 20_000, KEY)
     assert len(levels) > 1
-    probes = np.concatenate([codes, np.random.default_rng(1).integers(0, 16**DEPTH, 20_000, dtype=np.uint64)])
+    probes = np.concatenate([codes, seeded_rng(1).integers(0, 16**DEPTH, 20_000, dtype=np.uint64)])
     spent = np.zeros(len(probes))
     for label, nodes, rate, sensitivity in draws:
         assert sensitivity == bound

@@ -30,6 +30,7 @@ from sfumato.transforms.heatmap.warm_start import nights_before
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.nights.nights import CELLS, STDDEV, TREE, counts_of, measure_night, night_of, run_nights
 
 STATE, _ = run_nights(range(6))
@@ -79,7 +80,7 @@ def test_what_is_accepted_gives_a_map_and_a_state_that_can_be_read(name: str, us
 @pytest.mark.parametrize("users", [0.0, 1e-9, 1.0])
 def test_a_night_of_nobody_but_a_crowd_is_no_lost_night(users: float) -> None:
     """The noisy number of users is cut off at 0, and a noisy count may still stand out."""
-    counts = np.random.default_rng(1).laplace(0, STDDEV / 2**0.5, CELLS)
+    counts = seeded_rng(1).laplace(0, STDDEV / 2**0.5, CELLS)
     counts[5] += 20 * STDDEV
     measured = [TreeMeasurement(TREE, counts, np.full(CELLS, STDDEV**2), 29.0)]
     after, tonight = update(STATE, night_of(6), measured, users, 60.0)

@@ -39,6 +39,7 @@ from sfumato.transforms.secagg.shard_sums import NOTHING, count_vectors, sum_sha
 from tests.admitted import start
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_gaussian_pmf
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
@@ -90,7 +91,7 @@ def test_no_users_vector_is_longer_than_the_sensitivity(baselines: None, method:
     """Single users of random distributions, also all in one cell: the L2 norm of what they add, by enumeration."""
     parameters = parameters_of(method, contribution="all", gamma=50, rounding=rounding, population=200)
     state = start(0, parameters, KEY)
-    query, rng, longest = state.query, np.random.default_rng(1), 0.0
+    query, rng, longest = state.query, seeded_rng(1), 0.0
     assert query is not None
     assert query.sensitivity == l2_sensitivity(50, rounding, query.encoding.length, query.encoding.sensitivity)
     for cells in (1, 1, 2, 5, 40):
@@ -114,7 +115,7 @@ def test_all_sub_queries_and_the_user_count_add_up_to_the_rho_that_is_charged(
     baselines: None, method: str, trust: str
 ) -> None:
     parameters = parameters_of(method, trust=trust, population=2000, shard_size=500)
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     low = np.uint64(2 * DEPTH)
     hashes = np.sort(rng.integers(0, 1 << 64, 2000, dtype=np.uint64)) >> low << low
     codes = rng.integers(0, 4**DEPTH, 2000).astype(np.uint64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -19,6 +18,7 @@ from sfumato.schemas.requests.publish_request import ReleaseRequest
 from tests.conftest import REGION, make_logs, write_files
 from tests.digests import undated
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 
 MAP = [
     "heatmap",
@@ -42,7 +42,7 @@ PLANS = {"folder, 1 group a bit": ("folder", 2, 1), "memory, 512 groups": ("memo
 @pytest.fixture
 def pattern(tmp_path: Path) -> str:
     """400 users with three records each: a time, a kind, a length, and some rows without a place."""
-    table, rng = make_logs(400, 3, 0), np.random.default_rng(1)
+    table, rng = make_logs(400, 3, 0), seeded_rng(1)
     n = len(table)
     table = table.set_column(1, "latitude", pa.array(table["latitude"].to_numpy(), mask=rng.random(n) < 0.02))
     table = table.append_column("timestamp", pa.array(rng.integers(0, 86_400, n)))

@@ -29,6 +29,7 @@ from sfumato.transforms.moments.release import MomentsMetadata, moments_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.seeds import seeded_rng
 
 FORM = FixedPoint(bits=5)
 CITIES = ColumnGroups("city", ("Bath", "Cork"))
@@ -41,7 +42,7 @@ def key(number: int = 0) -> RunKey:
 
 def log(users: int, seed: int) -> pa.RecordBatch:
     """One to three records a user, some of them unusable."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     ids = np.repeat(np.arange(users), rng.integers(1, 4, users))
     numbers = pa.array(rng.integers(0, 32, len(ids)).astype(float), mask=rng.random(len(ids)) < 0.1)
     cities = pa.array(rng.choice(["Bath", "Cork", "Rome"], len(ids)).tolist())

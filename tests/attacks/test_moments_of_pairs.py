@@ -24,6 +24,7 @@ from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.moments.local.tally import Query, Tally, count_reports, sum_tallies
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 
 FORM, SECOND = FixedPoint(5), FixedPoint(4, 0, "split")
 SPANS = (ValueRange(0.0, 20.0), ValueRange(-5.0, 5.0))
@@ -37,7 +38,7 @@ def key(number: int = 0) -> RunKey:
 
 def log(users: int, seed: int) -> pa.RecordBatch:
     """One to three records a user; many values beyond their ranges, some missing in either column."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     ids = np.repeat(np.arange(users), rng.integers(1, 4, users))
     x = pa.array(rng.integers(0, 40, len(ids)).astype(float), mask=rng.random(len(ids)) < 0.1)
     y = pa.array(rng.integers(-30, 30, len(ids)).astype(float), mask=rng.random(len(ids)) < 0.1)
@@ -102,7 +103,7 @@ def test_both_numbers_of_a_user_are_in_the_counts_of_one_query(
 def test_the_order_of_rows_chooses_no_pair() -> None:
     """The first number of one record never goes with the second number of another."""
     batch = log(30, 2)
-    order = np.random.default_rng(3).permutation(batch.num_rows)
+    order = seeded_rng(3).permutation(batch.num_rows)
     for is_central in (False, True):
         one, other = (blocks(rows, is_central, None) for rows in (batch, batch.take(pa.array(order))))
         found = [sorted(np.concatenate([block.codes for block in made]).tolist(), key=str) for made in (one, other)]

@@ -19,6 +19,7 @@ from sfumato.transforms.moments.local.allocation import chosen_method
 from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.local.tally import Query, Tally, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 USERS = 600
@@ -49,7 +50,7 @@ def rounds(plan: MomentsPlan, codes: np.ndarray, queries: list[Query] | None = N
 
 def test_nobody_reports_in_both_rounds() -> None:
     plan = MomentsPlan(**PLAN, epsilon=1.0)
-    (_, first), (_, second) = rounds(plan, np.random.default_rng(0).integers(0, 256, USERS))
+    (_, first), (_, second) = rounds(plan, seeded_rng(0).integers(0, 256, USERS))
     assert ((first.reports.sum(axis=1) + second.reports.sum(axis=1)) == 1).all()
 
 
@@ -60,7 +61,7 @@ def test_the_question_does_not_depend_on_the_value() -> None:
     0 to 1 once as the value rises, whatever it was before.
     """
     plan = MomentsPlan(**PLAN)
-    asked = [query for query, _ in rounds(plan, np.random.default_rng(1).integers(0, 256, USERS))]
+    asked = [query for query, _ in rounds(plan, seeded_rng(1).integers(0, 256, USERS))]
     slots, answers = [], []
     for value in range(256):
         found = rounds(plan, np.full(USERS, value), asked)
@@ -76,7 +77,7 @@ def test_the_question_does_not_depend_on_the_value() -> None:
 def test_every_answer_is_protected(value: int) -> None:
     """All users have one value, so all truths are one answer: the share of lies is that of epsilon."""
     plan = MomentsPlan(**PLAN, epsilon=1.0)
-    asked = [query for query, _ in rounds(plan, np.random.default_rng(2).integers(0, 256, USERS))]
+    asked = [query for query, _ in rounds(plan, seeded_rng(2).integers(0, 256, USERS))]
     lies = sum(
         int((tally.zeros if value else tally.ones).sum()) for _, tally in rounds(plan, np.full(USERS, value), asked)
     )

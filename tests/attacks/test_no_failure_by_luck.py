@@ -36,6 +36,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 from tests.admitted import start
+from tests.seeds import seeded_rng
 
 SIZES = [50, 200, 1000, 2000, 3000, 10_000, 100_000, 1_000_000]
 GRID = Grid(Region(-74.04, 40.68, -73.88, 40.80), 6)
@@ -112,7 +113,7 @@ def test_a_probability_that_can_be_seen_is_kept(probability: float) -> None:
 
     Without room for the count's noise nearly half of the windows would be too small.
     """
-    rng, trials, users = np.random.default_rng(7), 4000, 1000
+    rng, trials, users = seeded_rng(7), 4000, 1000
     parameters = heatmap_parameters(
         "flat", {"epsilon": 0.1, "level": 1, "overflow_probability": probability, "depth": 6}
     )
@@ -165,7 +166,7 @@ def run_of(users: int, epsilon: float, number: int, **values: object) -> Heatmap
     """A run with all defaults but a coarser grid, whose number of users is counted privately."""
     key = RunKey.derive(FixedSecret(b"luck" * 8), {"number": number, "users": users, "epsilon": epsilon})
     parameters = heatmap_parameters("adaptive", {"depth": GRID.depth, "epsilon": epsilon, **values})
-    rng, low = np.random.default_rng(number), np.uint64(2 * GRID.depth)
+    rng, low = seeded_rng(number), np.uint64(2 * GRID.depth)
     hashes = np.sort(rng.integers(0, 1 << 64, users, dtype=np.uint64)) >> low << low
     rows = Rows(Places(GRID.depth), hashes, (rng.normal(2000, 200, users) % 4**GRID.depth).astype(np.uint64))
     state = start(users, parameters, key)

@@ -17,6 +17,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardQuery, ShardTotals, planned_shards, sum_shards
 from tests.admitted import count_population, start
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
 DEPTH = 8
@@ -25,7 +26,7 @@ KEY = RunKey.derive(FixedSecret(b"participant" * 3), {})
 
 def crowd(users: int, seed: int = 0) -> Rows:
     """Users of random shards, all of them in the western half."""
-    rng, low = np.random.default_rng(seed), np.uint64(2 * DEPTH)
+    rng, low = seeded_rng(seed), np.uint64(2 * DEPTH)
     hashes = np.sort(rng.integers(0, 1 << 64, users, dtype=np.uint64)) >> low << low
     return Rows(Places(DEPTH), hashes, rng.integers(0, 4**DEPTH // 2, users).astype(np.uint64))
 

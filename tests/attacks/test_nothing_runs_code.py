@@ -26,6 +26,7 @@ from sfumato.transforms.ranges.model_file import archive_bytes, read_archive
 from sfumato.transforms.ranges.networks.training import _resumed
 from sfumato.transforms.ranges.tuner import FORMAT, TREE_DEPTH, Forest, Tuner, open_tuner, save_tuner
 from sfumato.transforms.release.published_release import open_release
+from tests.seeds import seeded_rng
 
 ROOT = Path(__file__).parent.parent.parent
 PLACE = ["--region=-1,50,1,51"]
@@ -252,7 +253,7 @@ def test_cut_and_changed_files_are_refused_or_sound(tmp_path: Path) -> None:
     path = tmp_path / "tuner.npz"
     tree = Forest(**forest())
     save_tuner(Tuner({"grid": tree}, {}, open_tuner(str(tuner_file(path, forest()))).places, ""), str(path))
-    whole, rng = path.read_bytes(), np.random.default_rng(1)
+    whole, rng = path.read_bytes(), seeded_rng(1)
     changed = [whole[:end] for end in np.linspace(0, len(whole) - 1, 200).astype(int)]
     for _ in range(2000):
         bad = bytearray(whole)

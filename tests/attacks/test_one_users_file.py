@@ -25,6 +25,7 @@ from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_slots, bound_users
 from tests.conftest import make_logs
+from tests.seeds import seeded_rng
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -136,7 +137,7 @@ def test_a_partition_whose_name_is_not_utf8_ends_no_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [False, True])
 def test_no_number_of_users_in_a_group_is_an_error(values: bool) -> None:
     """At depth 20 with the hours of a week, 65,536 users fit beside a code. More are taken in blocks."""
-    places, rng = Places(20, 168), np.random.default_rng(5)
+    places, rng = Places(20, 168), seeded_rng(5)
     users = rng.integers(0, 2**64, 66_000, np.uint64)
     rows = np.concatenate([users, users[:30_000]])
     codes = rng.integers(0, 4**20, len(rows), np.uint64) | rng.integers(0, 168, len(rows), np.uint64) << np.uint64(40)

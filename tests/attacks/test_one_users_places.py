@@ -18,9 +18,10 @@ import shapely
 
 from sfumato.pipelines import cli
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 
 USERS = 600
-_RNG = np.random.default_rng(3)
+_RNG = seeded_rng(3)
 LONGITUDES, LATITUDES = _RNG.uniform(-1, 1, USERS), _RNG.uniform(50, 51, USERS)
 
 

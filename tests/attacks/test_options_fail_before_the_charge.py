@@ -25,6 +25,7 @@ from sfumato.transforms.ranges.networks.local import LocalTraining
 from sfumato.transforms.ranges.networks.paper import paper_training
 from sfumato.transforms.ranges.networks.training import fit
 from tests.conftest import write_files
+from tests.seeds import seeded_rng
 from tests.unit.ranges.test_ranges_plan import plan
 
 
@@ -38,7 +39,7 @@ def test_a_region_whose_areas_no_number_holds_is_a_bad_request(side: float) -> N
 @pytest.mark.slow
 def test_the_smallest_region_has_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimator, "MAX_RASTER_DEPTH", 10)  # in place of 12, for speed
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     table = {name: rng.uniform(0, 1e-9, 2_000) for name in ("longitude", "latitude")}
     pattern = write_files(pa.table({"user_id": range(2_000), **table}), tmp_path / "logs", 1)
     options = ["--input", pattern, "--output", str(tmp_path / "out"), "--seed", "1", "--depth", "14"]

@@ -15,6 +15,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import ExactCounts, NoisyGrid
 from sfumato.transforms.ranges.ranges_plan import collect
+from tests.seeds import seeded_rng
 from tests.unit.ranges.test_ranges_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"add or remove one user"), {"job": "ranges"})
@@ -25,7 +26,7 @@ ADMISSION = NoisyUserCounts(
 
 def neighbours(seed: int, users: int = 300) -> tuple[ExactCounts, ExactCounts, int]:
     """People, the same with one user more, and that user's cell."""
-    codes = np.random.default_rng(seed).integers(0, 4**12, users + 1).astype(np.uint64)
+    codes = seeded_rng(seed).integers(0, 4**12, users + 1).astype(np.uint64)
     return ExactCounts.from_codes(12, codes[:-1]), ExactCounts.from_codes(12, codes), int(codes[-1])
 
 

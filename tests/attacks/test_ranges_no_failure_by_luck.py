@@ -27,6 +27,7 @@ from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.ranges_plan import Built, Collected, RangesPlan, build, collect
 from sfumato.transforms.ranges.release_files import ranges_files
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import admission_of
 from tests.unit.ranges.test_ranges_plan import plan
 from tests.unit.ranges.test_release_files import FACTS
@@ -40,7 +41,7 @@ def run_key(number: int) -> RunKey:
 
 
 def few(users: int, seed: int = 0) -> ExactCounts:
-    return ExactCounts.from_codes(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
+    return ExactCounts.from_codes(12, seeded_rng(seed).integers(0, 4**12, users).astype(np.uint64))
 
 
 def collected(people: ExactCounts, asked: RangesPlan, key: RunKey) -> Collected:
@@ -92,9 +93,7 @@ def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
     for number in range(3):
         first, *_ = collected(few(users), asked, run_key(number)).trainings()
         assert isinstance(first, LocalTraining)
-        found = make_examples(
-            first.grid, first.users, first.smoothing, first.queries, 1, 500, np.random.default_rng(number)
-        )
+        found = make_examples(first.grid, first.users, first.smoothing, first.queries, 1, 500, seeded_rng(number))
         assert len(found.users) > 0
         assert all(np.isfinite(column).all() for column in found)
 
@@ -105,7 +104,7 @@ def diverge(spared: set[int]) -> Callable[..., Any]:
     def train(training: LocalTraining, checkpoint: str | None = None) -> dict[str, np.ndarray]:
         if training.seed not in spared:
             raise DivergedError("network: diverged")
-        rng = np.random.default_rng(training.seed)
+        rng = seeded_rng(training.seed)
         shapes = {"w1": (24, 64), "w2": (64, 64), "w3": (64, 2), "w4": (64, 1), "b1": 64, "b2": 64, "b3": 2, "b4": 1}
         return {name: rng.normal(0, 0.01, shape).astype(np.float32) for name, shape in shapes.items()}
 

@@ -25,6 +25,7 @@ from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, rotation_key
 from tests.conftest import write_files
+from tests.seeds import seeded_rng
 
 COHORTS, USERS = 3, 600
 SECRET = FixedSecret(bytes(range(32)))
@@ -35,7 +36,7 @@ PARAMETERS = HeatmapParameters(depth=5, shard_size=100, rotation=COHORTS)
 
 def table(users: int) -> pa.Table:
     """Three records of each of the users 0 .. users - 1."""
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     columns = {"latitude": rng.uniform(50, 51, 3 * USERS + 3), "longitude": rng.uniform(-1, 1, 3 * USERS + 3)}
     return pa.table({"user_id": np.repeat(np.arange(USERS + 1), 3), **columns}).slice(0, 3 * users)
 

@@ -20,6 +20,7 @@ from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, AdmissionRule
 from sfumato.transforms.privacy.mechanism import noise_quantile
 from tests.conftest import write_files
+from tests.seeds import seeded_rng
 
 JOBS = {
     "histogram": ["--column", "kind"],
@@ -33,7 +34,7 @@ MOST = 1e-6  # probability of a failure after the charge
 
 def logs(folder: Path, users: int, unusable: int = 0) -> str:
     """One row a user; the kind of the last users is missing."""
-    rng = np.random.default_rng(users)
+    rng = seeded_rng(users)
     kinds = [*rng.choice(["bus", "tram", "walk"], users - unusable).tolist(), *[None] * unusable]
     columns = {name: rng.uniform(0, 1, users) for name in ("latitude", "longitude")}
     table = pa.table({"user_id": range(users), "kind": kinds, "length": rng.exponential(3, users), **columns})

@@ -23,6 +23,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.landscape import risk_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION
+from tests.seeds import seeded_rng
 
 DEPTH, USERS, RUNS = 8, 20_000, 30
 # 5% of lists may be wrong: more of the 30 than this, with a probability below 1e-6, says that the list does not hold.
@@ -38,7 +39,7 @@ def codes() -> np.ndarray:
 
 def released(codes: np.ndarray, probability: np.ndarray, run: int) -> tuple[Tree, Rates, np.ndarray]:
     """A run's tree and rates, and the true rate of each cell, -1 where nobody is."""
-    places, rng = Places(DEPTH, 2), np.random.default_rng(run)
+    places, rng = Places(DEPTH, 2), seeded_rng(run)
     infected = (rng.random(USERS) < probability).astype(np.uint64)
     hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), USERS, dtype=np.uint64)) << np.uint64(places.bits)
     options = {"depth": DEPTH, "population": USERS, "refine": "interval"}
@@ -104,7 +105,7 @@ def test_the_bound_is_above_the_true_probability_of_a_chance_extreme() -> None:
     With 40,000 cells a list, the expected number of false places is at most 0.0225. In five lists there is one at all
     with a probability below 0.11, two with one below 0.007, three with one below 3e-4.
     """
-    rng, found = np.random.default_rng(5), 0
+    rng, found = seeded_rng(5), 0
     tree = Tree.uniform(8, 8)
     for _ in range(5):
         users = rng.poisson(12, 4**8)

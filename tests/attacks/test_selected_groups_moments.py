@@ -15,13 +15,14 @@ from sfumato.transforms.moments.central.central_moments import CentralMomentsPla
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.release import central_tables
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 RUNS, SPAN = 80, ValueRange(0.0, 50.0)
 
 
 def test_intervals_of_groups_that_noise_lifts_hold() -> None:
-    rng, sizes = np.random.default_rng(0), [80, 90] * 20
+    rng, sizes = seeded_rng(0), [80, 90] * 20
     values = [np.clip(rng.normal(20 + number % 5, 5, size), 0, 50) for number, size in enumerate(sizes)]
     plan = CentralMomentsPlan(statistics=(Statistic("mean"), Statistic("count")), epsilon=0.1, span=SPAN)
     grouping = Grouping(ColumnGroups("kind", tuple(f"g{number}" for number in range(len(sizes)))), 100)

@@ -24,6 +24,7 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, split_by_user_group
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from tests.seeds import seeded_rng
 
 DEPTH, OTHERS, BUSY = 5, 200, 5_000
 REGION = Region(-1, 50, 1, 51)
@@ -31,7 +32,7 @@ REGION = Region(-1, 50, 1, 51)
 
 def sums(slots: Slots, busy: int, contribution: Contribution, seed: int, most: int = 1) -> list[NDArray[np.int64]]:
     """Exact sums, over all shards, of sub-queries with all slots together and by slot."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     columns = {
         "user_id": np.concatenate([np.arange(OTHERS), np.full(BUSY, 10**6)]),
         "longitude": rng.uniform(-1, 1, OTHERS + BUSY),

@@ -23,6 +23,7 @@ from sfumato.transforms.locations.read import BoundGroups, LocationBound
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
+from tests.seeds import seeded_rng
 
 USERS = 20_000
 
@@ -30,7 +31,7 @@ USERS = 20_000
 @pytest.mark.parametrize(("depth", "most"), [(8, 2), (20, 2), (20, 1)])
 def test_every_user_is_counted_at_every_depth(depth: int, most: int) -> None:
     """At depth 20 some 2,900 of these users have the 16 bits of another one."""
-    slots, rng = Slots.parse("time", "hour_of_week"), np.random.default_rng(0)
+    slots, rng = Slots.parse("time", "hour_of_week"), seeded_rng(0)
     columns = {
         "user_id": np.tile(np.arange(USERS), 2),
         "longitude": rng.uniform(-1, 1, 2 * USERS),

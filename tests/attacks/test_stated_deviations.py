@@ -15,6 +15,7 @@ from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import Z_95, user_intervals
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 from tests.unit.release.city import city_density
 
 DEPTH, KEYS = 7, 40
@@ -23,7 +24,7 @@ DEPTH, KEYS = 7, 40
 def crowded(side: int) -> np.ndarray:
     """The made-up city, half of whose users are in 30 cells: posterior deviations are too small on such maps."""
     density = city_density(side).ravel()
-    spots = np.random.default_rng(1).choice(side * side, 30, replace=False)
+    spots = seeded_rng(1).choice(side * side, 30, replace=False)
     density = density / density.sum() / 2
     density[spots] += 0.5 / 30
     return density
@@ -34,7 +35,7 @@ def crowded(side: int) -> np.ndarray:
 def test_cells_and_sums_of_cells_are_covered_as_stated(users: int, delta: float) -> None:
     """delta: above 0 with Gaussian noise."""
     side = 1 << DEPTH
-    density, rng = crowded(side), np.random.default_rng(users)
+    density, rng = crowded(side), seeded_rng(users)
     noise = {"delta": delta, "noise": "gaussian"} if delta else {}
     parameters = heatmap_parameters("adaptive", {"depth": DEPTH, "population": users, "epsilon": 1.0, **noise})
     places = Places(DEPTH)

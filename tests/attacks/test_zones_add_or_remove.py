@@ -26,6 +26,7 @@ from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 from sfumato.transforms.zones.zones_release import zones_files
+from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"attack on zones" * 3), {"job": "attack"})
 SIZE = 64
@@ -62,7 +63,7 @@ def test_one_user_changes_one_zone_of_each_asked_level_by_one(trust: str) -> Non
     """The number of users that the plan uses is held, as it is noisy: then the noise of both runs is the same."""
     options = {"trust": trust} | ({"shard_size": 100} if trust == "secagg" else {})
     own = parameters((0.8, 0.1, 0.1), **options)
-    codes = np.random.default_rng(1).integers(0, SIZE, 500).astype(np.uint64)
+    codes = seeded_rng(1).integers(0, SIZE, 500).astype(np.uint64)
     before, after = state_of(codes, own), state_of(np.append(codes, np.uint64(37)), own)
     changed = [two.counts - one.counts for one, two in zip(before.results, after.results, strict=True)]
     assert [np.flatnonzero(one).tolist() for one in changed] == [[0], [37 // 16], [37]]
@@ -112,7 +113,7 @@ def test_other_zones_have_other_noise_under_the_same_key() -> None:
     own = parameters((1.0, 0.0, 0.0))
     assert isinstance(own.method, ZoneLevels)
     codes = np.zeros(500, dtype=np.uint64)
-    moved = np.random.default_rng(2).permutation(SIZE)
+    moved = seeded_rng(2).permutation(SIZE)
     rows = ZoneLevel("row", tuple("abcd"), moved // 16)
     other = replace(own, method=ZoneLevels(replace(own.method.zones, levels=(rows,)), (0.5, 0.5)))
     first = parameters((0.5, 0.5, 0.0))

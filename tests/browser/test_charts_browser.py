@@ -22,6 +22,7 @@ from sfumato.transforms.moments.view import moments_view
 from tests.browser.browsers import Tab
 from tests.browser.conftest import Open
 from tests.jobs.histogram.test_sampled_view import CELLS, NUMBERS, TEXTS, metadata, trie_of
+from tests.seeds import seeded_rng
 from tests.unit.moments.test_release import BY_PLACE, ages, assembled, by_size, plan, ran
 
 AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
@@ -31,13 +32,13 @@ ROWS = "[...document.querySelectorAll('.bars tbody tr')].map(one => one.querySel
 def _codes() -> dict[str, bytes]:
     """Codes of three digits, by their first one and whole."""
     made = metadata(TEXTS, "hotspots", rounds=2)
-    codes = np.minimum(np.random.default_rng(5).geometric(0.01, 20_000), 999).astype(np.uint64)
+    codes = np.minimum(seeded_rng(5).geometric(0.01, 20_000), 999).astype(np.uint64)
     return trie_files(trie_of(codes, NumberPrefixes(10, 3), (1, 3), made), made)
 
 
 def _distribution() -> dict[str, bytes]:
     made = metadata(NUMBERS, "quantiles", rounds=2, method="hierarchical")
-    codes = np.clip((np.random.default_rng(1).gamma(3, 2, 30_000) + 4) * 8, 0, 255).astype(np.uint64)
+    codes = np.clip((seeded_rng(1).gamma(3, 2, 30_000) + 4) * 8, 0, 255).astype(np.uint64)
     trie = trie_of(codes, NumberPrefixes(2, 8), (4, 8), made)
     return hierarchy_files(trie, made, (0.5, 0.9), ((0.0, 4.0),))
 
@@ -49,7 +50,7 @@ def _groups() -> dict[str, bytes]:
 
 def _places() -> dict[str, bytes]:
     made = metadata(CELLS, "hotspots", rounds=2, top=20)
-    codes = 2048 + np.minimum(np.random.default_rng(5).geometric(0.02, 20_000), 255).astype(np.uint64)
+    codes = 2048 + np.minimum(seeded_rng(5).geometric(0.02, 20_000), 255).astype(np.uint64)
     return trie_files(trie_of(codes, NumberPrefixes(4, 6), (3, 6), made), made)
 
 

@@ -16,6 +16,7 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.browser.conftest import Open
 from tests.browser.test_map_browser import AXE
+from tests.seeds import seeded_rng
 from tests.unit.flows.samples import BITS, DEPTH, clustered, key_of
 from tests.unit.zones.polygons import voronoi, zones_of
 
@@ -37,7 +38,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def zone_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes = voronoi(30, 4)
-    zones, plan, rng = zones_of(shapes), FlowPlan(1.0), np.random.default_rng(0)
+    zones, plan, rng = zones_of(shapes), FlowPlan(1.0), seeded_rng(0)
     cells = ZonedCells(zones)
     ends = [cells.locate(*rng.uniform([3.0, 1.0], [3.1, 1.2], (20_000, 2)).T)[1] for _ in range(2)]
     codes, counts = np.unique(join_cells(*ends, MAX_PAIR_DEPTH), return_counts=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sfumato.pipelines import cli
 from tests.conftest import make_logs
 from tests.digests import undated
+from tests.seeds import seeded_rng
 
 REGION = ["--region", "-1,50,1,51"]
 LENGTH = ["--column", "length", "--bits", "10"]
@@ -25,13 +26,13 @@ def table(users: int = 1900, records: int = 2, seed: int = 0) -> pa.Table:
 
     Kinds belong to users, so that the size of a group is the number of its users.
     """
-    logs, rng = make_logs(users, records, seed), np.random.default_rng(seed + 1)
+    logs, rng = make_logs(users, records, seed), seeded_rng(seed + 1)
     rows = logs.num_rows
     length = rng.gamma(4.0, 60.0, rows)
     length[rng.random(rows) < 0.01] = np.nan
     length[rng.random(rows) < 0.005] = np.inf
     index = np.unique(logs["user_id"].to_numpy(), return_inverse=True)[1]
-    drawn = np.random.default_rng(seed + 2).random(users)[index]
+    drawn = seeded_rng(seed + 2).random(users)[index]
     kind = np.array(KINDS)[np.searchsorted([0.6, 0.9, 0.99, 0.998], drawn)]
     return (
         logs.append_column("length", pa.array(length, mask=rng.random(rows) < 0.005))

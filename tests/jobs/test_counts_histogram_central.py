@@ -18,6 +18,7 @@ from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text
+from tests.seeds import seeded_rng
 
 REGION = ["--region", "-1,50,1,51"]
 CENTRAL = ["--trust", "central"]
@@ -25,7 +26,7 @@ CENTRAL = ["--trust", "central"]
 
 def table() -> pa.Table:
     logs = make_logs(4000, 3, 0)
-    rng = np.random.default_rng(2)
+    rng = seeded_rng(2)
     kinds = rng.geometric(0.15, logs.num_rows)
     return logs.append_column("kind", pa.array([f"kind-{'abc'[k % 3]}-{k:02d}" for k in kinds.tolist()])).append_column(
         "code", pa.array(100 * kinds)

@@ -14,6 +14,7 @@ from sfumato.pipelines import cli
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.digests import page_text
+from tests.seeds import seeded_rng
 
 USERS = 4987
 COLUMN = ["--column", "km", "--range=-2,30"]
@@ -21,19 +22,19 @@ COLUMN = ["--column", "km", "--range=-2,30"]
 
 def lengths() -> np.ndarray:
     """Each user's value: a third is 0, the others are far apart; one is outside the range."""
-    values = np.where(np.arange(USERS) % 3 == 0, 0.0, np.random.default_rng(1).exponential(4, USERS))
+    values = np.where(np.arange(USERS) % 3 == 0, 0.0, seeded_rng(1).exponential(4, USERS))
     values[-1] = np.inf
     return values
 
 
 def ages() -> np.ndarray:
-    return np.random.default_rng(2).integers(18, 75, USERS)
+    return seeded_rng(2).integers(18, 75, USERS)
 
 
 @pytest.fixture(scope="module")
 def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two or three records a user in four files, all with the user's value: any of them may be drawn."""
-    users = np.random.default_rng(3).permutation(np.concatenate([np.arange(USERS)] * 2 + [np.arange(0, USERS, 2)]))
+    users = seeded_rng(3).permutation(np.concatenate([np.arange(USERS)] * 2 + [np.arange(0, USERS, 2)]))
     logs = pa.table({"user_id": users, "km": lengths()[users], "age": ages()[users], "kind": users.astype(str)})
     return write_files(logs, tmp_path_factory.mktemp("quantiles") / "logs", 4)
 

@@ -20,6 +20,7 @@ from sfumato.transforms.histogram.accountant import delta, rounds_delta
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text
+from tests.seeds import seeded_rng
 
 REGION = ["--region", "-1,50,1,51"]
 PLAIN = {"index.html", "manifest.json"}
@@ -27,7 +28,7 @@ PLAIN = {"index.html", "manifest.json"}
 
 def table(users: int = 6000, records: int = 2) -> pa.Table:
     logs = make_logs(users, records, 0)
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     kinds = rng.geometric(0.2, logs.num_rows)
     return (
         logs.append_column("kind", pa.array([f"kind-{'abc'[k % 3]}-{k}" for k in kinds.tolist()]))

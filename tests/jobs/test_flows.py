@@ -17,6 +17,7 @@ from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import FLOW_ZONES_SCHEMA, flows_schema
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, write_files
+from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import write_geojson
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -28,7 +29,7 @@ NOISELESS = ["--epsilon", "100000", "--seed", "1"]
 
 def trip_table(users: int = 3_000, trips: int = 2, seed: int = 0) -> pa.Table:
     """Trips between a few hubs, shuffled."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     hubs = rng.uniform([-0.9, 50.05], [0.9, 50.95], (6, 2))
     ids = rng.permutation(np.repeat(np.arange(users), trips))
     ends = [hubs[rng.choice(6, len(ids), p=[0.4, 0.2, 0.15, 0.1, 0.1, 0.05])] for _ in range(2)]
@@ -96,7 +97,7 @@ def test_the_files_of_a_release(tmp_path: Path) -> None:
 def test_consecutive_records_are_trips(tmp_path: Path) -> None:
     """Each user goes from west to east within an hour, and comes back after a day: one trip each."""
     users = np.arange(2_000)
-    rng = np.random.default_rng(4)
+    rng = seeded_rng(4)
     hours = np.stack([np.zeros(2_000), np.full(2_000, 0.9), np.full(2_000, 30.0)])
     west, east = np.full(2_000, -0.5), np.full(2_000, 0.5)
     table = pa.table({
@@ -120,7 +121,7 @@ def test_consecutive_records_are_trips(tmp_path: Path) -> None:
 def test_equal_keys_give_equal_files_whatever_the_order_of_rows(tmp_path: Path) -> None:
     table = trip_table(500)
     made = []
-    for name, one in (("a", table), ("b", table.take(np.random.default_rng(1).permutation(len(table))))):
+    for name, one in (("a", table), ("b", table.take(seeded_rng(1).permutation(len(table))))):
         pattern = write_files(one, tmp_path / name, 3 if name == "a" else 1)
         key = [*ENDS, "--seed", "5", "--release_id", "x"]
         assert run(pattern, tmp_path / f"out-{name}", *key) == 0
@@ -239,7 +240,7 @@ def test_consecutive_records_are_trips_between_zones(tmp_path: Path) -> None:
         "user_id": users, "latitude": np.full(4_000, 50.2), "longitude": np.tile([-0.5, 0.5], 2_000),
         "t": np.tile([0, 600], 2_000),
     })  # fmt: skip
-    pattern = write_files(table.take(np.random.default_rng(1).permutation(4_000)), tmp_path / "logs", 3)
+    pattern = write_files(table.take(seeded_rng(1).permutation(4_000)), tmp_path / "logs", 3)
     options = ["--time_column", "t", *NOISELESS]
     zones = ["--zones", zone_file(tmp_path / "zones.geojson"), "--id_column", "tract"]
     assert run_zones(pattern, tmp_path / "out", *zones, *options) == 0

@@ -38,6 +38,7 @@ from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"job tests" * 3), {"job": "heatmap"})
 PAPER = {"schedule": "paper", "estimator": "last"}
@@ -122,7 +123,7 @@ def test_two_threads_give_what_one_gives(logs) -> None:
 @pytest.mark.slow
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
     table = make_logs(2000, 3, seed=5)
-    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
     parameters = heatmap_parameters("adaptive", SMALL)
     one = run_state(write_files(table, tmp_path / "a", 1, row_group_size=10_000), parameters)
     many = run_state(write_files(shuffled, tmp_path / "b", 7, row_group_size=97), parameters)

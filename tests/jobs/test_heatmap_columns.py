@@ -29,6 +29,7 @@ from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
 from tests.jobs.test_heatmap import KEY, _keep, assert_same, command
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 SMALL: dict[str, Any] = {"depth": 5, "shard_size": 200, "dropout": 0.4, "epsilon": 4.0}
 ILL = Auxiliary("ill")
@@ -60,7 +61,7 @@ class TwoLevels(Method):
 
 def table_of(users: int, records: int) -> pa.Table:
     """Logs with weights, times of two kinds, and categories of three kinds, in each of which some rows are bad."""
-    table, rng = make_logs(users, records, 3), np.random.default_rng(4)
+    table, rng = make_logs(users, records, 3), seeded_rng(4)
     n = table.num_rows
     weights = rng.choice([0.0, 0.25, 1.0, 3.5, 1e300, -1.0, np.nan, np.inf], n, p=[0.2, *[0.18] * 4, 0.03, 0.03, 0.02])
     seconds = rng.integers(0, 20_000, n)
@@ -126,7 +127,7 @@ def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, columns: LocationCo
 )
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path, columns: LocationColumns, contribution: str) -> None:
     table = table_of(700, 4)
-    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
     parameters = HeatmapParameters(
         **SMALL,
         max_bad_fraction=0.4,

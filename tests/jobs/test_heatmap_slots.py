@@ -26,13 +26,14 @@ from tests.jobs import oracle
 from tests.jobs.test_heatmap import KEY, assert_same, command
 from tests.jobs.test_heatmap_columns import run_state
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 SMALL: dict[str, Any] = {"depth": 6, "shard_size": 400, "dropout": 0.4, "epsilon": 4.0, "max_bad_fraction": 0.4}
 
 
 def timed_logs(users: int, records: int) -> pa.Table:
     """Logs with times of two kinds around the end of summer time in Europe; every 20th time is missing."""
-    table, rng = make_logs(users, records, 3), np.random.default_rng(4)
+    table, rng = make_logs(users, records, 3), seeded_rng(4)
     begin = datetime(2026, 10, 22, 12, tzinfo=UTC)
     seconds = rng.integers(0, 6 * 86_400, table.num_rows)
     missing = np.arange(table.num_rows) % 20 == 0
@@ -82,7 +83,7 @@ def test_slots_of_a_log_of_text_are_those_of_its_times(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
     table, columns = timed_logs(1000, 3), LocationColumns(slots=Slots("time", "hour", "Asia/Tokyo"))
-    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
     parameters = heatmap_parameters("adaptive", SMALL, slots=24)
     one = run_state(write_files(table, tmp_path / "a", 1, row_group_size=10_000), parameters, columns)
     many = run_state(write_files(shuffled, tmp_path / "b", 6, row_group_size=97), parameters, columns)

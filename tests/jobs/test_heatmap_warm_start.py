@@ -23,6 +23,7 @@ from tests.conftest import REGION, make_logs, write_files
 from tests.digests import seal_again
 from tests.jobs import oracle
 from tests.jobs.test_heatmap import KEY, PAPER, SMALL, assert_same, command
+from tests.seeds import seeded_rng
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_another_earlier_release_gives_other_noise(logs: str, monday: Path, tmp_
 @pytest.mark.slow
 def test_rates_start_from_a_release_without_and_with_them(monday: Path, tmp_path: Path) -> None:
     table = make_logs(3000, 1, seed=0)
-    infected = np.random.default_rng(1).random(table.num_rows) < 0.3
+    infected = seeded_rng(1).random(table.num_rows) < 0.3
     pattern = write_files(table.append_column("infected", [infected]), tmp_path / "logs", 2)
     rates = ("--auxiliary", "infected")
     assert cli.main(command(pattern, tmp_path / "one", *rates, "--warm_start", str(monday))) == 0

@@ -17,6 +17,7 @@ from tests.conftest import write_files
 from tests.digests import page_text
 from tests.jobs.moment_logs import contents, run
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 
 USERS = 60_000
 FORMS = [
@@ -38,7 +39,7 @@ CENTRAL = ["--trust", "central", "--column", "speed", "--range", "0,127", "--sec
 @pytest.fixture(scope="module")
 def logs() -> pa.Table:
     """One record a user; one in a hundred lacks one of the numbers."""
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     x, other = rng.normal(size=(2, USERS))
     speed, delay = 60 + 15 * x, 10 * (-0.7 * x + math.sqrt(0.51) * other)
     kind = np.where(rng.random(USERS) < 0.5, "bus", "tram")

@@ -19,6 +19,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.field_counts import CollectionSpec
 from sfumato.transforms.ranges.tuner import open_tuner
 from sfumato.transforms.ranges.width_search import entropy
+from tests.seeds import seeded_rng
 
 pytest.importorskip("sklearn")
 
@@ -29,7 +30,7 @@ USERS = 4000
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two records of each user, 20 m apart, in lumps; every 50th user is far away."""
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     lump = rng.integers(0, 30, USERS)
     centres = rng.random((30, 2))
     x, y = (np.clip(centres[lump] + rng.normal(0, 0.02, (USERS, 2)), 0, 0.999)).T
@@ -51,7 +52,7 @@ def tune(logs: Path, output: Path, *more: str) -> int:
 
 
 def test_of_each_user_one_record_in_the_region_counts(logs: Path) -> None:
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     data = read_public(str(logs), REGION, LocationColumns(), rng)
     assert data.exact.users.sum() == USERS - USERS // 50
     assert data.field == Field(Grid(REGION, 12))
@@ -61,7 +62,7 @@ def test_of_each_user_one_record_in_the_region_counts(logs: Path) -> None:
 
 def test_the_region_is_that_of_the_middle(logs: Path) -> None:
     """The 2% who are far away are more than the 0.2% that are left out, so the region reaches to them."""
-    region = read_public(str(logs), None, LocationColumns(), np.random.default_rng(3)).field.grid.region
+    region = read_public(str(logs), None, LocationColumns(), seeded_rng(3)).field.grid.region
     assert region.east == 70.0
     assert region.west == pytest.approx(10.0, abs=0.02)
 

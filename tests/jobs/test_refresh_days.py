@@ -17,6 +17,7 @@ from sfumato.pipelines import cli, refresh
 from sfumato.pipelines.refresh import newest_day, read_config
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.jobs.test_refresh import Place
+from tests.seeds import seeded_rng
 
 BERLIN = {"time_column": "time", "time_zone": "Europe/Berlin", "folders": [-1, 0]}
 OPTIONS: dict[str, Any] = {"region": [-1, 50, 1, 51], "depth": 3, "epsilon": 4, "trust": "central"}
@@ -27,7 +28,7 @@ def write_day(folder: Path, day: date, rows_an_hour: int = 20, **more: Any) -> N
     """The logs of a day of UTC: so many rows in every hour, each of another user."""
     begin = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
     times = np.concatenate([np.arange(0, 24 * 3600, 3600 // rows_an_hour) + begin, more.get("also", [])])
-    rng = np.random.default_rng(begin)
+    rng = seeded_rng(begin)
     ids = rng.choice(10**9, len(times), replace=False)
     places = {"latitude": rng.uniform(50, 51, len(times)), "longitude": rng.uniform(-1, 1, len(times))}
     (folder / f"dt={day}").mkdir(parents=True)

@@ -31,6 +31,7 @@ from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import brute_force, voronoi, write_geojson
 
 KEY = RunKey.derive(FixedSecret(b"zones tests" * 3), {"job": "zones"})
@@ -49,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     write_geojson(folder / "tracts.geojson", rows)
     table = make_logs(1900, 1, seed=3)
-    kind = np.random.default_rng(4).random(table.num_rows) < 0.3
+    kind = seeded_rng(4).random(table.num_rows) < 0.3
     write_files(table.append_column("sick", pa.array(kind)), folder / "logs", 3)
     write_key(folder / "key")
     return folder
@@ -118,7 +119,7 @@ def test_every_level_holds_the_exact_counts_and_its_own_noise(folder: Path, tmp_
 @pytest.mark.slow
 def test_files_shards_and_rows_in_another_order_give_the_same_release(folder: Path, tmp_path: Path) -> None:
     table = pa.concat_tables([pq.read_table(path) for path in sorted((folder / "logs").glob("*.parquet"))])
-    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
     one_file = write_files(shuffled, tmp_path / "one", 1)
     for options in ({}, {"trust": "secagg", "shard_size": 100}):
         job = ZonesJob.of(request(folder, **options))

@@ -6,12 +6,12 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sfumato.schemas.errors import LedgerError
 from tests.conftest import make_logs, write_files
 from tests.jobs.faults import KILLED, BucketPlace, LocalPlace, Scene, forget_the_charge, steps_of
+from tests.seeds import seeded_rng
 
 # Where an earlier test of the process has started JAX, it warns of forks. The forked runs here do not use it.
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
@@ -51,7 +51,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, logs: Path) -> dict[str, lis
 
 def play(make: Make, steps: dict[str, list[str]], seed: int) -> tuple[Scene, list[str]]:
     """One scenario: a day, now and then two, whose runs are killed, some beside another one, and run again."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     job = "heatmap" if rng.random() < 0.6 else "histogram"
     one = make(job)
     deaths = []

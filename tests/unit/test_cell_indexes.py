@@ -8,8 +8,9 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
 from sfumato.transforms.cell_indexes import INDEXES, index_cells, index_names, index_polygons
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
-_RNG = np.random.default_rng(1)
+_RNG = seeded_rng(1)
 LONGITUDE = np.concatenate([_RNG.uniform(-180, 180, 500), [-180.0, 180.0, 0.0, 0.0, 13.4, -122.4]])
 LATITUDE = np.concatenate([np.degrees(np.arcsin(_RNG.uniform(-1, 1, 500))), [10.0, -10.0, 90.0, -90.0, 0.0, 37.7]])
 REGIONS = [

@@ -12,6 +12,7 @@ from sfumato.schemas.region import Region
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.export.geotiff import write_geotiff
 from sfumato.transforms.export.map_raster import Band, MapRaster
+from tests.seeds import seeded_rng
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Large:
 
 
 def large() -> Large:
-    values = np.random.default_rng(4).normal(0, 50, (1024, 1024))
+    values = seeded_rng(4).normal(0, 50, (1024, 1024))
     values[:100, :] = np.nan
     bands = Band("users", "users", "of the pixel", values), Band("density", "users per km2", "of the cell", -values)
     return Large(MapRaster(Region(3.0, 1.0, 3.13, 1.13), bands), {"guarantee": "at ε = 1", "licence": "not stated"})

@@ -16,13 +16,14 @@ from sfumato.transforms.export.map_raster import MapRaster, raster_of_cells
 from sfumato.transforms.heatmap.release import cells_table
 from sfumato.transforms.heatmap.state import Estimate
 from tests.conftest import REGION
+from tests.seeds import seeded_rng
 from tests.unit.schemas.test_tree import DEPTH, trees
 
 GRID = Grid(REGION, DEPTH)
 
 
 def random_cells(tree: Tree, seed: int = 3) -> pa.Table:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     entries = len(tree.entries)
     return cells_table(Estimate(tree, rng.normal(50, 60, entries), rng.uniform(1, 3, entries)), GRID)
 

@@ -23,6 +23,7 @@ from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, _Tails, f
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.release.metadata import parquet_bytes
+from tests.seeds import seeded_rng
 
 REGION = Region(3.0, 1.0, 3.13, 1.13)
 LEVEL, DEPTH = 4, 6
@@ -41,7 +42,7 @@ def noisy_map(expected: np.ndarray, rng: np.random.Generator, noise: float = 5.0
 
 
 def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1) -> Changes:
-    rng = np.random.default_rng(trial)
+    rng = seeded_rng(trial)
     expected = np.linspace(0, 60, 4**LEVEL)
     after = expected if move is None else expected + move
     return find_changes(noisy_map(expected, rng, sums=sums), noisy_map(after, rng, sums=sums))
@@ -69,7 +70,7 @@ def test_planted_moves_of_four_deviations_are_found_and_few_others() -> None:
     hits, wrong, covered = [], [], []
     base = np.linspace(0, 60, 4**LEVEL)
     for trial in range(40):
-        rng = np.random.default_rng(10_000 + trial)
+        rng = seeded_rng(10_000 + trial)
         places = rng.choice(np.arange(200, 256), 24, replace=False)
         # Four deviations of a difference: of two noises of 5 and of two Poisson counts.
         size = 4 * np.sqrt(2 * 25 + 2 * base[places])
@@ -130,7 +131,7 @@ def test_q_values_are_those_of_scipy() -> None:
 @pytest.mark.parametrize(("sums", "share"), [(1, 1.0), (3, 1.0), (1, 0.4)])
 def test_tails_are_those_of_sums_of_laplace_variables(sums: int, share: float) -> None:
     tails = _Tails(np.array([share]), float(sums))
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     draws = 400_000
     noise = rng.laplace(0, np.sqrt(share / (2 * sums)), (sums, draws)).sum(axis=0)
     values = np.abs(noise + rng.normal(0, np.sqrt(1 - share), draws))
@@ -154,7 +155,7 @@ def test_a_node_within_a_cell_is_not_tested() -> None:
     full = FullTree.from_trees(tree)
     entries = tree.entries
     assert 5 in entries.tolist()
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     # All users of node 5 live in one of its three other children: spread by area, two leaves are off by hundreds.
     counts = np.where(entries == 5, 900.0, 100.0)
     maps = []
@@ -171,7 +172,7 @@ def test_a_node_within_a_cell_is_not_tested() -> None:
 
 
 def test_shares_forgive_a_change_of_the_number_of_users() -> None:
-    rng = np.random.default_rng(11)
+    rng = seeded_rng(11)
     expected = np.linspace(5, 60, 4**LEVEL)
     before, after = noisy_map(expected, rng), noisy_map(1.4 * expected, rng)
     found = find_changes(before, after)
@@ -183,7 +184,7 @@ def test_shares_forgive_a_change_of_the_number_of_users() -> None:
 
 
 def test_maps_of_different_regions_are_refused() -> None:
-    one = noisy_map(np.full(256, 9.0), np.random.default_rng(0))
+    one = noisy_map(np.full(256, 9.0), seeded_rng(0))
     other = MapCounts(Region(0, 0, 1, 1), one.counts, one.measured, 1)
     with pytest.raises(ValueError, match="regions"):
         find_changes(one, other)
@@ -263,7 +264,7 @@ def test_a_release_without_sums_or_of_another_job_is_refused(folders: tuple[Path
 
 
 def test_a_planted_crowd_is_on_the_page(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     expected = np.full(4**LEVEL, 20.0)
     crowd = np.where(np.arange(4**LEVEL) // 4 == 9, 200.0, 0.0)
     changes = find_changes(noisy_map(expected, rng), noisy_map(expected + crowd, rng))
@@ -287,7 +288,7 @@ def test_a_planted_crowd_is_on_the_page(tmp_path: Path) -> None:
 
 
 def test_the_page_names_nights_by_their_days_and_other_releases_by_their_times() -> None:
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     expected = np.full(4**LEVEL, 20.0)
     changes = find_changes(noisy_map(expected, rng), noisy_map(expected, rng))
     night = {"release_id": "city-2026-11-17", "created": "2026-11-22T11:32:14+00:00"}

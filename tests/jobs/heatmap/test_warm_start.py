@@ -33,6 +33,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"warm start" * 3), {})
 DEPTH = 5
@@ -47,7 +48,7 @@ MANIFEST: dict[str, Any] = {
 
 
 def estimate_on(tree: Tree, seed: int = 0) -> Estimate:
-    rng, entries = np.random.default_rng(seed), len(tree.entries)
+    rng, entries = seeded_rng(seed), len(tree.entries)
     return Estimate(tree, rng.normal(20, 30, entries), rng.uniform(0, 9, entries))
 
 
@@ -70,7 +71,7 @@ def ragged_tree() -> Tree:
 
 
 def crowd(users: int, categories: int = 1) -> Rows:
-    rng, places = np.random.default_rng(3), Places(DEPTH, categories)
+    rng, places = seeded_rng(3), Places(DEPTH, categories)
     codes = np.where(rng.random(users) < 0.7, rng.choice(rng.integers(0, 4**DEPTH, 4), users), 1000)
     drawn = rng.integers(0, categories, users) << (2 * DEPTH) | codes
     low = np.uint64(places.bits)
@@ -113,7 +114,7 @@ def test_trees_of_any_nodes_are_read_back(numbers: set[int], seed: int) -> None:
 def test_the_order_of_the_cells_does_not_matter() -> None:
     estimate = estimate_on(ragged_tree())
     cells = cells_table(estimate, GRID)
-    shuffled = cells.take(np.random.default_rng(1).permutation(cells.num_rows))
+    shuffled = cells.take(seeded_rng(1).permutation(cells.num_rows))
     assert same(WarmStart.from_release(MANIFEST, shuffled, GRID).estimate, estimate)
 
 
@@ -343,7 +344,7 @@ def test_what_is_asked_depends_on_the_earlier_map_and_public_figures_alone() -> 
 
 def test_nights_that_add_up_make_a_finer_tree_and_another_digest() -> None:
     """The digest binds the key to what shapes the query."""
-    counts = np.random.default_rng(1).gamma(0.5, 20_000 / 128, 4**4)
+    counts = seeded_rng(1).gamma(0.5, 20_000 / 128, 4**4)
     once = Estimate(Tree.uniform(DEPTH, 4), counts, np.full(4**4, 10.0))
     many = replace(once, memory=16.0)
     assert digest(once) != digest(many) != digest(replace(once, memory=8.0))

@@ -23,6 +23,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import write_files
 from tests.jobs.histogram.test_sample_and_threshold import run
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 KEY = RunKey.derive(FixedSecret(b"bounded tests " * 3), {"job": "bounded"})
@@ -44,7 +45,7 @@ def by_user(sample: Sample) -> dict[int, dict[int, int]]:
 
 @pytest.mark.parametrize("max_items", [1, 2, 5, 40])
 def test_a_user_keeps_distinct_items_with_all_their_records(max_items: int) -> None:
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     rows = np.stack([rng.integers(0, 60, 900), rng.zipf(1.4, 900) % 30], axis=1)
     held = by_user(choose_items(sample_of(rows), 1000, KEY))
     assert sum(sum(items.values()) for items in held.values()) == len(rows)
@@ -56,7 +57,7 @@ def test_a_user_keeps_distinct_items_with_all_their_records(max_items: int) -> N
 
 
 def test_the_choice_depends_on_the_users_own_records_alone() -> None:
-    rng = np.random.default_rng(6)
+    rng = seeded_rng(6)
     rows = np.stack([rng.integers(0, 50, 800), rng.integers(0, 20, 800)], axis=1)
     kept = by_user(choose_items(sample_of(rows), 3, KEY))
     shuffled, some = rng.permutation(rows), rows[rows[:, 0] < 7]
@@ -87,7 +88,7 @@ def test_items_are_drawn_in_proportion_to_their_records() -> None:
 
 @pytest.mark.parametrize(("max_items", "max_records"), [(1, 1), (2, 1), (3, 4), (50, 1000)])
 def test_no_user_adds_more_than_the_bound_at_any_level(max_items: int, max_records: int) -> None:
-    rng = np.random.default_rng(7)
+    rng = seeded_rng(7)
     rows = np.stack([rng.integers(0, 40, 600), rng.zipf(1.3, 600) % 64], axis=1)
     bound, prefixes, levels = ItemBound(max_items, max_records), NumberPrefixes(2, 6), (1, 3, 6)
     everybody = count_items(sample_of(rows), bound, KEY, prefixes, levels)
@@ -112,7 +113,7 @@ def test_bounds_are_integers_of_one_or_more(name: str, value: float) -> None:
 
 @pytest.mark.parametrize(("files", "options"), [(1, ()), (4, ("--direct_runner_bundle_repeat=2",))])
 def test_counted_items_equal_the_in_memory_answer(tmp_path: Path, files: int, options: tuple[str, ...]) -> None:
-    rng = np.random.default_rng(8)
+    rng = seeded_rng(8)
     users, kinds = rng.integers(0, 400, 3000), rng.zipf(1.5, 3000) % 50
     names = [f"kind {kind:02d}" if kind else None for kind in kinds.tolist()]
     table = pa.table({"user_id": users, "category": names})

@@ -39,6 +39,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import REGION, make_logs, write_files
+from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"combine tests" * 3), {"job": "combine"})
 SAMPLING = Sampling.from_rate(0.3, 8)
@@ -48,7 +49,7 @@ GRID = Grid(REGION, 5)
 def with_items(users: int, records: int, kind: str = "int") -> pa.Table:
     """Logs of places with a category (a few of many texts), a code and a number beside them."""
     logs = make_logs(users, records, 0, kind)
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     numbers = np.minimum(rng.zipf(1.5, logs.num_rows), 10**6)
     return (
         logs.append_column("category", pa.array([f"kind {n % 97:02d}" for n in numbers.tolist()]))
@@ -259,7 +260,7 @@ def with_unusable(usable: int, unusable: int, both: int, without_id: int) -> pa.
     """Rows of users with a category, without one, with one in one of two rows, and rows of nobody."""
     ids = [*range(usable + unusable), *np.repeat(np.arange(10**6, 10**6 + both), 2).tolist(), *[None] * without_id]
     kinds = ["a"] * usable + [None] * unusable + ["b", None] * both + ["c"] * without_id
-    order = np.random.default_rng(0).permutation(len(ids))
+    order = seeded_rng(0).permutation(len(ids))
     table = pa.table({"user_id": pa.array(ids, pa.int64()), "category": kinds})
     return table.take(pa.array(order))
 
@@ -279,7 +280,7 @@ def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
     """Its sample has the size of its rate, and its coins say nothing of who takes part in a round."""
     sampler = Sampler(KEY, Sampling.from_rate(0.5, 8))
     admission = AdmissionSampler(KEY, 0.25)
-    users = np.random.default_rng(3).integers(0, 2**64, 100_000, np.uint64)
+    users = seeded_rng(3).integers(0, 2**64, 100_000, np.uint64)
     drawn = np.isin(users, admission.drawn(users))
     assert abs(drawn.sum() - 25_000) < 6 * (100_000 * 0.25 * 0.75) ** 0.5
     both = (drawn & sampler.drawn_in_any_round(users)).sum()

@@ -36,6 +36,7 @@ from sfumato.transforms.locations.users import bound_users, split_by_user_group
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 Records = list[tuple[int, int]]  # (hash, code)
@@ -69,7 +70,7 @@ def oracle(records: Records, gamma: int) -> list[tuple[int, int, int]]:
 
 def some_records(users: int, depth: int, seed: int = 0) -> Records:
     """Users with 1 to 40 records in a few cells each; some share the upper bits of their hashes."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     hashes = rng.integers(0, 2**64, users, dtype=np.uint64)
     hashes[: users // 4] = (hashes[0] >> np.uint64(8) << np.uint64(8)) + np.arange(users // 4, dtype=np.uint64)
     hashes[0], hashes[1] = 2**64 - 1, 0  # the last shard, the first
@@ -153,9 +154,9 @@ def test_shard_sums_against_an_oracle(depth: int, share: float, shards: int) -> 
         shard = math.floor(Fraction(user >> (2 * depth), 2 ** (64 - 2 * depth)) * shards / Fraction(share))
         if shard < shards:
             expected.setdefault(shard, []).append((user, code, weight))
-    boundaries = np.unique(
-        np.concatenate([[0, 4**depth], np.random.default_rng(1).integers(0, 4**depth + 1, 20)])
-    ).astype(np.uint64)
+    boundaries = np.unique(np.concatenate([[0, 4**depth], seeded_rng(1).integers(0, 4**depth + 1, 20)])).astype(
+        np.uint64
+    )
     users = 0
     for number, group in groups_of(records, cohort, depth, gamma).items():
         assert (group.first, group.shards) == (
@@ -219,7 +220,7 @@ def test_one_user_more_adds_gamma_to_one_shard_and_changes_no_other_row() -> Non
 def test_only_is_what_would_have_been_built_without_the_others() -> None:
     depth, records = 9, some_records(300, 9)
     cohort = Cohort(300, 200, 200 / 300, 20, 1)
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     present = {user: bool(rng.random() < 0.7) for user in sorted({user for user, _ in records})}
     full = groups_of(records, cohort, depth, 50)
     rest = groups_of([record for record in records if present[record[0]]], cohort, depth, 50)

@@ -15,11 +15,12 @@ from sfumato.transforms.locations.shards import (
     split_by_shard_group,
 )
 from sfumato.transforms.locations.spill import Spill
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 
 def words_of(users: int, depth: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 2**64, users, dtype=np.uint64)
+    return seeded_rng(seed).integers(0, 2**64, users, dtype=np.uint64)
 
 
 def groups_of(words: np.ndarray, cohort: Cohort, depth: int) -> dict:
@@ -51,9 +52,9 @@ def test_shard_counts_against_an_oracle(depth: int, users: int | None, shards: i
     cohort = Cohort(5000, expected_users, expected_users / 5000, shards, 1)
     found = groups_of(words, cohort, depth)
     expected = oracle(words, cohort, depth)
-    boundaries = np.unique(
-        np.concatenate([[0, 4**depth], np.random.default_rng(1).integers(0, 4**depth + 1, 20)])
-    ).astype(np.uint64)
+    boundaries = np.unique(np.concatenate([[0, 4**depth], seeded_rng(1).integers(0, 4**depth + 1, 20)])).astype(
+        np.uint64
+    )
     total = 0
     for number, group in found.items():
         in_group = 1 << cohort.group_shift

@@ -34,6 +34,7 @@ from sfumato.transforms.moments.transform import PushBits, SumTallies
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import REGION, make_logs, write_files
+from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"combine moments" * 3), {"job": "moments"})
 MEAN = (Statistic("mean"),)
@@ -44,7 +45,7 @@ IN_THREADS = ("--direct_num_workers=2",)
 
 def logs(users: int, records: int, kind: str = "int", seed: int = 0) -> pa.Table:
     """Logs of places with a number of either sign, some of them missing, a group, and a number of at least 0."""
-    table, rng = make_logs(users, records, seed, kind), np.random.default_rng(seed + 1)
+    table, rng = make_logs(users, records, seed, kind), seeded_rng(seed + 1)
     signed = pa.array(rng.normal(5, 60, table.num_rows), mask=rng.random(table.num_rows) < 0.03)
     kinds = rng.choice([*KINDS, None], table.num_rows, p=[0.4, 0.3, 0.2, 0.05, 0.05]).tolist()
     return (
@@ -272,7 +273,7 @@ def test_rows_that_are_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gr
 @pytest.mark.slow
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
     table, push = logs(900, 3), transform()
-    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
     one = run(write_files(table, tmp_path / "a", 1, row_group_size=10_000), push)
     many = run(write_files(shuffled, tmp_path / "b", 6, row_group_size=97), push)
     assert_same(many, one)
@@ -352,7 +353,7 @@ def test_users_without_a_usable_value_are_counted_and_refused(
     tmp_path: Path, bad: float, refused: bool, by_row: bool
 ) -> None:
     """Of users and not of rows: each of the bad ones has one row, each of the good ones three."""
-    each, rng = 1 if by_row else 3, np.random.default_rng(0)
+    each, rng = 1 if by_row else 3, seeded_rng(0)
     n = 4000
     lost = rng.random(n) < bad
     users = np.concatenate([np.repeat(np.flatnonzero(~lost), each), np.flatnonzero(lost)])
@@ -414,7 +415,7 @@ def test_another_question_under_the_same_key_has_its_own_coins() -> None:
 
 
 def test_tallies_add_up_in_any_order() -> None:
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     many = [[Tally(*rng.integers(0, 9, (2, 3, 4))) for _ in range(2)] for _ in range(53)]
     wanted = [(sum(one[i].ones for one in many), sum(one[i].zeros for one in many)) for i in range(2)]
 

@@ -34,6 +34,7 @@ from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.ranges_plan import METHODS, Built, RangesPlan, collect, collected_from_heatmap
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import admission_of
 from tests.unit.ranges.test_ranges_plan import plan
 
@@ -120,7 +121,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
 @pytest.mark.slow
 def test_files_and_their_order_show_in_nothing(table: pa.Table, tmp_path: Path) -> None:
     asked, models = plan("ug", epsilon=0.5), set()
-    shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
+    shuffled = table.take(seeded_rng(0).permutation(len(table)))
     for number, (rows, files) in enumerate(((table, 1), (table, 4), (shuffled, 7))):
         pattern = write_files(rows, tmp_path / f"logs-{number}", files, row_group_size=300)
         models.add(model_bytes(run(pattern, BuildRanges(asked, KEY)).model))
@@ -128,7 +129,7 @@ def test_files_and_their_order_show_in_nothing(table: pa.Table, tmp_path: Path) 
 
 
 def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -> None:
-    weights = np.random.default_rng(1).exponential(1.0, len(table))
+    weights = seeded_rng(1).exponential(1.0, len(table))
     pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
     asked, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
     found = run(pattern, CollectCounts(asked, KEY, columns, None, Admit(asked.counting.admission())))

@@ -31,6 +31,7 @@ from sfumato.transforms.ranges.query_files import (
     read_queries,
     sum_query_counts,
 )
+from tests.seeds import seeded_rng
 from tests.unit.ranges.models import FIELD, grid_model, some_squares
 from tests.unit.ranges.samples import slope_model
 
@@ -45,7 +46,7 @@ def written(folder: Path, **columns: Any) -> str:
 
 
 def test_queries_come_in_batches_in_their_order(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     x, y, size = rng.uniform(-180, 180, 1000), rng.uniform(-90, 90, 1000), rng.uniform(1, 1e6, 1000)
     path = tmp_path / "q.parquet"
     # Other columns, another order, and row groups that do not fit the batches.

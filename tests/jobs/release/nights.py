@@ -16,6 +16,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
+from tests.seeds import seeded_rng
 from tests.unit.release.city import REGION, city_density
 
 MOVED = (0.30, 0.78)  # where people moved to, in sides of the region from the north-west
@@ -34,7 +35,7 @@ def a_night(folder: Path, number: int, *, moved: float = 0.0, users: int = 20_00
     """
     values = {"depth": DEPTH, "shard_size": users // 4, "dropout": 0.0, "population": users, **options}
     parameters = heatmap_parameters("adaptive", values)
-    rng = np.random.default_rng([31, number])
+    rng = seeded_rng([31, number])
     density = city_density(1 << DEPTH)
     y, x = (np.mgrid[0 : 1 << DEPTH, 0 : 1 << DEPTH] + 0.5) / (1 << DEPTH)
     near = np.exp(-((x - MOVED[0]) ** 2 + (y - MOVED[1]) ** 2) / (2 * 0.03**2))

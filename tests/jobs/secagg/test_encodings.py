@@ -27,6 +27,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, sum_shards
+from tests.seeds import seeded_rng
 from tests.unit.locations import oracle
 
 GAMMA = 50
@@ -36,7 +37,7 @@ Rows = list[tuple[int, int, int, int]]  # (shard, category, code, weight)
 
 def some_users(places: Places, users: int = 200) -> dict[int, tuple[list[int], list[float]]]:
     """Places and weights of users with 1 to 8 records, at home in a few places."""
-    rng = np.random.default_rng(places.depth)
+    rng = seeded_rng(places.depth)
     found = {}
     for user in keyed_hash(b"c" * 32, np.arange(users)).tolist():
         cells = rng.choice([0, 4**places.depth - 1, *rng.integers(0, 4**places.depth, 4)], rng.integers(1, 9))
@@ -116,7 +117,7 @@ def test_counts_by_category(
     assert sum(weight for *_, weight in rows) == (1 if kind == "one" else GAMMA) * sum(
         int(group.sizes().sum()) for group in groups
     )
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     boundaries = np.unique([0, 4**depth, 4**depth - 1, *rng.integers(0, 4**depth, 9)]).astype(np.uint64)
     some = Tree.of(depth, np.array([4 + i for i in range(3)] + [4**depth | code for _, _, code, _ in rows[:9]]))
     trees = [Tree.uniform(depth, 2), some]

@@ -23,6 +23,7 @@ from sfumato.schemas.release import RELEASE_ZONES_SCHEMA
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.zones.release_zones import table_bytes, zones_from, zones_of_release
+from tests.seeds import seeded_rng
 from tests.unit.release.city import REGION, city_density, city_release
 
 DEPTH, USERS = 5, 4000
@@ -53,7 +54,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
 @pytest.fixture(scope="module")
 def codes() -> np.ndarray:
     """The cells of the city's users: those that every release counted."""
-    cells = np.random.default_rng(8).choice(4**DEPTH, USERS, p=city_density(1 << DEPTH).ravel())
+    cells = seeded_rng(8).choice(4**DEPTH, USERS, p=city_density(1 << DEPTH).ravel())
     return interleave((cells % (1 << DEPTH)).astype(np.uint32), (cells >> DEPTH).astype(np.uint32))
 
 

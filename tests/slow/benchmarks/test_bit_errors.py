@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bit_errors import Bench, Data, Pushing, Task
+from tests.seeds import seeded_rng
 
 SIGNED = Data("either sign", 6, lambda count, generator: generator.normal(10, 20, count), signed=True)
 
@@ -31,7 +32,7 @@ def test_an_error_is_the_root_of_the_mean_square_over_the_mean() -> None:
 @pytest.mark.parametrize("signed", ["shift", "split"])
 def test_signed_values_are_found_by_both_ways(signed: str) -> None:
     task = Task(SIGNED, 6, 100_000)
-    values = SIGNED.clients(task.clients, np.random.default_rng(0))
+    values = SIGNED.clients(task.clients, seeded_rng(0))
     assert values.min() < 0 < values.max() <= 63
     found = Pushing("", signed=signed).estimate(values, task, (1,))  # type: ignore[arg-type]
     assert found == pytest.approx(values.mean(), abs=1)  # five standard errors and more

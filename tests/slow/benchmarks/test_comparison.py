@@ -11,12 +11,13 @@ from benchmarks.comparison import Map, compare_on_map, counts_of, draw_cohort
 from benchmarks.evaluation.cases import parse_cases
 from sfumato.schemas.region import by_row
 from sfumato.transforms.heatmap.methods import Adaptive
+from tests.seeds import seeded_rng
 
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Map:
     """A map of 16 x 16 cells with some thousand users."""
-    counts = np.random.default_rng(1).poisson(np.linspace(0, 8, 256)).reshape(16, 16)
+    counts = seeded_rng(1).poisson(np.linspace(0, 8, 256)).reshape(16, 16)
     np.save(tmp_path / "tiny.npy", counts.astype(np.uint8))
     one = Map("tiny.npy", "3.00,1.00,3.13,1.13", 4)
     monkeypatch.setitem(comparison.MAPS, "tiny", one)

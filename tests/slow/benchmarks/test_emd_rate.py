@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.emd_rate import FORMS, distance, slope, sparse_sums
+from tests.seeds import seeded_rng
 
 
 def test_all_users_are_at_one_place_in_each_square() -> None:
-    sums = sparse_sums(1000, 16, np.random.default_rng(0))
+    sums = sparse_sums(1000, 16, seeded_rng(0))
     assert sums.sum() == 1000
     assert (np.count_nonzero(sums.reshape(4, 64, 4, 64), axis=(1, 3)) == 1).all()
 

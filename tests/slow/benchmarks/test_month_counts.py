@@ -11,6 +11,7 @@ from benchmarks.month_ways import REFERENCE, Way, run_key
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.heatmap.state import HeatmapState
+from tests.seeds import seeded_rng
 
 DAY = date(2026, 10, 13)
 
@@ -70,6 +71,6 @@ def test_paper_has_the_noise_of_a_run(night: CountNight) -> None:
 def test_sampling_has_the_variance_of_paper() -> None:
     """c times a binomial number: 4,000 draws have its variance within 6 standard deviations of 1.6%."""
     cohorts, users = 30, 600
-    drawn = cohorts * np.random.default_rng(4).binomial(users, 1 / cohorts, 4_000)
+    drawn = cohorts * seeded_rng(4).binomial(users, 1 / cohorts, 4_000)
     sampling = PaperVariances.of_way(Way("test", cohorts), Trust.CENTRAL, 1e5).sampling
     assert np.var(drawn) / (sampling * users) == pytest.approx(1, abs=6 * np.sqrt(2.06 / 4_000))

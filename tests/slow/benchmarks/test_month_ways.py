@@ -24,6 +24,7 @@ from benchmarks.month_ways import (
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.privacy.mechanism import rho_for_delta
+from tests.seeds import seeded_rng
 
 FIRST = date(2026, 10, 13)
 
@@ -67,7 +68,7 @@ def test_measurements_are_of_all_users_with_their_variance(cohorts: int, nights:
 
 
 def test_covered_counts_cells_with_users_by_size() -> None:
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     truth = rng.integers(0, 3_000, 500)
     truth[:200] = rng.integers(0, 20, 200)
     low, high = truth + rng.normal(-1, 1, 500), truth + rng.normal(1, 1, 500)

@@ -5,10 +5,11 @@ import numpy as np
 from benchmarks.comparison import draw_cohort
 from benchmarks.noiseless_tree import run_without_noise
 from sfumato.schemas.tree import node_levels
+from tests.seeds import seeded_rng
 
 
 def test_counts_are_exact_and_large_nodes_are_split() -> None:
-    truth = np.random.default_rng(2).poisson(np.linspace(0, 4, 32**2)).reshape(32, 32)
+    truth = seeded_rng(2).poisson(np.linspace(0, 4, 32**2)).reshape(32, 32)
     rows, _ = draw_cohort(truth, 1500, 1)
     state = run_without_noise(rows, int(truth.sum()), 1)
     assert len(state.results) > 3

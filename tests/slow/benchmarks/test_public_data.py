@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import comparison, few_users, public_data, range_queries, several_locations, snh_paper
 from sfumato.schemas.region import Region
+from tests.seeds import seeded_rng
 
 # As in the files of snap.stanford.edu: user, time, latitude, longitude, place; here with a row without a place, one
 # beyond the pole, one that is torn, and one where the network knew no place.
@@ -120,7 +121,7 @@ def test_a_file_of_another_country_is_refused(file: str, monkeypatch: pytest.Mon
 def networks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Check-ins of both networks: 31 crowded cells of 300 users each, Gowalla's and Brightkite's in turn."""
     monkeypatch.setenv("SFUMATO_DATA", str(tmp_path))
-    generator = np.random.default_rng(0)
+    generator = seeded_rng(0)
     for at, (name, month) in enumerate((("gowalla", "2010-01"), ("brightkite", "2008-12"))):
         frames = []
         for cell in range(at, 31, 2):

@@ -13,6 +13,7 @@ from sfumato.schemas.ranges import Sizes
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.networks.paper import paper_training
+from tests.seeds import seeded_rng
 
 pytest.importorskip("optax")
 
@@ -30,7 +31,7 @@ def test_widths_are_those_of_the_rule_and_of_the_uniform_grid() -> None:
 
 def test_networks_that_see_the_size_learn_two_sizes_at_each_place() -> None:
     """Section 6.3.2: the sizes of a network's range, here its quarters, with the labels of squares of that size."""
-    generator = np.random.default_rng(0)
+    generator = seeded_rng(0)
     exact = ExactCounts.from_codes(12, generator.integers(0, 4**12, 5000).astype(np.uint64))
     spec = spec_of(users=5000.0)
     grid = PlainGrid(0.5 * UNIT).collect(exact, spec, snh_paper.KEY)

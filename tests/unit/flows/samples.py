@@ -9,6 +9,7 @@ from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
 from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
 from sfumato.transforms.flows.user_trips import count_prefixes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 
 DEPTH = 6
 BITS = 4 * DEPTH
@@ -21,7 +22,7 @@ def key_of(number: int) -> RunKey:
 
 def clustered(trips: int, seed: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Distinct codes of pairs of level DEPTH and their counts: a few hubs, and pairs spread around them."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     hubs = rng.integers(0, 16**DEPTH, 60, dtype=np.uint64)
     sizes = rng.dirichlet(np.full(60, 0.4))
     near = rng.choice([4, 8, 12, 16, 20], trips)  # bits that differ from the hub's

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.flows.flow_estimate import posterior_counts
+from tests.seeds import seeded_rng
 
 
 def noisy(exact: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
@@ -16,7 +17,7 @@ def noisy(exact: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarra
 @pytest.mark.parametrize(("rate", "error"), [(0.3, 0.4), (1.0, 0.15)])
 def test_posteriors_of_a_known_prior_are_bayes_rule(rate: float, error: float) -> None:
     """Counts are 0 with probability 0.6, else geometric of mean 10: Bayes' rule by hand beside what is learned."""
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     exact = np.where(rng.random(40_000) < 0.6, 0, rng.geometric(0.1, 40_000))
     values = noisy(exact, rate, rng)
     found = posterior_counts(values, rate, np.zeros(len(values), np.int64))
@@ -33,7 +34,7 @@ def test_posteriors_of_a_known_prior_are_bayes_rule(rate: float, error: float) -
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.95])
 def test_intervals_cover_what_they_say(rate: float) -> None:
     """Heavy-tailed counts with many zeros: 93 to 98% of 30,000, also of those above 0 that noise lifted highest."""
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     exact = np.where(rng.random(30_000) < 0.6, 0, np.floor(rng.pareto(1.2, 30_000) * 2)).astype(np.int64)
     values = noisy(exact, rate, rng)
     found = posterior_counts(values, rate, np.zeros(len(values), np.int64))
@@ -54,7 +55,7 @@ def test_a_count_far_above_the_noise_keeps_its_value_and_the_noises_interval() -
 
 
 def test_classes_learn_priors_of_their_own_and_small_ones_join() -> None:
-    rng = np.random.default_rng(7)
+    rng = seeded_rng(7)
     exact = np.repeat([0, 9, 9], [3_000, 3_000, 20])
     values = noisy(exact, 0.5, rng)
     classes = np.repeat([0, 5, 9], [3_000, 3_000, 20])

@@ -10,6 +10,7 @@ from sfumato.transforms.flows.flow_estimate import Flows, estimate_zone_flows
 from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_zone_flows
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, join_cells
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from tests.seeds import seeded_rng
 from tests.unit.flows.samples import key_of
 from tests.unit.zones.polygons import voronoi, zones_of
 
@@ -20,7 +21,7 @@ CELLS = ZonedCells(zones_of(SHAPES))
 
 def sample(trips: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct codes and counts of trips between hubs, and the exact count of each pair of zones."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     hubs = rng.uniform([3.01, 1.01], [3.19, 1.19], (25, 2))
     shares = rng.dirichlet(np.full(25, 0.5))
     ends = [np.clip(hubs[rng.choice(25, trips, p=shares)] + rng.normal(0, 0.01, (trips, 2)), [3, 1], [3.2, 1.2])
@@ -40,7 +41,7 @@ def released(codes: np.ndarray, counts: np.ndarray, epsilon: float, number: int)
 
 def test_the_zone_of_a_place_holds_the_centre_of_its_cell() -> None:
     """By shapely, zone by zone; all but places within a cell of a border are in the zone that holds them."""
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     x, y = rng.uniform([2.99, 0.99], [3.21, 1.21], (5_000, 2)).T
     inside, codes = CELLS.locate(x, y)
     assert np.array_equal(inside, (x >= 3) & (x <= 3.2) & (y >= 1) & (y <= 1.2))

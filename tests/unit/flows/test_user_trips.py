@@ -20,6 +20,7 @@ from sfumato.transforms.flows.user_trips import (
     join_cells,
 )
 from sfumato.transforms.histogram.user_sample import merge
+from tests.seeds import seeded_rng
 from tests.unit.flows.samples import key_of
 
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
@@ -35,7 +36,7 @@ def everybody(users: np.ndarray) -> np.ndarray:
 
 def trip_batch(rows: int, seed: int = 0) -> pa.RecordBatch:
     """Rows of 40 users, of which some lack an id, a coordinate or lie outside."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     place = rng.uniform([-1, 50, -1, 50], [1, 51, 1, 51], (rows, 4))
     ids = rng.integers(0, 40, rows)
     place[:3, 0] = [np.nan, 5.0, 200.0]
@@ -73,7 +74,7 @@ def test_trips_are_the_pairs_of_good_rows_and_bad_ones_are_counted_by_reason() -
 
 
 def records(rows: int, seed: int) -> pa.RecordBatch:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     place = rng.choice([-0.9, -0.5, 0.0, 0.4], (rows, 2)) * [1, 0.4] + np.array([0, 50.5])
     times = rng.choice(50_000, rows, replace=False).astype(float)
     return pa.RecordBatch.from_arrays(

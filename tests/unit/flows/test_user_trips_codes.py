@@ -6,10 +6,11 @@ import numpy as np
 
 from sfumato.schemas.region import interleave
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, count_prefixes, join_cells, split_pairs
+from tests.seeds import seeded_rng
 
 
 def test_a_pair_is_split_into_what_it_was_joined_from() -> None:
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     for depth in (1, 2, 7, MAX_PAIR_DEPTH):
         origins, destinations = rng.integers(0, 4**depth, (2, 500), dtype=np.uint64)
         pairs = join_cells(origins, destinations, depth)
@@ -29,7 +30,7 @@ def test_a_prefix_is_the_pair_of_larger_cells() -> None:
 
 
 def test_counts_of_prefixes_are_those_of_all_pairs_within() -> None:
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     codes = np.unique(rng.integers(0, 1 << 20, 3_000, dtype=np.uint64))
     counts = rng.integers(1, 9, len(codes))
     for bits in (0, 4, 12, 20):

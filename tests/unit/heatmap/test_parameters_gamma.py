@@ -28,6 +28,7 @@ from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import choose_window, min_window
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 ROUNDINGS = ("systematic", "independent")
 KEY = RunKey.derive(FixedSecret(b"gamma" * 8), {})
@@ -70,7 +71,7 @@ def test_rounding_has_a_hundredth_of_the_noise_variance_and_no_smaller_gamma_doe
 def test_a_quarter_is_what_rounding_can_cost_and_it_does() -> None:
     """Users half here and half there, and an odd gamma: the sum of S users has a variance of S / 4."""
     gamma, users = 5, 4000
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     offsets = rng.random(users)
     sums = np.floor(gamma / 2 + offsets).sum()
     assert abs(sums - users * gamma / 2) < 6.2 * math.sqrt(users / 4)
@@ -268,7 +269,7 @@ def test_facts_tell_the_gamma_that_is_meant_and_the_rounding() -> None:
 @pytest.mark.parametrize("method", [*METHODS, *BASELINES])
 def test_every_method_runs_with_independent_rounding(baselines: None, method: str, trust: str) -> None:
     """What it says of its noise is that of gamma + d, and the counts are right within it."""
-    depth, users, gamma, rng = 3, 400, 300, np.random.default_rng(0)
+    depth, users, gamma, rng = 3, 400, 300, seeded_rng(0)
     values: dict[str, Any] = {"depth": depth, "contribution": "all", "gamma": gamma, "rounding": "independent"}
     values |= {"trust": trust, "epsilon": 20.0, "dropout": 0.2}
     own = AdaptiveGrid(grid_side=4) if method == "adaptive_grid" else METHODS[method]()

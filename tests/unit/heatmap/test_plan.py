@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 from scipy.stats import poisson
 
@@ -13,6 +12,7 @@ from sfumato.transforms.heatmap.schedule import plan, window_for
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 PAPER = Adaptive(schedule="paper", estimator="last")
 
@@ -40,7 +40,7 @@ def test_a_flat_plan_is_exact() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.02, 0.04, 0.05, 0.06, 0.1])
 def test_lost_shards_are_those_with_too_few_survivors(dropout: float) -> None:
     made = make_plan(HeatmapParameters(users=100_000))
-    sizes = np.random.default_rng(1).poisson(10_000 * (1 - dropout), 200_000)
+    sizes = seeded_rng(1).poisson(10_000 * (1 - dropout), 200_000)
     assert math.isclose(made.shards_lost(dropout), poisson.cdf(9_499, 10_000 * (1 - dropout)))
     share = made.shards_lost(dropout)
     assert abs((sizes < 9_500).mean() - share) <= 6.2 * math.sqrt(share * (1 - share) / len(sizes)) + 1e-5

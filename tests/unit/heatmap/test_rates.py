@@ -20,6 +20,7 @@ from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from tests.seeds import seeded_rng
 from tests.statistics import discrete_laplace_pmf
 
 WANTED = (0.93, 0.97)
@@ -109,7 +110,7 @@ def simulated(rng, users, p: float, epsilon: float, shards: int, categories: int
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
 def test_large_cells_and_many_shards(epsilon: float, shards: int, categories: int) -> None:
     """20,000 draws deviate by 0.0015; six of these, a probability of 2e-9, beside 0.945 to 0.96."""
-    rng, draws = np.random.default_rng(7), 20_000
+    rng, draws = seeded_rng(7), 20_000
     for users, p in ((1000, 0.05), (10_000, 0.01), (10_000, 0.5), (100_000, 0.2)):
         counts, rest, stddev = simulated(rng, users, p, epsilon, shards, categories, draws)
         _, low, high = rate_intervals(counts, rest, stddev, categories - 1, shards)
@@ -117,7 +118,7 @@ def test_large_cells_and_many_shards(epsilon: float, shards: int, categories: in
 
 
 def test_cells_lost_in_noise_are_conservative() -> None:
-    rng, draws = np.random.default_rng(8), 20_000
+    rng, draws = seeded_rng(8), 20_000
     for users, p in ((0, 0.5), (20, 0.1), (50, 0.5)):
         counts, rest, stddev = simulated(rng, users, p, 0.3, 100, 2, draws)
         rate, low, high = rate_intervals(counts, rest, stddev, 1, 100)
@@ -128,7 +129,7 @@ def test_cells_lost_in_noise_are_conservative() -> None:
 
 def test_lost_and_unasked_shards_widen_the_sampling() -> None:
     """A tenth of the users is counted, each with a weight of ten."""
-    rng, draws, p = np.random.default_rng(9), 20_000, 0.1
+    rng, draws, p = seeded_rng(9), 20_000, 0.1
     counts, rest, stddev = (10 * one for one in simulated(rng, 500, p, 1.0, 4, 2, draws))
     _, low, high = rate_intervals(counts, rest, stddev, 1, 4, sampling_weight=10)
     assert 0.936 <= ((low <= p) & (p <= high)).mean() <= 0.969
@@ -261,7 +262,7 @@ SIZES = np.round(20 * 50 ** np.linspace(0, 1, 64)).astype(int)  # users in it, 2
 
 def drawn_rows(seed: int, categories: int) -> Rows:
     """Users of an 8 x 8 map, each in the last category with their cell's probability, else in any other."""
-    rng, depth = np.random.default_rng(seed), 3
+    rng, depth = seeded_rng(seed), 3
     cells = np.repeat(np.arange(64), SIZES)
     last = rng.random(len(cells)) < RATE[cells]
     category = np.where(last, categories - 1, rng.integers(0, categories - 1, len(cells)))

@@ -25,6 +25,7 @@ from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from tests.seeds import seeded_rng
 from tests.unit.release.city import REGION, CityRelease, city_release
 
 
@@ -94,7 +95,7 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
     places = Places(depth, len(names))
     values = {"depth": depth, "shard_size": users // 4, "dropout": 0.2, "population": users, **options}
     parameters = heatmap_parameters(method, values, len(names))
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     cells = rng.integers(0, 4**depth, users)
     last = rng.random(users) < cells / 4**depth
     category = np.where(last, len(names) - 1, rng.integers(0, len(names) - 1, users))

@@ -13,6 +13,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.release import interval_columns, published_estimate
 from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, check_admission
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 
 USERS, COHORTS, DEPTH, KEYS = 40_000, 10, 6, 40
 GRID = Grid(Region(0, 0, 1, 1), DEPTH)
@@ -21,7 +22,7 @@ PARAMETERS = HeatmapParameters(depth=DEPTH, rotation=COHORTS, shard_size=1_000)
 
 @pytest.mark.slow
 def test_a_tenth_of_the_users_gives_the_map_of_all() -> None:
-    rng, places = np.random.default_rng(5), Places(DEPTH, 1)
+    rng, places = seeded_rng(5), Places(DEPTH, 1)
     centre, width = np.array([[0.3, 0.6], [0.7, 0.4]]), np.array([0.05, 0.15])
     kind = np.arange(USERS) % 2
     place = np.clip(rng.normal(centre[kind], width[kind][:, None]), 0.001, 0.999)

@@ -21,6 +21,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.shard_sums import ShardTotals, sum_shards
 from tests.admitted import count_population, start
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
 KEY = RunKey.derive(FixedSecret(b"schedule" * 4), {})
@@ -72,7 +73,7 @@ def test_the_papers_spending_never_exceeds_the_budget_and_ends_equal_to_it(
         method=replace(PAPER, calibration=calibration, max_sub_queries=stages),
         population=users if public else None,
     )
-    shares = np.random.default_rng(seed).dirichlet(np.full(4**6, 0.05))
+    shares = seeded_rng(seed).dirichlet(np.full(4**6, 0.05))
     state = finish(parameters, users, shares)
     charges = [a.spent.epsilon for a in state.results] + [state.population.epsilon]
     assert math.fsum(charges) == epsilon
@@ -169,8 +170,8 @@ def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 25.0])
 def test_no_sub_query_has_more_entries_than_are_allowed(schedule: str, categories: int, epsilon: float) -> None:
     """However little noise there is: then hardly any price is too high."""
-    shares = np.random.default_rng(4).dirichlet(np.full(4**6, 0.05))
-    codes = np.random.default_rng(5).choice(4**6, 5000, p=shares) | np.arange(5000) % categories << 12
+    shares = seeded_rng(4).dirichlet(np.full(4**6, 0.05))
+    codes = seeded_rng(5).choice(4**6, 5000, p=shares) | np.arange(5000) % categories << 12
     places = Places(6, categories)
     shards = np.arange(5000) // 1000 << places.bits
     keys = np.sort((shards | codes).astype(key_dtype(places)))

@@ -34,6 +34,7 @@ from sfumato.transforms.secagg.shard_sums import NOTHING, ShardQuery, ShardTotal
 from tests.admitted import count_population, start
 from tests.keys import earlier_key
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import group_of
 
 KEY = earlier_key(b"cohorts" * 5, {})
@@ -67,7 +68,7 @@ class Asking(Method):
 
 def crowd(users: int, seed: int = 0) -> Rows:
     """Users of random hashes, half of them crowded into a few cells."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     codes = np.where(rng.random(users) < 0.5, rng.choice(rng.integers(0, 4**DEPTH, 5), users), 0)
     codes = np.where(codes == 0, rng.integers(0, 4**DEPTH, users), codes).astype(np.uint64)
     low = np.uint64(2 * DEPTH)
@@ -106,7 +107,7 @@ def disjoint(users: int, shards: int, **changes: object) -> HeatmapParameters:
 
 def even(shards: int, size: int) -> ShardGroup:
     """Shards of exactly so many users."""
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     return group_of([(s, int(c), 1) for s in range(shards) for c in rng.integers(0, 4**DEPTH, size)], shards, DEPTH)
 
 
@@ -247,7 +248,7 @@ def test_each_part_has_the_whole_rest_of_the_budget_and_nobody_spends_more(
     population, budget = count_population(users, parameters, KEY)
     if Cohort.plan(population.users, users, 100, parameters.dropout).shards != shards:
         return  # the noisy user count came out far lower
-    state, rng = plan(population, budget, parameters), np.random.default_rng(0)
+    state, rng = plan(population, budget, parameters), seeded_rng(0)
     counted = state.population.epsilon
     assert counted > 0  # also where a public figure makes the plan
     while state.query is not None:
@@ -267,7 +268,7 @@ def test_each_part_has_the_whole_rest_of_the_budget_and_nobody_spends_more(
 def test_the_adaptive_methods_budget_is_spent_to_the_last_bit(changes: dict, cohorts: str, public: bool) -> None:
     values = {"users": 70_000, "population": 70_000 if public else None, "cohorts": cohorts, **changes}
     parameters = heatmap_parameters("adaptive", values)
-    state, rng = start(70_000, parameters, KEY), np.random.default_rng(0)
+    state, rng = start(70_000, parameters, KEY), seeded_rng(0)
     while state.query is not None:
         state = advance(state, respond(state, rng), parameters)
     spent = [result.spent.epsilon for result in state.results]
@@ -430,7 +431,7 @@ def test_a_trusted_server_asks_no_parts() -> None:
 
 
 def run_evenly(parameters: HeatmapParameters) -> HeatmapState:
-    state, rng = start(0, parameters, KEY), np.random.default_rng(0)
+    state, rng = start(0, parameters, KEY), seeded_rng(0)
     while state.query is not None:
         state = advance(state, respond(state, rng), parameters)
     return state

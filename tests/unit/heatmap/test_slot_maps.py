@@ -20,6 +20,7 @@ from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.release.city import CityRelease, city_release, city_rows
 
 DEPTH, USERS = 6, 30_000
@@ -121,7 +122,7 @@ def test_the_unbiased_users_have_no_bias_and_the_estimate_has_less_error() -> No
 
 def test_the_same_key_gives_the_same_maps_however_users_are_ordered() -> None:
     rows = city_rows(DEPTH, 5_000, slots=7)
-    shuffled = np.random.default_rng(1).permutation(len(rows.users))
+    shuffled = seeded_rng(1).permutation(len(rows.users))
     again = Rows(rows.places, rows.users[shuffled], rows.codes[shuffled])
     one, two = (maps_of(those, "secagg", 3, shard_size=1_000) for those in (rows, again))
     assert np.array_equal(one.users, two.users)

@@ -15,6 +15,7 @@ from sfumato.transforms.heatmap.slot_maps import (
     fourier_basis,
     infer_slots,
 )
+from tests.seeds import seeded_rng
 
 Array = NDArray[np.float64]
 # The root, two of its children split, one of their children split again.
@@ -52,7 +53,7 @@ def dense(
 
 
 def test_the_smoother_is_the_exact_posterior() -> None:
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     leaves = len(SMALL.tree.entries)
     users = rng.uniform(0, 400, leaves)
     totals, measured = SMALL.sums(SMALL.by_level(users)), rng.uniform(5, 50, leaves)
@@ -68,7 +69,7 @@ def test_the_smoother_is_the_exact_posterior() -> None:
 
 def test_the_likelihood_of_a_family_is_that_of_its_contrasts() -> None:
     """Against the density of three contrasts of four children that do not move with the parent."""
-    rng = np.random.default_rng(4)
+    rng = seeded_rng(4)
     users, mean, variance = rng.uniform(1, 100, 4), rng.normal(0, 9, (4, 1)), rng.uniform(1, 9, (4, 1))
     share = users / users.sum()
     contrasts = np.linalg.svd(share[None, :])[2][1:]  # orthonormal to the share
@@ -96,7 +97,7 @@ def test_the_basis_is_orthonormal_and_without_the_constant(slots: int) -> None:
 
 def city(slots: int, users: float, seed: int) -> tuple[FullTree, Array]:
     """A uniform tree, and the expected users of its leaves by slot: two kinds of places with profiles of their own."""
-    full, rng = FullTree.from_trees(Tree.uniform(6, 3)), np.random.default_rng(seed)
+    full, rng = FullTree.from_trees(Tree.uniform(6, 3)), seeded_rng(seed)
     hour = 2 * np.pi * np.arange(slots) / slots
     home, work = 1 + 0.7 * np.cos(hour), np.maximum(1 - 1.2 * np.cos(hour), 0.05)
     mix = np.repeat(rng.beta(0.7, 0.7, 16), 4)
@@ -112,8 +113,8 @@ def inferred(full: FullTree, truth: Array, noise: float, rng: np.random.Generato
 
 def test_expected_users_add_up_over_slots_and_children_and_are_not_negative() -> None:
     full, expected = city(24, 2_000, 1)
-    truth = np.random.default_rng(2).poisson(expected).astype(float)
-    posterior, counts = inferred(full, truth, 50.0, np.random.default_rng(3))
+    truth = seeded_rng(2).poisson(expected).astype(float)
+    posterior, counts = inferred(full, truth, 50.0, seeded_rng(3))
     found, variance = posterior.leaves()
     users, stddev = estimated_users(found, variance, counts, 50.0)
     for values in (found, users):
@@ -130,7 +131,7 @@ def test_sharing_structure_beats_noisy_counts_and_the_product_of_map_and_profile
     errors = np.zeros(4)
     for seed in range(20):
         full, expected = city(24, 20_000, seed)
-        rng = np.random.default_rng([seed, 7])
+        rng = seeded_rng([seed, 7])
         truth = rng.poisson(expected).astype(float)
         posterior, counts = inferred(full, truth, 32.0, rng)
         found, variance = posterior.leaves()
@@ -149,7 +150,7 @@ def test_the_stated_deviation_is_that_of_the_error_on_average() -> None:
     ratios = []
     for seed in range(20):
         full, expected = city(24, 20_000, seed)
-        rng = np.random.default_rng([seed, 9])
+        rng = seeded_rng([seed, 9])
         truth = rng.poisson(expected).astype(float)
         posterior, counts = inferred(full, truth, 32.0, rng)
         users, stddev = estimated_users(*posterior.leaves(), counts, 32.0)
@@ -159,7 +160,7 @@ def test_the_stated_deviation_is_that_of_the_error_on_average() -> None:
 
 def test_without_users_there_is_no_warning_and_no_nan() -> None:
     full = FullTree.from_trees(Tree.uniform(4, 2))
-    counts = np.random.default_rng(1).normal(0, 5, (7, 16))
+    counts = seeded_rng(1).normal(0, 5, (7, 16))
     with np.errstate(all="raise", under="ignore"):
         posterior = infer_slots(full, counts, 25.0, np.zeros(16))
         users, stddev = estimated_users(*posterior.leaves(), counts, 25.0)

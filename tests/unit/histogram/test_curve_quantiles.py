@@ -11,6 +11,7 @@ from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.sampling_round import Histogram, NumberPrefixes, Sampling, grow_trie
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 BITS = 8
 NEARLY_ALL = Sampling(2**32 - 1, 1)  # what is left of sampling's error is 1.5e-5 of a user's square root
@@ -26,7 +27,7 @@ def draw(values: np.ndarray, sampling: Sampling, rng: np.random.Generator) -> It
 
 
 def trie_of(values: np.ndarray, sampling: Sampling, levels: tuple[int, ...], seed: int | None = None):
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     shown = []
     for level in levels:
         sampled = counts_of(values) if seed is None else draw(values, sampling, rng)
@@ -37,7 +38,7 @@ def trie_of(values: np.ndarray, sampling: Sampling, levels: tuple[int, ...], see
 
 @pytest.fixture(scope="module")
 def values() -> np.ndarray:
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     return np.clip(rng.normal(90, 30, 60_000), 0, 255).astype(np.int64)
 
 
@@ -89,7 +90,7 @@ def test_rounding_leaves_no_negative_variance() -> None:
     """Many users of few values: a variance of 0 came out as -2e-10, and the run failed after its charge."""
     sampling, leaves = Sampling.from_rate(0.3, 20), np.arange(5, 256, 7, dtype=np.uint64)
     for seed in (21, 34, 42):
-        generator, shown = np.random.default_rng(seed), []
+        generator, shown = seeded_rng(seed), []
         for level in (3, 6, 8):
             drawn = generator.binomial(30_000, sampling.rate, len(leaves))
             counts = add_counts([ItemCounts(leaves >> np.uint64(BITS - level), drawn)])
@@ -113,7 +114,7 @@ def test_a_search_without_sampling_finds_the_bin(values: np.ndarray) -> None:
 
 def test_a_search_over_samples_errs_as_it_says(values: np.ndarray) -> None:
     sampling = Sampling.from_rate(0.1, 12)
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     inside = 0
     for _ in range(40):
         search = search_quantiles([draw(values, sampling, rng) for _ in range(BITS)], sampling, (0.3, 0.8), 0.0, 256.0)
@@ -177,7 +178,7 @@ def test_the_band_is_ordered_and_encloses_all_that_may_be_between_two_points() -
 @pytest.mark.parametrize("users", [800, 3000])
 def test_the_band_holds_the_truth_where_much_is_hidden(users: int) -> None:
     """Few users over a wide range: most stretches are not published, and the band says so."""
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     values = np.clip(rng.normal(90, 30, users), 0, 255).astype(np.int64)
     sampling = Sampling.from_rate(0.26, 24)
     edges = np.arange(257.0)

@@ -7,6 +7,7 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.item_encoding import NumberBins
+from tests.seeds import seeded_rng
 
 
 @pytest.mark.parametrize("edges", [(), (10.0,), (0.1, 0.2, 0.3), (1e-9, 2e-9, 99.999999), (10 / 3, 20.0, 65.0)])
@@ -16,7 +17,7 @@ def test_a_value_is_in_the_bin_between_its_borders(bits: int, edges: tuple[float
     borders = bins.at(np.arange((1 << bits) + 1))
     assert (np.diff(borders) > 0).all()
     assert set(edges) <= set(borders.tolist())
-    rng = np.random.default_rng(bits)
+    rng = seeded_rng(bits)
     ends = np.array([*edges, 0.0, 100.0])
     near = np.concatenate([np.nextafter(ends, -np.inf), ends, np.nextafter(ends, np.inf)])
     values = np.clip(np.concatenate([rng.uniform(0, 100, 5_000), near]), 0, 100)

@@ -16,6 +16,7 @@ from sfumato.transforms.histogram.sampling_round import (
 )
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 KEY = b"k" * 32
 SAMPLING = Sampling.from_rate(0.5, 10)
@@ -34,7 +35,7 @@ def texts(level: int, names: list[str]) -> Histogram:
 
 @pytest.mark.parametrize(("base", "depth"), [(4, 20), (10, 9), (2, 30)])
 def test_prefixes_of_numbers_are_their_leading_digits(base: int, depth: int) -> None:
-    items = np.random.default_rng(0).integers(0, base**depth, 500).astype(np.uint64)
+    items = seeded_rng(0).integers(0, base**depth, 500).astype(np.uint64)
     for level in (1, depth // 2, depth):
         codes, names = NumberPrefixes(base, depth).cut(items, None, level, KEY)
         assert names is None

@@ -28,6 +28,7 @@ from sfumato.transforms.histogram.user_sample import (
 from sfumato.transforms.locations.spill import Spill, forget
 from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 KEY = RunKey.derive(FixedSecret(b"sample tests" * 3), {"job": "sample"})
@@ -114,7 +115,7 @@ def test_users_are_drawn_at_the_rate_and_independently_in_every_round(rate: floa
 def test_a_draw_is_a_function_of_the_key_the_user_and_the_round_alone() -> None:
     users = hashes(1000)
     sampler = Sampler(KEY, Sampling.from_rate(0.3, 5), 7)
-    order = np.random.default_rng(1).permutation(1000)
+    order = seeded_rng(1).permutation(1000)
     assert np.array_equal(sampler.drawn(users)[order], sampler.drawn(users[order]))
     other = Sampler(KEY.narrowed({"x": 1}), Sampling.from_rate(0.3, 5), 7)
     assert not np.array_equal(sampler.drawn(users), other.drawn(users))
@@ -137,7 +138,7 @@ def test_the_smallest_and_largest_rates_draw_nobody_and_everybody() -> None:
 
 
 def test_counts_by_round_and_level_against_a_loop() -> None:
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     n, levels = 5000, (1, 3, 3, 4)
     users, items = hashes(n), rng.integers(0, 4**4, n).astype(np.uint64)
     sampler = Sampler(KEY, Sampling.from_rate(0.4, 3), len(levels))
@@ -153,7 +154,7 @@ def test_counts_by_round_and_level_against_a_loop() -> None:
 @pytest.mark.parametrize("spread", [1, 10**15])  # a dense table of codes, and a sort
 @pytest.mark.parametrize("named", [False, True])
 def test_adding_counts_adds_them_item_by_item(spread: int, named: bool) -> None:
-    rng = np.random.default_rng(7)
+    rng = seeded_rng(7)
     expected: Counter = Counter()
     parts = []
     for _ in range(5):

@@ -18,8 +18,9 @@ from sfumato.transforms.inputs.parquet_log import open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
 from tests.log_forms import geoparquet, points, records
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
-RNG = np.random.default_rng(5)
+RNG = seeded_rng(5)
 LONGITUDES, LATITUDES = RNG.uniform(-180, 180, 50), RNG.uniform(-85, 85, 50)
 SHAPES = shapely.points(LONGITUDES, LATITUDES)
 

@@ -18,6 +18,7 @@ from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users, dwell_weights, split_by_user_group
 from sfumato.transforms.privacy.keys import keyed_hash
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.locations import oracle
 
@@ -102,7 +103,7 @@ def test_weighted_users_against_an_oracle_in_any_order(places: Places, max_dwell
 @pytest.mark.parametrize("places", [Places(6), Places(20, 5)])
 def test_equal_weights_are_no_weights(places: Places) -> None:
     """Whatever all records weigh, 0 too: the same words, tops and distributions as counts give."""
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     users = keyed_hash(b"e" * 32, rng.integers(0, 300, 4000)).copy()
     codes = rng.integers(0, 12, 4000).astype(places.dtype)
     plain = Spill().store(users.data, codes.data)
@@ -186,7 +187,7 @@ def test_dwell_times_against_an_oracle(data) -> None:
 @pytest.mark.parametrize("kind", ["one", "top", "all"])
 def test_one_user_more_changes_nobody_elses_rows(kind: str, max_dwell: float | None) -> None:
     """One user with any records and weights joins: they add 1 or gamma in L1 norm, and nothing else changes."""
-    places, gamma, rng = Places(8, 3), 1000, np.random.default_rng(2)
+    places, gamma, rng = Places(8, 3), 1000, seeded_rng(2)
     ids = keyed_hash(b"n" * 32, np.arange(400))
     ids = ids >> np.uint64(58) << np.uint64(58) | ids >> np.uint64(40)  # many in few groups of users
     records: Records = []

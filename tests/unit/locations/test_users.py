@@ -23,6 +23,7 @@ from sfumato.transforms.locations.users import (
     split_unusable,
 )
 from sfumato.transforms.privacy.keys import keyed_hash
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 
@@ -84,7 +85,7 @@ def test_a_single_user_with_two_rows_among_thousands_counts_once() -> None:
 
 
 def test_splitting_keeps_every_record_in_its_group() -> None:
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     users = rng.integers(0, 2**64, 5000, dtype=np.uint64)
     codes = rng.integers(0, 4**10, 5000).astype(np.uint32)
     seen = []
@@ -98,7 +99,7 @@ def test_splitting_keeps_every_record_in_its_group() -> None:
 
 def batches_of(seed: int, values: bool) -> list[EncodedLocations]:
     """Three batches of users with 1 to 40 records, two users whose hashes differ in the lowest bit, dropped rows."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     pool = rng.integers(0, 2**64, 400, dtype=np.uint64)
     pool[1] = pool[0] ^ np.uint64(1)
     users = np.repeat(pool, rng.integers(1, 40, 400))
@@ -171,7 +172,7 @@ def test_the_number_of_groups_follows_the_rows() -> None:
 @pytest.mark.parametrize("kind", ["one", "top", "weights", "dwell", "slots", "all"])
 def test_bounding_needs_no_more_memory_a_record_than_is_planned(kind: str, users: int, depth: int) -> None:
     """From `--memory` follow the groups by this number. What the records themselves need is in it."""
-    rng, rows, spill, chunks = np.random.default_rng(0), 200_000, Spill(f"{MEMORY}peak"), []
+    rng, rows, spill, chunks = seeded_rng(0), 200_000, Spill(f"{MEMORY}peak"), []
     places = Places(depth - 1, 4) if kind == "slots" else Places(depth)
     pool = rng.integers(0, 2**64, users, dtype=np.uint64)
     hashes = pool if users == rows else pool[rng.integers(0, users, rows)]

@@ -30,6 +30,7 @@ from sfumato.transforms.moments.client_values import (
 )
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 WIDE = FixedPoint(40)
@@ -183,7 +184,7 @@ def chosen(batches: Sequence[pa.RecordBatch], values: Values, number: int = 0, p
 def records(users: int, each: Sequence[int], seed: int = 0) -> pa.RecordBatch:
     """Shuffled records of users, whose codes hold the user and the number of the record."""
     ids, number = np.repeat(np.arange(users), len(each)), np.tile(each, users)
-    order = np.random.default_rng(seed).permutation(len(ids))
+    order = seeded_rng(seed).permutation(len(ids))
     cities = np.array(["Bath", "Cork", "Rome"])[number % 3]
     return batch((ids * 8 + number)[order].astype(float), pa.array(ids[order]), city=cities[order])
 
@@ -221,7 +222,7 @@ def test_no_order_of_files_shows(grouped: bool) -> None:
     values = Values(ValueColumns("x", group="city" if grouped else None), WIDE, CITIES if grouped else None)
     rows = records(500, [0, 1, 2, 2])
     whole = content(chosen([rows], values))
-    order = np.random.default_rng(9).permutation(rows.num_rows)
+    order = seeded_rng(9).permutation(rows.num_rows)
     parts = [rows.take(pa.array(part)) for part in np.array_split(order, 7)]
     assert content(chosen(parts, values)) == whole
     assert content(chosen(parts[::-1], values)) == whole

@@ -23,6 +23,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.zones.zone_file import Zones
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.moments.blocks import block_of, without
 from tests.unit.zones.polygons import brute_force, voronoi, zones_of
@@ -37,7 +38,7 @@ def key(number: int = 0) -> RunKey:
 
 def noise(reports: int, epsilon: float = 1.0, number: int = 0, name: tuple[str, int] = ("value", 1)) -> np.ndarray:
     """What is added to 20,000 counts of ones, and to as many of zeros."""
-    counted = Tally(*np.random.default_rng(0).integers(0, 10**6, (2, 2000, 10)))
+    counted = Tally(*seeded_rng(0).integers(0, 10**6, (2, 2000, 10)))
     noisy = with_noise(counted, name, reports, epsilon, key(number))
     return np.stack([noisy.ones - counted.ones, noisy.zeros - counted.zeros])
 
@@ -82,7 +83,7 @@ def test_one_client_is_in_so_many_counts_of_all_questions_as_they_report_bits(re
     All queries are sent to the clients at once. The later queries keep their probabilities, as they do where the noisy
     earlier tallies are the same.
     """
-    rng, n = np.random.default_rng(1), 400
+    rng, n = seeded_rng(1), 400
     plan = MomentsPlan(
         form=FixedPoint(6), statistics=(Statistic("mean"), Statistic("variance")), bits_per_client=reports
     )
@@ -137,7 +138,7 @@ def test_text_that_is_not_utf8_is_in_no_group(encode: Any) -> None:
 
 def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
     groups = CellGroups(Grid(REGION, 2))
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     north, east = rng.uniform(49.8, 51.2, 500), rng.uniform(-1.3, 1.3, 500)
     north[0] = np.nan
     batch = pa.RecordBatch.from_pydict({"latitude": [*north, None, 51.0], "longitude": [*east, 0.0, 1.0]})
@@ -158,7 +159,7 @@ def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
 
 
 def test_zones_are_those_that_hold_the_points_and_the_rest_is_in_none() -> None:
-    zones, rng = zones_of(voronoi(30, 1)[:-3]), np.random.default_rng(0)  # with gaps
+    zones, rng = zones_of(voronoi(30, 1)[:-3]), seeded_rng(0)  # with gaps
     east, north = rng.uniform(2.95, 3.25, 4000), rng.uniform(0.95, 1.25, 4000)
     east[:5], north[5:10] = np.nan, np.inf
     batch = pa.RecordBatch.from_pydict({"y": pa.array(north, mask=np.arange(4000) == 20), "x": east})
@@ -250,7 +251,7 @@ def test_a_local_epsilon_above_what_noise_can_keep_is_capped_for_the_release() -
 
 def test_groups_that_may_be_empty_are_not_shown() -> None:
     """Of 100 groups without a client the noise lifts any over the line in 5% of the runs: so many of 400."""
-    rng, grouping, stddev = np.random.default_rng(0), Grouping(ColumnGroups("g", tuple(map(str, range(100)))), 1), 50.0
+    rng, grouping, stddev = seeded_rng(0), Grouping(ColumnGroups("g", tuple(map(str, range(100)))), 1), 50.0
     margin = simultaneous_z(100) * stddev
     shown = sum(len(grouping.published_groups(rng.normal(0, stddev, 101), margin)[0]) > 1 for _ in range(400))
     assert stats.binomtest(shown, 400, 0.05, "greater").pvalue > FLAKE_RATE

@@ -27,6 +27,7 @@ from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
+from tests.seeds import seeded_rng
 from tests.unit.moments.blocks import block_of
 
 KEY = RunKey.derive(FixedSecret(b"assembled moments" * 2), {"job": "moments"})
@@ -67,12 +68,12 @@ def table(files: dict[str, bytes], name: str) -> pa.Table:
 
 
 def ages(n: int = 5000, seed: int = 0) -> NDArray[np.float64]:
-    return np.clip(np.random.default_rng(seed).normal(40, 12, n), 0, 120)
+    return np.clip(seeded_rng(seed).normal(40, 12, n), 0, 120)
 
 
 def by_size(n: int = 5000) -> NDArray[np.int64]:
     """Groups of LISTED, and of nobody's: 60%, 0.4%, 30%, none, 9.6%."""
-    return np.random.default_rng(1).choice(5, n, p=[0.6, 0.004, 0.3, 0.0, 0.096])
+    return seeded_rng(1).choice(5, n, p=[0.6, 0.004, 0.3, 0.0, 0.096])
 
 
 BY_PLACE = Grouping(ColumnGroups("place", LISTED))
@@ -266,7 +267,7 @@ def placed(n: int, depth: int) -> tuple[NDArray[np.int64], Grouping]:
     """Clients in three of a grid's cells, and some outside of the region."""
     grouping = Grouping(CellGroups(Grid(REGION, depth)))
     cells = np.array([0, 7, 4**depth - 1, 4**depth])
-    return cells[np.random.default_rng(2).choice(4, n, p=[0.5, 0.3, 0.1, 0.1])], grouping
+    return cells[seeded_rng(2).choice(4, n, p=[0.5, 0.3, 0.1, 0.1])], grouping
 
 
 def test_cells_are_where_their_names_say() -> None:

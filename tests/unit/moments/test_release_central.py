@@ -23,6 +23,7 @@ from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
+from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"central releases" * 2), {"job": "moments"})
 RELEASE = ReleaseMetadata("moments", "monday", "2026-11-22T00:00:00+00:00", "key file", True, {"column": "age"})
@@ -56,11 +57,11 @@ def manifest(files: dict[str, bytes]) -> dict[str, Any]:
 
 
 def ages(n: int = 5000, seed: int = 0) -> NDArray[np.float64]:
-    return np.clip(np.random.default_rng(seed).normal(40, 12, n), 0, 120)
+    return np.clip(seeded_rng(seed).normal(40, 12, n), 0, 120)
 
 
 def by_size(n: int = 5000) -> NDArray[np.int64]:
-    return np.random.default_rng(1).choice(5, n, p=[0.6, 0.004, 0.3, 0.0, 0.096])
+    return seeded_rng(1).choice(5, n, p=[0.6, 0.004, 0.3, 0.0, 0.096])
 
 
 def test_everybody_alone_has_one_table_and_states_the_guarantee() -> None:
@@ -112,7 +113,7 @@ def test_many_empty_groups_are_seldom_shown() -> None:
 def test_cells_have_a_map_and_intervals_that_hold_together() -> None:
     grid = Grid(REGION, 2)
     grouping = Grouping(CellGroups(grid), 50)
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     groups = rng.integers(0, 16, 8000)
     values = np.clip(rng.normal(40 + 30 * (groups == 5), 10), 0, 120)
     files = made(ran(values, ("mean", "count"), groups, 17), grouping)

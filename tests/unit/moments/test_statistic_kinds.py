@@ -20,6 +20,7 @@ from sfumato.transforms.moments.statistic_kinds import (
     quantities_of,
 )
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 Z = float(stats.norm.ppf(0.975))
@@ -91,7 +92,7 @@ def check(found: np.ndarray, truth: float, stated: np.ndarray) -> None:
 
 def test_the_raw_variance_is_unbiased_and_spreads_as_stated() -> None:
     """E[x^2] - mean^2 + the mean's variance, of independent estimates of both."""
-    rng, mean, truth = np.random.default_rng(1), 6.0, 500.0
+    rng, mean, truth = seeded_rng(1), 6.0, 500.0
     one = means(mean + rng.normal(0, 1.5, DRAWS), 1.5**2)
     square = means(truth + mean**2 + rng.normal(0, 4.0, DRAWS), 4.0**2)
     found = evaluate(Statistic("variance"), "raw", {"value": one, "power:2": square}, 0.0, np.ones(DRAWS))
@@ -102,7 +103,7 @@ def test_the_raw_variance_is_unbiased_and_spreads_as_stated() -> None:
 @pytest.mark.slow
 def test_everybodys_centred_variance_is_unbiased_and_spreads_as_stated() -> None:
     """The squares are about the very estimate of the mean: E[(x - c)^2] is too large by that estimate's variance."""
-    rng, mean, truth = np.random.default_rng(2), 600.0, 50.0
+    rng, mean, truth = seeded_rng(2), 600.0, 50.0
     estimated = mean + rng.normal(0, 3.0, DRAWS)
     squares = truth + (mean - estimated) ** 2 + rng.normal(0, 4.0, DRAWS)
     found = [
@@ -117,7 +118,7 @@ def test_everybodys_centred_variance_is_unbiased_and_spreads_as_stated() -> None
 @pytest.mark.slow
 def test_groups_centred_variances_are_unbiased() -> None:
     """About everybody's estimated mean, of which a group's own is a part by its number of clients."""
-    rng, truth = np.random.default_rng(3), np.array([60.0, 80.0, 70.0])
+    rng, truth = seeded_rng(3), np.array([60.0, 80.0, 70.0])
     mean, share, variance = np.array([10.0, 13.0, 9.0]), np.array([0.7, 0.2, 0.1]), np.array([2.0, 7.0, 14.0])
     found = np.empty((DRAWS, 3))
     for draw in range(DRAWS):
@@ -174,7 +175,7 @@ def test_a_noisy_number_of_users_makes_their_product_noisier() -> None:
     logs, users = {"log2": means([3.0], 0.01)}, np.array([50.0])
     context = StatisticContext("centred", users, 16.0)
     one = statistic_kinds.evaluate(Statistic("log_product"), logs, context, [FixedPoint(52)])
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     drawn = (users + 4 * rng.normal(size=DRAWS)) * (3 + 0.1 * rng.normal(size=DRAWS)) * math.log(2)
     assert one.stddev[0] == pytest.approx(drawn.std(), rel=RARE / math.sqrt(2 * DRAWS))
 
@@ -216,7 +217,7 @@ def of_pair(name: str, found: dict[str, Means], centres: tuple[float, float]) ->
 @pytest.mark.slow
 def test_a_covariance_is_unbiased_and_spreads_as_stated() -> None:
     """About the very estimates of both means, which come from different users: the errors' product is 0 on average."""
-    rng, truth, mean, second = np.random.default_rng(4), 35.0, 600.0, 50.0
+    rng, truth, mean, second = seeded_rng(4), 35.0, 600.0, 50.0
     x, y = mean + rng.normal(0, 3.0, DRAWS), second + rng.normal(0, 2.0, DRAWS)
     products = truth + (mean - x) * (second - y) + rng.normal(0, 4.0, DRAWS)
     found = [
@@ -239,7 +240,7 @@ def test_groups_covariances_are_about_their_own_means() -> None:
 @pytest.mark.parametrize("truth", [-0.9, -0.3, 0.0, 0.6, 0.97])
 def test_a_correlations_interval_holds_it(truth: float) -> None:
     """With independent normal errors of the covariance and of both variances."""
-    rng, runs = np.random.default_rng(5), 2000
+    rng, runs = seeded_rng(5), 2000
     noise = rng.normal(0, 1, (3, runs))
     given = {
         "value": means(np.zeros(runs), 1e-6),

@@ -10,6 +10,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
 from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key
+from tests.seeds import seeded_rng
 
 COLUMNS = LocationColumns()
 COHORTS = 7
@@ -17,7 +18,7 @@ KEY = rotation_key(FixedSecret(bytes(range(32))), "city", COHORTS)
 
 
 def logs(ids: pa.Array, seed: int = 0) -> pa.RecordBatch:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     latitude, longitude = rng.uniform(50, 51, len(ids)), rng.uniform(-1, 1, len(ids))
     return pa.RecordBatch.from_pydict({"user_id": ids, "latitude": latitude, "longitude": longitude})
 
@@ -28,7 +29,7 @@ def asked(cohort: int) -> AskedUsers:
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
 def test_every_user_is_in_one_cohort_with_all_rows(kind: pa.DataType) -> None:
-    numbers = np.random.default_rng(1).integers(0, 300, 2_000)
+    numbers = seeded_rng(1).integers(0, 300, 2_000)
     ids = pa.array(numbers) if kind == pa.int64() else pa.array([f"u{one}" for one in numbers]).cast(kind)
     batch = logs(ids)
     parts = [asked(cohort).only(batch, COLUMNS) for cohort in range(1, COHORTS + 1)]

@@ -10,6 +10,7 @@ import pytest
 
 from sfumato.transforms.quantiles import exponential_draw
 from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, border_weights, draw_border
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p
 from tests.unit.quantiles.borders import STEPS, below, probabilities, spread
 
@@ -18,7 +19,7 @@ LOGS = [(0, 0), (1, 0), (3, 2), (0, 5), (1500, 3), (2100, 1024)]
 
 
 def random_logs(number: int) -> tuple[list[int], int]:
-    generator = np.random.default_rng(number)
+    generator = seeded_rng(number)
     bits = int(generator.integers(1, 4))
     return generator.choice([0, 0, 1, 2, 5, 1024, 2000, 3333], 1 << bits).tolist(), bits
 
@@ -26,7 +27,7 @@ def random_logs(number: int) -> tuple[list[int], int]:
 @pytest.mark.parametrize("number", range(60))
 def test_runs_are_the_borders_around_some_ranks(number: int) -> None:
     counts, bits = random_logs(number)
-    generator, users, ranks = np.random.default_rng(number), spread(counts, bits), below(counts)
+    generator, users, ranks = seeded_rng(number), spread(counts, bits), below(counts)
     first, last = sorted(generator.integers(0, users.steps + 1, 2).tolist())
     assert [users.below(first), users.below(last)] == [ranks[first], ranks[last]]
     low = float(generator.uniform(ranks[first] - 1, ranks[last]))

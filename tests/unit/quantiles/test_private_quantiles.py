@@ -22,6 +22,7 @@ from sfumato.transforms.quantiles.private_quantiles import (
     private_distribution,
     whole_numbers,
 )
+from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(bytes(range(32))), {"of": "a test"})
 FLAKE_RATE = 1e-7
@@ -50,7 +51,7 @@ def plan_of(method: str, bits: int, **more: object) -> QuantilesPlan:
 @pytest.mark.parametrize(("method", "bits"), [("exponential", 20), ("exponential", 10), ("hierarchical", 12)])
 def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> None:
     """Each quantile apart, since those of one run share draws: misses above 5% only by luck of 1e-7."""
-    values, plan, runs = np.sort(np.random.default_rng(5).normal(0, 1, USERS)), plan_of(method, bits), 150
+    values, plan, runs = np.sort(seeded_rng(5).normal(0, 1, USERS)), plan_of(method, bits), 150
     users = binned(values, bits)
     truth = np.quantile(values, plan.shares, method="inverted_cdf")
     found = [released(users, plan, run).quantiles for run in range(runs)]
@@ -69,7 +70,7 @@ def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> Non
 @pytest.mark.parametrize("dense", [True, False])
 def test_margins_are_those_of_the_ranks_errors(dense: bool) -> None:
     """The end of an interval is on its own side of the quantile with 97.5%, for dense values and for a few numbers."""
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     values = np.sort(rng.uniform(-6, 6, USERS) if dense else rng.choice([-4.0, -1.0, 0.5, 3.0], USERS))
     plan, runs = plan_of("exponential", 20), 200
     users, draws = binned(values, 20), plan.draws(USERS)
@@ -90,7 +91,7 @@ def test_margins_are_those_of_the_ranks_errors(dense: bool) -> None:
 
 @pytest.mark.slow
 def test_ranges_hold() -> None:
-    values, plan, runs = np.random.default_rng(5).normal(0, 1, USERS), plan_of("hierarchical", 12), 150
+    values, plan, runs = seeded_rng(5).normal(0, 1, USERS), plan_of("hierarchical", 12), 150
     users, inside = binned(values, 12), int(((values >= -1) & (values < 1)).sum())
     answers = [released(users, plan, run).ranges[0] for run in range(runs)]
     # -1 and 1 are inside bins: up to half a bin's users at either end are spread evenly over the bin.
@@ -100,7 +101,7 @@ def test_ranges_hold() -> None:
 
 
 def test_the_curve_is_known_at_what_was_drawn() -> None:
-    values, plan = np.random.default_rng(5).normal(0, 1, USERS), plan_of("exponential", 20)
+    values, plan = seeded_rng(5).normal(0, 1, USERS), plan_of("exponential", 20)
     result = released(binned(values, 20), plan, 0)
     curve = result.curve
     assert set(np.unique(curve.value)) >= {one.value for one in result.quantiles}
@@ -114,7 +115,7 @@ def test_whole_numbers_have_a_bin_each() -> None:
     whole = whole_numbers(items)
     assert (whole.low, whole.high, whole.bits) == (17.0, 17.0 + 128, 7)
     assert whole_numbers(NumberItems(items.columns, 0.0, 1000.0, 9)).bits == 9  # too few bins: as it was
-    ages = np.random.default_rng(1).integers(17, 91, 5000)
+    ages = seeded_rng(1).integers(17, 91, 5000)
     ends, plan = Values(17.0, 145.0, 90.0, True), plan_of("exponential", 20, epsilon=1.0, shares=(0.01, 0.5, 0.99))
     users, truth = binned(ages, 7, ends), np.quantile(ages, plan.shares, method="inverted_cdf")
     runs = [released(users, plan, run, ends).quantiles for run in range(60)]
@@ -135,10 +136,10 @@ def test_nobody_and_few_users(method: str, users: int) -> None:
 
 
 def test_the_same_key_draws_the_same_and_another_plan_does_not() -> None:
-    users = binned(np.random.default_rng(5).normal(0, 1, 500), 20)
+    users = binned(seeded_rng(5).normal(0, 1, 500), 20)
     for method in ("exponential", "hierarchical"):
         bits = 20 if method == "exponential" else 12
-        users = binned(np.random.default_rng(5).normal(0, 1, 500), bits)
+        users = binned(seeded_rng(5).normal(0, 1, 500), bits)
         one, same, other = (released(users, plan_of(method, bits, epsilon=e), 3).quantiles for e in (0.5, 0.5, 0.6))
         assert one == same != other
     assert users.steps == 1 << (12 + STEP_BITS)
@@ -165,7 +166,7 @@ def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, object], messa
 
 def test_ranges_hold_on_whole_dollars_with_a_heap_at_an_end() -> None:
     """A tenth of the users at 10, an end of two ranges. The interval misses with 5%: 1e-9 for this many misses."""
-    rng, ranges = np.random.default_rng(7), ((0.0, 10.0), (10.0, 20.0), (20.0, 100.0))
+    rng, ranges = seeded_rng(7), ((0.0, 10.0), (10.0, 20.0), (20.0, 100.0))
     values = np.where(rng.random(20_000) < 0.1, 10, np.floor(np.clip(rng.lognormal(2.7, 0.7, 20_000), 0, 99)))
     truth = np.array([((values >= low) & (values < high)).sum() for low, high in ranges])
     plan = QuantilesPlan(1.0, (0.5,), 12, "hierarchical", (4, 8, 12), population=20_000)

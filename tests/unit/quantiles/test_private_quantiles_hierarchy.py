@@ -9,6 +9,7 @@ from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.private_quantiles import HierarchyNoise, fit_hierarchy, measure_hierarchy
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.quantiles.borders import spread
 
@@ -36,7 +37,7 @@ def test_covariances_are_those_of_least_squares(bits: int, levels: tuple[int, ..
 @pytest.mark.parametrize(("bits", "levels"), TREES)
 def test_estimates_are_those_of_least_squares(bits: int, levels: tuple[int, ...]) -> None:
     noise, matrix = HierarchyNoise(bits, levels, 1.0), queries(bits, levels)
-    counts = np.random.default_rng(bits).integers(300, 900, 1 << bits)
+    counts = seeded_rng(bits).integers(300, 900, 1 << bits)
     noisy = measure_hierarchy(spread(counts.tolist(), bits), noise, KEY)
     exact = np.linalg.lstsq(matrix, np.concatenate(noisy).astype(float), rcond=None)[0]
     hierarchy = fit_hierarchy(noisy, noise, NumberBins(-3.0, 5.0, bits))

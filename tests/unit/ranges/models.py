@@ -9,6 +9,7 @@ from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.field_counts import NoisyGrid, strip_edges
 from sfumato.transforms.ranges.model import GridModel, RangeModel
+from tests.seeds import seeded_rng
 
 REGION = Region(-122.52, 37.70, -122.35, 37.83)
 FIELD = Field(Grid(REGION, 12))
@@ -16,7 +17,7 @@ FIELD = Field(Grid(REGION, 12))
 
 def grid_model(cells: float = 100.0, seed: int = 3, epsilon: float = 0.5) -> RangeModel:
     """A noisy grid of a made-up city of three centres, its cells about so many base cells wide, and twice as high."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     x_edges, y_edges = strip_edges(FIELD.side, cells), strip_edges(FIELD.side, 2 * cells)
     x, y = (x_edges[1:] + x_edges[:-1]) / 2, (y_edges[1:] + y_edges[:-1]) / 2
     users = np.zeros((len(y), len(x)))
@@ -30,7 +31,7 @@ def grid_model(cells: float = 100.0, seed: int = 3, epsilon: float = 0.5) -> Ran
 
 def some_squares(n: int, seed: int = 5) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Longitudes, latitudes and sides of squares within, across and beyond the region's border."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     wide, tall = REGION.east - REGION.west, REGION.north - REGION.south
     x = REGION.west + rng.uniform(-0.2, 1.2, n) * wide
     y = REGION.south + rng.uniform(-0.2, 1.2, n) * tall

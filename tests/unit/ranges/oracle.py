@@ -11,6 +11,7 @@ from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCou
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from tests.seeds import seeded_rng
 
 
 def run_key(number: int) -> RunKey:
@@ -28,7 +29,7 @@ def people_at(depth: int, x: np.ndarray, y: np.ndarray) -> ExactCounts:
 
 def town(depth: int, users: int, seed: int = 3) -> ExactCounts:
     """Half of the users in a small lump, the others anywhere."""
-    generator, side = np.random.default_rng(seed), 1 << depth
+    generator, side = seeded_rng(seed), 1 << depth
     lump = generator.normal(side / 3, side / 12, (users // 2, 2)).astype(int)
     anywhere = generator.integers(0, side, (users - users // 2, 2))
     return people_at(depth, *np.clip(np.concatenate([lump, anywhere]), 0, side - 1).T)

@@ -12,6 +12,7 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
 from sfumato.transforms.ranges.networks.examples import INPUTS, QueryDistribution
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork
+from tests.seeds import seeded_rng
 from tests.unit.ranges.models import FIELD, grid_model
 
 
@@ -44,7 +45,7 @@ def slope_model() -> RangeModel:
 def network_model(width: int = WIDTH) -> RangeModel:
     """Networks of weights at random on a grid: what they answer is of no use, but the page must answer the same."""
     grid = grid_model(60).model.grid  # type: ignore[attr-defined]
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     shapes = {"w1": (INPUTS, width), "w2": (width, width), "w3": (width, 2), "w4": (width, 1)}
     shapes |= {name: (shapes[f"w{name[1]}"][1],) for name in ("b1", "b2", "b3", "b4")}
     networks = [

@@ -14,6 +14,7 @@ from sfumato.transforms.ranges.ranges_plan import make_method
 from sfumato.transforms.ranges.width_search import QuerySample
 from sfumato.transforms.synth.city import ELSEWHERE
 from sfumato.transforms.synth.landscape import city_rasters
+from tests.seeds import seeded_rng
 
 RUNS, QUERIES = 8, 250
 DEPTH = 10
@@ -32,7 +33,7 @@ def test_the_grids_intervals_hold_the_truth(users: int, epsilon: float) -> None:
     """
     raster, within = city_rasters(512)[ELSEWHERE], []
     for run in range(RUNS):
-        rng = np.random.default_rng([run, users])
+        rng = seeded_rng([run, users])
         people = draw_users(raster, DEPTH, users, rng)
         spec = CollectionSpec(FIELD, float(users), epsilon, SIZES)
         method = make_method("grid", {}, spec)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.ranges.field_counts import CellTally, ExactCounts
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import image, people_at
 
 DEPTH = 5
-X, Y = np.random.default_rng(4).integers(0, 1 << DEPTH, (2, 900))
+X, Y = seeded_rng(4).integers(0, 1 << DEPTH, (2, 900))
 
 
 def test_of_counts_the_users_of_each_cell() -> None:

@@ -12,6 +12,7 @@ from sfumato.transforms.ranges.field_counts import (
     strip_edges,
 )
 from sfumato.transforms.ranges.field_counts import clumping as clumping_of
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.ranges.oracle import run_key
 
@@ -35,7 +36,7 @@ def noisy_grid(users: np.ndarray, noise_stddev: float = 0.0) -> NoisyGrid:
 
 
 def test_users_spread_evenly_do_not_clump() -> None:
-    users = np.random.default_rng(1).poisson(100, (64, 64))
+    users = seeded_rng(1).poisson(100, (64, 64))
     # (a - b)^2 - a - b has standard deviation sqrt(8) 100 in each of 2 x 2048 pairs, over a sum of 4 x 100^2.
     assert clumping_of(noisy_grid(users)) <= 6 * np.sqrt(8) * 100 / np.sqrt(4096) / (4 * 100**2)
 

@@ -3,13 +3,14 @@ import pytest
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.field_counts import SummedAreaTable
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import overlap, random_boxes
 
 SIDE = 16
 X = np.array([0, 1, 2, 7, 8, 16])
 Y = np.array([0, 5, 6, 13, 16])
-VALUES = np.random.default_rng(1).normal(3, 4, (len(Y) - 1, len(X) - 1))
-BOXES = random_boxes(np.random.default_rng(2), SIDE, 400)
+VALUES = seeded_rng(1).normal(3, 4, (len(Y) - 1, len(X) - 1))
+BOXES = random_boxes(seeded_rng(2), SIDE, 400)
 
 
 def shares(boxes: Boxes, box: int) -> np.ndarray:

@@ -6,6 +6,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import NoisyGrid, add_noise, centre_variance, clumping
 from sfumato.transforms.ranges.model import GridModel
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import overlap, random_boxes, run_key
 from tests.unit.ranges.samples import slope_model
 
@@ -25,7 +26,7 @@ def about_the_middle(grid: NoisyGrid) -> np.ndarray:
 
 def runs() -> tuple[np.ndarray, np.ndarray]:
     """Squared errors and stated variances of BOXES, float64[RUNS, boxes]."""
-    generator, errors, stated = np.random.default_rng(6), [], []
+    generator, errors, stated = seeded_rng(6), [], []
     for run in range(RUNS):
         base = generator.poisson(MEAN / 4, (SIDE, SIDE))
         exact = base.reshape(CELLS, 2, CELLS, 2).sum(axis=(1, 3))
@@ -53,7 +54,7 @@ def test_the_stated_error_is_the_error_where_users_are_spread_evenly() -> None:
 
 
 def test_the_stated_error_is_the_noises_where_boxes_cut_no_cells() -> None:
-    generator = np.random.default_rng(2)
+    generator = seeded_rng(2)
     counts = generator.poisson(50, (CELLS, CELLS)).astype(float)
     model = GridModel(NoisyGrid(LINES, LINES, counts, 3.0))
     box = Boxes(*(np.array([at]) for at in (4.0, 10.0, 14.0, 64.0)))
@@ -69,7 +70,7 @@ def test_cells_below_0_count_as_they_are_and_answers_do_not() -> None:
 
 
 def test_a_grid_is_answered_as_a_loop_over_cells_has_it() -> None:
-    generator = np.random.default_rng(3)
+    generator = seeded_rng(3)
     x, y = np.array([0, 3, 4, 9, 16]), np.array([0, 7, 16])
     counts = generator.uniform(1, 30, (2, 4))
     boxes = random_boxes(generator, 16, 100).clipped(16)
@@ -87,14 +88,14 @@ def test_a_grid_is_answered_as_a_loop_over_cells_has_it() -> None:
 def test_models_are_made_anew_from_their_arrays() -> None:
     made = GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
     again = GridModel.load(made.arrays(), made.metadata())
-    boxes = random_boxes(np.random.default_rng(7), 8, 50).clipped(8)
+    boxes = random_boxes(seeded_rng(7), 8, 50).clipped(8)
     np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
     np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
 
 
 @pytest.mark.parametrize("total", [None, 900.0])
 def test_additive_answers_of_a_grid_sum_to_its_users(total: float | None) -> None:
-    counts = np.random.default_rng(1).laplace(1.0, 8.0, (CELLS, CELLS))
+    counts = seeded_rng(1).laplace(1.0, 8.0, (CELLS, CELLS))
     made = GridModel(NoisyGrid(LINES, LINES, counts, 8.0 * np.sqrt(2)), total)
     edges = np.append(np.arange(0, SIDE, 2.7), SIDE)
     tiles = Boxes.between(edges, edges)

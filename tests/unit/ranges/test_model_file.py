@@ -21,6 +21,7 @@ from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.ranges import open_model
 from sfumato.transforms.ranges.model_file import model_bytes
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.ranges.models import grid_model, some_squares
 
 
@@ -52,6 +53,7 @@ def test_answers_need_neither_beam_nor_what_draws(tmp_path: Path) -> None:
 import numpy as np
 from sfumato.transforms.ranges import open_model
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 answers, inside = open_model({str(tmp_path)!r}).answer(np.array([-122.44]), np.array([37.77]), np.array([500.0]))
 assert answers.users[0] > 0 and inside[0] == 1
 heavy = {{'apache_beam', 'matplotlib', 'jax', 'sklearn'}} & set(sys.modules)
@@ -75,7 +77,7 @@ def test_damaged_files_are_no_models(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with rejects("model"):
             open_model(path)
-    rng = np.random.default_rng(2)
+    rng = seeded_rng(2)
     for _ in range(300):  # a flipped byte is found out, or changes nothing that counts
         content = bytearray(whole)
         content[rng.integers(len(whole))] ^= int(rng.integers(1, 256))

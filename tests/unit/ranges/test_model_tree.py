@@ -16,6 +16,7 @@ from sfumato.transforms.ranges.field_counts import centre_variance
 from sfumato.transforms.ranges.model import RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import model_bytes, read_model
 from tests.conftest import REGION
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 SIDE = 4096
@@ -66,7 +67,7 @@ def overlaps(boxes: Boxes, number: int, cells: int) -> np.ndarray:
 @pytest.mark.parametrize("orphans", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_users_are_those_of_the_finest_cells(seed: int, orphans: bool) -> None:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     tree = random_tree(rng, 5, 25, orphans=orphans)
     counts = rng.uniform(-20, 100, len(tree.entries))
     model = TreeModel(Estimate(tree, counts, np.ones(len(counts))))
@@ -79,7 +80,7 @@ def test_users_are_those_of_the_finest_cells(seed: int, orphans: bool) -> None:
 
 
 def test_cells_slope_as_in_the_heatmaps_density() -> None:
-    rng = np.random.default_rng(7)
+    rng = seeded_rng(7)
     tree = random_tree(rng, 8, 60, orphans=False)
     counts = rng.uniform(0, 100, len(tree.entries))
     estimate = Estimate(tree, counts, np.ones(len(counts)), slope=0.6)
@@ -94,7 +95,7 @@ def test_cells_slope_as_in_the_heatmaps_density() -> None:
 
 def test_the_error_of_boxes_that_cover_cells_and_that_cut_them() -> None:
     """Of leaves alone, by the shares of them that a box covers; siblings are alike, so nothing clumps."""
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     tree = Tree.uniform(6, 2).refine(np.array([16, 21], np.uint64), np.empty(0, np.uint64))
     stddev, users = rng.uniform(2, 9, len(tree.entries)), np.full(len(tree.entries), 50.0)
     model = TreeModel(Estimate(tree, users, stddev))
@@ -119,7 +120,7 @@ def test_the_error_is_that_of_people_who_are_spread_as_the_model_says() -> None:
     Of two thirds of a leaf of 400 people, noise of 14 has a variance of 87 and their even spread one of 89. The sum of
     10,000 squares has a deviation of 1.4%, so that it would be 10 of them off with 30% less or more of either.
     """
-    rng = np.random.default_rng(11)
+    rng = seeded_rng(11)
     tree, runs, noise = Tree.uniform(6, 1), 2500, 14.0
     left, top = (np.array(at) * SIDE / 2 for at in ([0, 0, 1, 1], [0, 1, 0, 1]))  # of the leaves, in the tree's order
     boxes = Boxes(left, top, left + SIDE / 3, top + SIDE / 2)  # two thirds of each leaf
@@ -157,7 +158,7 @@ def test_nobody_in_a_cell_is_never_certain() -> None:
 
 def test_a_tree_that_is_finer_than_what_is_told_apart() -> None:
     """Down to half a base cell: whoever is in a square of two base cells is spread evenly over it."""
-    rng, nothing = np.random.default_rng(5), np.empty(0, np.uint64)
+    rng, nothing = seeded_rng(5), np.empty(0, np.uint64)
     tree = random_tree(rng, 14, 20, orphans=False)
     for _ in range(14):  # always the deepest: one path down to the finest level
         tree = tree.refine(tree.entries[-1:], nothing)
@@ -181,7 +182,7 @@ def saved(estimate: Estimate) -> bytes:
 
 
 def test_it_is_read_as_it_was_written() -> None:
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     tree = random_tree(rng, 9, 30, orphans=True)
     counts, stddev = rng.uniform(0, 9, (2, len(tree.entries)))
     estimate = Estimate(tree, counts, stddev, slope=0.4)

@@ -17,6 +17,7 @@ from sfumato.transforms.ranges.field_counts import NoisyGrid, strip_edges
 from sfumato.transforms.ranges.model import GridModel, RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.ranges_view import MAX_NUMBERS, background, embedded_model, ranges_body, ranges_view
+from tests.seeds import seeded_rng
 from tests.unit.ranges.models import FIELD, grid_model
 from tests.unit.ranges.page_answers import FILE, page_answers_text
 from tests.unit.ranges.samples import network_model, ranges_manifest, slope_model
@@ -80,7 +81,7 @@ def test_the_first_square_is_of_a_size_the_model_was_made_for(model: RangeModel,
     answers, inside = model.answer(np.array([x]), np.array([y]), np.array([size]))
     assert inside[0] > 0.5
     region = model.field.grid.region
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     places = rng.uniform(region.west, region.east, 200), rng.uniform(region.south, region.north, 200)
     others = model.answer(*places, np.full(200, size))[0].users
     assert answers.users[0] >= np.quantile(others, 0.95)
@@ -89,7 +90,7 @@ def test_the_first_square_is_of_a_size_the_model_was_made_for(model: RangeModel,
 def tree_model() -> RangeModel:
     """Cells of a tree, small in one corner; half of them are lost in noise."""
     nodes = np.concatenate([Tree.uniform(10, 4).nodes, Tree.uniform(10, 6).nodes[-1024:]])
-    tree, rng = Tree.of(10, nodes), np.random.default_rng(7)
+    tree, rng = Tree.of(10, nodes), seeded_rng(7)
     counts = rng.gamma(1.0, 60.0, len(tree.entries))
     stddev = np.where(rng.random(len(counts)) < 0.5, counts, counts / 4)
     return RangeModel(FIELD, TreeModel(Estimate(tree, counts, stddev, slope=0.0)), "adaptive", 1.0)

@@ -27,6 +27,7 @@ from sfumato.transforms.ranges.ranges_plan import Collected, RangesPlan, build, 
 from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import admission_of
 from tests.unit.ranges.test_ranges_plan import SIZES, plan
 
@@ -44,9 +45,7 @@ USERS = 2000
 
 def people(depth: int = 12) -> ExactCounts:
     """In the north-western quarter."""
-    return ExactCounts.from_codes(
-        depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64)
-    )
+    return ExactCounts.from_codes(depth, seeded_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
 
 
 def counted(asked: RangesPlan) -> Collected:
@@ -54,7 +53,7 @@ def counted(asked: RangesPlan) -> Collected:
         return collect(people(), admission_of(people(), asked, KEY), asked, KEY)
     crowd, depth = people(), asked.heatmap.depth
     codes = np.repeat(crowd.codes, crowd.users) >> np.uint64(2 * (12 - depth))
-    hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, USERS, np.uint64))
+    hashes = np.sort(seeded_rng(1).integers(0, 2**64, USERS, np.uint64))
     places = Places(depth)
     state = run_in_memory(Rows(places, hashes & ~places.mask, codes), USERS, asked.heatmap, KEY)
     return collected_from_heatmap(state, asked)

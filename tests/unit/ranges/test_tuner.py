@@ -28,6 +28,7 @@ from sfumato.transforms.ranges.tuner import (
 )
 from sfumato.transforms.ranges.width_search import QuerySample, find_label, search_grid
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import town
 
 ExtraTreesRegressor = pytest.importorskip("sklearn.ensemble").ExtraTreesRegressor
@@ -146,7 +147,7 @@ def test_places_that_cannot_be_read_or_written_are_told(tmp_path: Path) -> None:
 
 def test_trees_predict_exactly_what_scikit_learn_does() -> None:
     """On 500 points, some of them on the borders that the trees have: equal, not only near."""
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     inputs = rng.lognormal(0, 3, (120, FEATURES)).astype(np.float32).astype(np.float64)
     trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=1).fit(inputs, rng.normal(size=120))
     forest = Forest.from_sklearn(trees.estimators_)
@@ -188,8 +189,8 @@ def test_labels_are_the_best_widths_and_gains() -> None:
         made.append(width)
         return PlainGrid(width)
 
-    found = find_label(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
-    queries = QuerySample.draw(people, one.field, SIZES, 4000, np.random.default_rng(2))
+    found = find_label(people, one, 7.0, {"snh": make}, seeded_rng(1))
+    queries = QuerySample.draw(people, one.field, SIZES, 4000, seeded_rng(2))
     tried = search_grid(people, one, queries, [3, 4])
     # Other questions and noise find about the same, as the search's steps are of a quarter.
     assert found.widths["grid"] == pytest.approx(tried.width, rel=0.4)
@@ -199,8 +200,8 @@ def test_labels_are_the_best_widths_and_gains() -> None:
     assert found.entropy == 7.0
     # The stand-in at the grid's own width has the grid's error, and so no loss.
     assert found.errors["snh"] <= found.errors["grid"]
-    assert found == find_label(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
-    assert found != find_label(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, np.random.default_rng(1))
+    assert found == find_label(people, one, 7.0, {"snh": make}, seeded_rng(1))
+    assert found != find_label(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, seeded_rng(1))
 
 
 @pytest.mark.slow

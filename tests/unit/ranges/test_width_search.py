@@ -8,6 +8,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.width_search import QuerySample, entropy, mean_relative_error, sample_users, search_width
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.ranges.oracle import image, overlap, people_at, town
 
@@ -16,7 +17,7 @@ PEOPLE = town(10, 5000)
 
 
 def test_questions_are_around_users_and_their_truth_is_exact() -> None:
-    asked = QuerySample.draw(PEOPLE, FIELD, Sizes(100.0, 300.0), 200, np.random.default_rng(1))
+    asked = QuerySample.draw(PEOPLE, FIELD, Sizes(100.0, 300.0), 200, seeded_rng(1))
     base, (width, height) = image(PEOPLE), FIELD.cell_metres
     rows, columns = np.nonzero(base)
     edges = (getattr(asked.boxes, one) for one in ("x0", "y0", "x1", "y1"))
@@ -51,15 +52,15 @@ def test_entropy_is_of_512_by_512_cells() -> None:
 
 
 def test_a_sample_is_of_the_people() -> None:
-    sample = sample_users(PEOPLE, 1000, np.random.default_rng(1))
+    sample = sample_users(PEOPLE, 1000, seeded_rng(1))
     assert sample.users.sum() == 1000
     assert (image(sample) <= image(PEOPLE)).all()
-    assert sample_users(PEOPLE, 5000, np.random.default_rng(1)) is PEOPLE
+    assert sample_users(PEOPLE, 5000, seeded_rng(1)) is PEOPLE
 
 
 def test_people_are_drawn_by_density() -> None:
     density = np.array([[1.0, 0.0], [2.0, 5.0]])
-    people = draw_users(density, 2, 40_000, np.random.default_rng(1))
+    people = draw_users(density, 2, 40_000, seeded_rng(1))
     found = image(people)
     expected = np.repeat(np.repeat(density, 2, axis=0), 2, axis=1) / 32 * 40_000
     some = expected > 0
@@ -88,7 +89,7 @@ def test_the_search_stays_in_its_bounds() -> None:
 
 def test_errors_are_of_the_method_and_its_seeds() -> None:
     spec = CollectionSpec(FIELD, 5000.0, 1.0, Sizes(100.0, 300.0))
-    asked = QuerySample.draw(PEOPLE, FIELD, spec.sizes, 500, np.random.default_rng(1))
+    asked = QuerySample.draw(PEOPLE, FIELD, spec.sizes, 500, seeded_rng(1))
     one, again, other = (mean_relative_error(PlainGrid(100.0), PEOPLE, spec, asked, [seed]) for seed in (1, 1, 2))
     assert one == again != other
     assert mean_relative_error(PlainGrid(100.0), PEOPLE, spec, asked, [1, 2]) == pytest.approx((one + other) / 2)

@@ -23,6 +23,7 @@ from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.seeds import seeded_rng
 
 REGION = {"west": -74.04, "south": 40.68, "east": -73.88, "north": 40.80}
 
@@ -94,7 +95,7 @@ def slots_of_cells(cells: NDArray[np.int64], depth: int, slots: int, rng: np.ran
 
 def city_rows(depth: int, users: int, gamma: int | None = None, slots: int = 1, seed: int = 8) -> Rows:
     """Users of the city, each with one location, and with one of the slots if there are several."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     cells = rng.choice(4**depth, users, p=city_density(1 << depth).ravel())
     codes = interleave((cells % (1 << depth)).astype(np.uint32), (cells >> depth).astype(np.uint32)).astype(np.uint64)
     places = Places(depth, slots)

@@ -20,6 +20,7 @@ from sfumato.schemas.views import Basemap, Geography
 from sfumato.transforms.release import basemap_file
 from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, world_basemap
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 REGION = Region(3.0, 1.0, 3.2, 1.2)
 SQUARE = [[3.05, 1.05], [3.1, 1.05], [3.1, 1.1], [3.05, 1.1], [3.05, 1.05]]
@@ -165,7 +166,7 @@ def test_longitude_and_latitude_may_be_named(name: str) -> None:
 
 @pytest.mark.slow
 def test_what_is_too_much_for_a_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = np.random.default_rng(3).uniform([3.0, 1.0], [3.2, 1.2], (40_000, 2))
+    draws = seeded_rng(3).uniform([3.0, 1.0], [3.2, 1.2], (40_000, 2))
     lines = [feature("LineString", pair.tolist()) for pair in draws.reshape(-1, 2, 2)]
     with rejects("basemap"):
         read(*lines)

@@ -24,6 +24,7 @@ from sfumato.transforms.release.builder import picture
 from sfumato.transforms.report import chart_figure
 from sfumato.transforms.report.canvas import drawable, label
 from sfumato.transforms.report.chart_figure import axis_ends
+from tests.seeds import seeded_rng
 from tests.unit.report.samples import REGION, layer_of, map_of, pixels, view_of
 
 
@@ -97,7 +98,7 @@ def test_nothing_at_all_is_drawn_too(body: Any) -> None:
 def test_only_the_largest_items_are_drawn_and_the_picture_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     monkeypatch.setattr(chart_figure, "label", lambda name, most=34: drawn.append(name) or name)
-    values = np.random.default_rng(1).permutation(40).astype(float).tolist()
+    values = seeded_rng(1).permutation(40).astype(float).tolist()
     body = bars_of(values)
     assert b"The 30 largest of 40." in picture(view_of(body)).png()
     assert drawn == [f"item {values.index(float(one))}" for one in range(39, 9, -1)]

@@ -18,6 +18,7 @@ from sfumato.schemas.views import Basemap, FileLink, PageView, Section, Table
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.report.sections import chips, common_sections, guarantee
 from tests import ROOT
+from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--{{ 7 * 7 }}\u2028"
@@ -27,7 +28,7 @@ def map_view(cells: int = 4, **fields: Any) -> PageView:
     """A map of so many cells of one level with values like those of a real one."""
     side = int(np.ceil(np.sqrt(cells)))
     level = int(np.ceil(np.log2(max(side, 2))))
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     users = np.round(rng.gamma(0.6, 60, cells), 1)
     x, y = np.arange(cells) % side, np.arange(cells) // side
     layer = {

@@ -10,6 +10,7 @@ import pytest
 
 from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, nice, position, rate_scale, uncertain
 from sfumato.transforms.statistics.shrinkage import shrink
+from tests.seeds import seeded_rng
 
 
 def brute_top(density: list[float], users: list[float]) -> float:
@@ -19,7 +20,7 @@ def brute_top(density: list[float], users: list[float]) -> float:
 
 
 def test_top_is_that_of_the_users_one_by_one() -> None:
-    rng = np.random.default_rng(11)
+    rng = seeded_rng(11)
     for _ in range(50):
         density, users = 10 ** rng.uniform(-3, 5, 40), rng.integers(0, 30, 40).astype(float)
         top = brute_top(density.tolist(), users.tolist())
@@ -52,7 +53,7 @@ def test_nobody_has_a_scale_too(values: list[float]) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_ticks_ascend_with_room_between_them(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     density = 10 ** rng.uniform(-6, 6) * rng.gamma(0.3, 1.0, 300)
     scale = density_scale(density, density)
     places = [math.log1p(value / (scale.knee or 1)) / math.log1p(1 / KNEE) for value, _ in scale.ticks]
@@ -92,7 +93,7 @@ def test_a_few_extreme_cells_stretch_no_scale() -> None:
 
 def test_noise_alone_stretches_no_scale() -> None:
     """65,000 cells of one rate, known to very different degrees: once shrunk, their errors do not set the scale."""
-    rng = np.random.default_rng(4)
+    rng = seeded_rng(4)
     deviation = 10 ** rng.uniform(-2.3, -0.7, 65_000)
     rate = 0.12 + deviation * rng.standard_normal(65_000)
     kept = (rate > 0) & (rate < 1)

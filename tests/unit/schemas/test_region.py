@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid, Region, deinterleave, interleave
+from tests.seeds import seeded_rng
 
 CITY = Region.parse("-122.51,37.70,-122.35,37.82")
 
@@ -33,7 +34,7 @@ def test_interleaving_against_bits(points: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("depth", [1, 5, 10, 20])
 def test_codes_of_points_lie_in_the_cells_bounds(depth: int) -> None:
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     grid = Grid(CITY, depth)
     east = rng.uniform(CITY.west, CITY.east, 1000)
     north = rng.uniform(CITY.south, CITY.north, 1000)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions, nodes_from_names
+from tests.seeds import seeded_rng
 
 DEPTH = 4
 
@@ -44,7 +45,7 @@ def brute_entries(tree: Tree) -> list[int]:
 def test_longest_prefix_counting_against_brute_force(tree: Tree) -> None:
     entries = brute_entries(tree)
     assert tree.entries.tolist() == entries
-    rng = np.random.default_rng(len(entries))
+    rng = seeded_rng(len(entries))
     codes = np.sort(rng.integers(0, 4**DEPTH, 500).astype(np.uint64))
     expected = np.zeros(len(entries), dtype=int)
     for code in codes.tolist():

@@ -32,6 +32,7 @@ from sfumato.transforms.secagg.shard_sums import (
     count_vectors,
     sum_shards,
 )
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
 ROUNDINGS = ("systematic", "independent")
@@ -56,7 +57,7 @@ def whole_weights(user: User, total: int, offset: float) -> dict[int, int]:
 
 def group_of(users: list[list[User]], total: int, places: Places, seed: int = 0) -> ShardGroup:
     """A group of shards of users, ranked in the order of the lists."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     rows = []
     for shard, mine in enumerate(users):
         for rank, user in enumerate(mine):
@@ -143,7 +144,7 @@ def test_sums_of_rounded_vectors_against_an_oracle(kind: int, table: bool, monke
     if not table:
         monkeypatch.setattr("sfumato.transforms.secagg.encodings._MAX_TABLE_LEVEL", -1)
     for seed in range(5):
-        rng = np.random.default_rng(seed)
+        rng = seeded_rng(seed)
         encoding, entries_of, places = encodings(rng)[kind]
         users = [*some_users(rng, 3, 12, places), [], *some_users(rng, 1, 3, places)]
         gamma = int(rng.integers(1, 30))
@@ -188,7 +189,7 @@ def neighbours(
 def test_one_user_more_moves_the_sums_by_at_most_the_sensitivity(
     seed: int, gamma: int, rounding: Rounding, kind: int, scale: int
 ) -> None:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     encoding, _, places = encodings(rng)[kind]
     query = ShardQuery(1, encoding, 1.0, WIDE, 1, gamma, rounding)
     both = neighbours(rng, gamma, rounding, places, scale)
@@ -222,7 +223,7 @@ def test_a_user_more_changes_others_by_their_ranks_alone(rounding: Rounding) -> 
 
     So given the words that ranks draw, which are alike and independent, what others add has one distribution.
     """
-    rng, places, gamma = np.random.default_rng(3), Places(DEPTH), 7
+    rng, places, gamma = seeded_rng(3), Places(DEPTH), 7
     with_user, without_user = neighbours(rng, gamma, rounding, places, 1)
     assert without_user.clients is not None
     above = ((without_user.keys >> places.bits) == 1) & (without_user.clients > 3)
@@ -278,7 +279,7 @@ def test_entries_users_and_sub_queries_are_rounded_independently_of_each_other()
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_retry_and_any_blocks_draw_the_same(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, places, gamma = np.random.default_rng(2), Places(DEPTH), 9
+    rng, places, gamma = seeded_rng(2), Places(DEPTH), 9
     group = group_of(some_users(rng, 6, 40, places), stored_total(gamma, "independent"), places)
     query = ShardQuery(1, TreeEncoding(some_tree(rng)), 0.5, WIDE, 20, gamma, "independent")
     once = sum_shards(group, query, KEY, "shard", dropout)
@@ -296,7 +297,7 @@ def test_a_retry_and_any_blocks_draw_the_same(dropout: float, monkeypatch: pytes
 def test_the_noise_in_the_sums_is_that_of_the_sensitivity(encoding: Encoding, rounding: Rounding, noise: str) -> None:
     """And not of a smaller one: what systematic rounding would have, or a location that adds to one entry."""
     gamma, epsilon, places, residuals = encoding.length, 0.9, Places(5), []
-    users = some_users(np.random.default_rng(1), 1, 20, places)
+    users = some_users(seeded_rng(1), 1, 20, places)
     group = group_of(users, stored_total(gamma, rounding), places)
     for index in range(1, 1 + 16_384 // encoding.length):
         query = ShardQuery(index, encoding, epsilon, WIDE, 20, gamma, rounding)

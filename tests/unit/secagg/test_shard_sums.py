@@ -26,6 +26,7 @@ from sfumato.transforms.secagg.shard_sums import (
     sum_shards,
     survivors,
 )
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf
 
 KEY = RunKey.derive(FixedSecret(b"secagg" * 4), {})
@@ -33,7 +34,7 @@ WIDE = Window(1 << 40, 1 << 39)
 
 
 def group_of(shards: int, users: int, depth: int = 4, seed: int = 0) -> ShardGroup:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     keys = (np.repeat(np.arange(shards), users) << (2 * depth)) | rng.integers(0, 4**depth, shards * users)
     return ShardGroup(0, shards, Places(depth), np.sort(keys.astype(np.uint32)))
 
@@ -197,7 +198,7 @@ def test_reduction_is_the_modulo_of_negative_numbers_too(modulus: int) -> None:
 
 def test_client_vectors_summed_modulo_m_are_the_shards_sum() -> None:
     """Paper 000, Eq. 2: each client reduces its noisy vector, the server reduces the sum."""
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     window = Window(257, 60)
     vectors = np.eye(8, dtype=np.int64)[rng.integers(0, 8, 100)] + rng.integers(-3, 4, (100, 8))
     by_client = np.mod(np.mod(vectors, 257).sum(axis=0), 257)
@@ -237,7 +238,7 @@ SHARDS, USERS, REQUIRED = 3, 60, 50
 )
 def test_an_answers_noise_is_that_of_all_survivors_of_all_shards(noise: NoiseSource, epsilon: float) -> None:
     """Three shards of 60 users where 50 are required: Polya(3 x 1.2) differences, over 4,000 keys and 64 entries."""
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     keys = np.sort((np.repeat(np.arange(SHARDS), USERS) << 8) | rng.integers(0, 256, SHARDS * USERS))
     group = ShardGroup(0, SHARDS, Places(4), keys.astype(np.uint32))
     query = ShardQuery(1, TreeEncoding(Tree.uniform(4, 3)), epsilon, Window(1 << 30, 1 << 29), REQUIRED)

@@ -5,10 +5,11 @@ import pytest
 from scipy.stats import norm
 
 from sfumato.transforms.statistics.shrinkage import shrink, simultaneous_z
+from tests.seeds import seeded_rng
 
 
 def test_shrinkage_is_the_posterior_of_the_true_prior():
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     truth = 0.3 + 0.1 * rng.standard_normal(20_000)
     variance = np.exp(rng.uniform(np.log(1e-3), np.log(1.0), len(truth)))
     noisy = truth + np.sqrt(variance) * rng.standard_normal(len(truth))
@@ -20,7 +21,7 @@ def test_shrinkage_is_the_posterior_of_the_true_prior():
 
 
 def test_estimates_without_information_change_nothing():
-    rng = np.random.default_rng(2)
+    rng = seeded_rng(2)
     x, v = 1 + rng.standard_normal(300) * np.sqrt(0.5 + 0.2), np.full(300, 0.2)
     alone = shrink(x, v)
     more = shrink(np.append(x, [np.nan, 50.0, -3.0]), np.append(v, [0.2, np.inf, 1e12]))
@@ -30,7 +31,7 @@ def test_estimates_without_information_change_nothing():
 
 
 def test_equal_true_values_are_all_put_at_the_centre():
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     variance = np.full(2_000, 4.0)
     means, posterior = shrink(10 + 2 * rng.standard_normal(2_000), variance, centre=10)
     # t is 0 half the time, else of the order v sqrt(2 / n) = 0.13: no estimate keeps more than a tenth of its distance.

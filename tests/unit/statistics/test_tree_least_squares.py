@@ -14,11 +14,12 @@ from sfumato.transforms.statistics.tree_least_squares import (
     total_variance,
     upward_variances,
 )
+from tests.seeds import seeded_rng
 
 
 def forest(seed: int, sizes: tuple[int, ...]) -> list[NDArray[np.int64]]:
     """Random parents; every parent has a child."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     found = []
     for below, above in itertools.pairwise(sizes):
         parent = np.concatenate([np.arange(above), rng.integers(0, above, below - above)])
@@ -53,7 +54,7 @@ def ancestors(parents: list[NDArray[np.int64]], size: int) -> list[NDArray[np.fl
 def test_fit_levels_matches_dense_least_squares(sizes: tuple[int, ...], variances: tuple[float | None, ...]) -> None:
     parents = forest(1, sizes)
     matrices = ancestors(parents, sizes[0])
-    rng = np.random.default_rng(2)
+    rng = seeded_rng(2)
     levels, rows, weights, values = [], [], [], []
     kurtoses = rng.uniform(0, 3, len(sizes))
     for matrix, variance, kurtosis in zip(matrices, variances, kurtoses, strict=True):
@@ -90,7 +91,7 @@ def test_fit_levels_matches_dense_least_squares(sizes: tuple[int, ...], variance
 def test_fit_levels_parents_are_sums() -> None:
     sizes = (500, 60, 7)
     parents = forest(3, sizes)
-    rng = np.random.default_rng(4)
+    rng = seeded_rng(4)
     levels = [NoisyLevel(rng.integers(-3, 90, (1, size)).astype(float), variance) for size, variance in zip(
         sizes, (3.0, 11.0, 70.0), strict=True)]  # fmt: skip
     fine, middle, coarse = fit_levels(levels, parents)

@@ -17,6 +17,7 @@ from shapely.geometry import mapping
 from shapely.geometry.base import BaseGeometry
 
 from sfumato.transforms.zones.zone_file import Zones
+from tests.seeds import seeded_rng
 
 
 def zones_of(shapes: Sequence[BaseGeometry]) -> Zones:
@@ -50,7 +51,7 @@ def write_geoparquet(path: Path, shapes: Sequence[BaseGeometry], columns: Mappin
 
 def voronoi(count: int, seed: int, box: tuple[float, float, float, float] = (3.0, 1.0, 3.2, 1.2)) -> list[BaseGeometry]:
     """The Voronoi cells of random points, cut to a box: zones with shared borders that are not along the axes."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     west, south, east, north = box
     points = shapely.multipoints(rng.uniform([west, south], [east, north], size=(count, 2)))
     frame = shapely.box(*box)

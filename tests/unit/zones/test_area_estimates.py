@@ -12,6 +12,7 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, WithinCells
 from sfumato.transforms.zones.area_estimates import AreaUsers, estimate_areas
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 GRID = Grid(Region(0.0, 0.0, 8.0, 8.0), 3)
@@ -57,7 +58,7 @@ def points(users: np.ndarray, rho: float, levels: int, rng: np.random.Generator)
 
 
 def test_users_are_weighted_by_area() -> None:
-    users = np.random.default_rng(1).integers(0, 40, 64).astype(float)
+    users = seeded_rng(1).integers(0, 40, 64).astype(float)
     grid_cells = [shapely.box(x, 7 - y, x + 1, 8 - y) for y in range(8) for x in range(8)]
     by_place = np.zeros(64)
     for code in range(64):
@@ -84,7 +85,7 @@ def test_the_spread_is_that_of_users_drawn_from_a_cascade(rho: float) -> None:
     The mean's z-score and the variance's ratio stay within bounds that fail once in 10^9 (of 8 comparisons). The
     kurtosis of a cascade's counts is taken from the draws.
     """
-    rng = np.random.default_rng([7, int(100 * rho)])
+    rng = seeded_rng([7, int(100 * rho)])
     users = rng.integers(5, 30, 64).astype(float)
     found = estimate_areas(GRID, counts(users, 1.0), spread_of(users, rho), AREAS[:4], borders=False)
     draws = 400

@@ -12,6 +12,7 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 from sfumato.transforms.zones.area_estimates import AreaUsers, estimate_areas
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 DEPTH, USERS, NOISE = 5, 40_000, 3.0
@@ -42,7 +43,7 @@ def estimates(island: bool, cut_by_the_shore: bool) -> tuple[np.ndarray, list[Ar
     """The truth of the wards of 12 maps, and per map the estimates with and without the correction."""
     truth, with_borders, without = [], [], []
     for key in range(12):
-        rng = np.random.default_rng([key, island, cut_by_the_shore])
+        rng = seeded_rng([key, island, cut_by_the_shore])
         at, unbiased, within = draw(rng, island)
         zones = wards(rng, 24)
         if cut_by_the_shore:
@@ -85,7 +86,7 @@ def test_wards_that_have_nothing_to_do_with_the_density_keep_their_errors() -> N
 
 def test_a_zone_is_told_from_its_own_border_alone() -> None:
     """The island as one zone: the error is stated, and is the same with other zones beside it."""
-    at, unbiased, within = draw(np.random.default_rng([4, 5]), True)
+    at, unbiased, within = draw(seeded_rng([4, 5]), True)
     alone = estimate_areas(GRID, unbiased, within, np.array([ISLAND]))
     plain = estimate_areas(GRID, unbiased, within, np.array([ISLAND]), borders=False)
     both = estimate_areas(GRID, unbiased, within, np.array([ISLAND, shapely.box(0.1, 0.1, 0.33, 0.47)]))

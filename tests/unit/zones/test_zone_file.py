@@ -13,6 +13,7 @@ from shapely.geometry import MultiPolygon, Point, Polygon, box
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.zones.zone_file import read_zones
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import voronoi, write_geojson, write_geoparquet
 
 A, B, C = box(0, 0, 1, 1), box(1, 0, 2, 1), box(2, 0, 3, 1)
@@ -67,7 +68,7 @@ def test_levels_are_read_in_order_of_the_file(tmp_path: Path) -> None:
 
 def test_real_tracts_with_slivers_are_read(tmp_path: Path) -> None:
     """Coordinates rounded apart from each other overlap by slivers, which are allowed."""
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     offsets = rng.normal(0, 1e-7, (200, 2))
     moved = [
         shapely.transform(shape, lambda points, offset=offset: points + offset)

@@ -14,12 +14,13 @@ from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, Additiv
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_levels
 from sfumato.transforms.zones.zone_levels import ZoneEncoding, level_shares, mean_variances
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 
 @pytest.mark.parametrize("categories", [1, 2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_shards_sums_are_those_of_plain_loops(categories: int, weighted: bool) -> None:
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     places, zones, shards, rows = Places(3, categories), 50, 4, 700
     parents = rng.integers(0, 7, zones)
     parents[:7] = np.arange(7)

@@ -12,6 +12,7 @@ from shapely.geometry import MultiPolygon, Polygon, box
 from shapely.geometry.base import BaseGeometry
 
 from sfumato.transforms.zones.zone_raster import OUTSIDE, ZoneLocator
+from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import brute_force, voronoi, zones_of
 
 STAR = Polygon([(0.5 + r * np.cos(a), 0.5 + r * np.sin(a)) for a, r in zip(
@@ -37,7 +38,7 @@ CASES: dict[str, list[BaseGeometry]] = {
 
 def points_for(shapes: list[BaseGeometry], seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Random points in and around the zones, their vertices, points on and just off their borders."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     west, south, east, north = shapely.total_bounds(shapes)
     vertices = shapely.get_coordinates(shapes)
     lines = shapely.get_parts(shapely.boundary(shapes))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_levels
 from sfumato.transforms.zones.zones_release import laplace_kurtosis, lattice_margins, margins
+from tests.seeds import seeded_rng
 
 
 def discrete_laplace(rng: np.random.Generator, epsilon: float, shape: tuple[int, ...]) -> NDArray[np.int64]:
@@ -51,7 +52,7 @@ def test_intervals_of_every_level_cover_95_per_cent() -> None:
     """4,000 draws of 56 zones: a level of k zones has 4,000 k intervals, and six deviations allow for the rest."""
     sizes, epsilons = (40, 12, 4), (0.8, 0.12, 0.08)
     parents = [np.arange(40) % 12, np.arange(12) % 4]
-    rng = np.random.default_rng(7)
+    rng = seeded_rng(7)
     draws = 4_000
     truth = [rng.poisson(30, sizes[0]).astype(float)]
     for parent in parents:

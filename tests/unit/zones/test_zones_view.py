@@ -17,6 +17,7 @@ from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 from sfumato.transforms.zones.zones_release import zones_files
+from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import voronoi, zones_of
 from tests.unit.zones.test_zones_release import METADATA
 
@@ -30,7 +31,7 @@ def files_of(zones: Zones) -> dict[str, bytes]:
     own = HeatmapParameters(depth=ZoneLocator(zones).depth, method=method, trust="central")
     places = Places(own.depth)
     users = np.sort(keyed_hash(bytes(16), np.arange(900)) & ~places.mask)
-    codes = np.random.default_rng(1).integers(0, len(zones), 900).astype(np.uint64)
+    codes = seeded_rng(1).integers(0, len(zones), 900).astype(np.uint64)
     state = run_in_memory(Rows(places, users, codes), 900, own, RunKey.derive(FixedSecret(b"view" * 8), {}))
     return zones_files(state, own, method, METADATA)
 

@@ -25,6 +25,7 @@ from benchmarks.baselines.histogram_mechanisms import (
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.sampling_round import Sampling
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p
 
 DELTA = 1e-8
@@ -34,7 +35,7 @@ WRONG = [0.7, 1.3]
 
 
 def estimates(mechanism: HistogramMechanism, counts: np.ndarray = COUNTS, runs: int = RUNS) -> np.ndarray:
-    generator = np.random.default_rng(7)
+    generator = seeded_rng(7)
     return np.array([mechanism.estimate(counts, generator) for _ in range(runs)])
 
 
@@ -98,7 +99,7 @@ def test_a_wrong_spread_would_be_noticed(mechanism: HistogramMechanism, wrong: f
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_laplace_noise_has_its_scale(epsilon: float) -> None:
     counts = np.full(40_000, 12)
-    noise = CentralLaplace(1.0, epsilon).estimate(counts, np.random.default_rng(1)) - counts
+    noise = CentralLaplace(1.0, epsilon).estimate(counts, seeded_rng(1)) - counts
     assert stats.kstest(noise, "laplace", args=(0, 1 / epsilon)).pvalue > FLAKE_RATE
     for wrong in WRONG:
         assert stats.kstest(noise, "laplace", args=(0, wrong / epsilon)).pvalue < FLAKE_RATE
@@ -154,7 +155,7 @@ def test_hadamard_is_exactly_epsilon_private(buckets: int, epsilon: float) -> No
 @pytest.mark.parametrize("epsilon", [0.5, 1.5])
 def test_hadamard_reports_have_their_signs(epsilon: float) -> None:
     items, rows = np.full(200_000, 4), linalg.hadamard(8)[5]
-    right = int((rows[hadamard_respond(items, 8, epsilon, np.random.default_rng(3))] > 0).sum())
+    right = int((rows[hadamard_respond(items, 8, epsilon, seeded_rng(3))] > 0).sum())
     for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
         probability = 1 / (1 + math.exp(-epsilon * factor))
         assert (stats.binomtest(right, len(items), probability).pvalue > FLAKE_RATE) == same
@@ -173,7 +174,7 @@ def test_direct_reports_have_the_ratio_of_randomised_response(factor: float, sam
     """All clients in one of 8 buckets: the other buckets' reports have e^-epsilon of the probability of the own one."""
     users, epsilon, buckets = 200_000, 1.0, 8
     counts = np.array([users, *[0] * (buckets - 1)])
-    found = DirectEncoding(1.0, epsilon).estimate(counts, np.random.default_rng(4))
+    found = DirectEncoding(1.0, epsilon).estimate(counts, seeded_rng(4))
     own = math.expm1(epsilon) / (math.exp(epsilon) + buckets - 1)
     reports = round(float(found[0] * own + users * (1 - own) / buckets))
     expected = math.exp(epsilon * factor) / (math.exp(epsilon * factor) + buckets - 1)
@@ -183,7 +184,7 @@ def test_direct_reports_have_the_ratio_of_randomised_response(factor: float, sam
 
 def test_the_fast_transform_is_the_matrix() -> None:
     for order in (1, 2, 8, 64):
-        values = np.random.default_rng(order).integers(-50, 50, order)
+        values = seeded_rng(order).integers(-50, 50, order)
         np.testing.assert_array_equal(walsh_hadamard(values), linalg.hadamard(order) @ values)
 
 
@@ -231,7 +232,7 @@ def test_shuffle_noise_has_its_distribution(zeroed: bool) -> None:
     counts[0] = users
     probability = message_rate(users, epsilon, DELTA)
     mechanism = BernoulliShuffle(1.0, epsilon, DELTA, zeroed)
-    empty = mechanism.estimate(counts, np.random.default_rng(5))[1:]
+    empty = mechanism.estimate(counts, seeded_rng(5))[1:]
     if zeroed:
         assert not empty.any()
         return
@@ -260,7 +261,7 @@ def test_zeroing_leaves_large_buckets_unbiased() -> None:
 def test_a_thresholded_sample_has_its_distribution(rate: float, threshold: int, same: bool) -> None:
     """Against Bin(40, rate) with everything below the threshold at 0; the sample's are 0.2 and 9."""
     mechanism, counts = ThresholdedSample("any", Sampling.from_rate(0.2, 9)), np.full(50_000, 40)
-    found = mechanism.estimate(counts, np.random.default_rng(2)) * mechanism.rate
+    found = mechanism.estimate(counts, seeded_rng(2)) * mechanism.rate
     sampled = np.rint(found).astype(np.int64)
     np.testing.assert_allclose(sampled, found, atol=1e-9)
     at = np.arange(41)
@@ -294,4 +295,4 @@ def test_epsilon_and_delta_must_be_sound(value: float) -> None:
 
 def test_too_few_clients_cannot_shuffle() -> None:
     with pytest.raises(RequestError, match="30 sampled clients cannot hide one"):
-        BernoulliShuffle(1.0, 0.1, DELTA).estimate(np.array([10, 20]), np.random.default_rng(0))
+        BernoulliShuffle(1.0, 0.1, DELTA).estimate(np.array([10, 20]), seeded_rng(0))

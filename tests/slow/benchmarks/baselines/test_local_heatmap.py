@@ -9,12 +9,13 @@ import pytest
 from benchmarks.baselines.heatmap_methods import AdaptiveGrid
 from benchmarks.baselines.local_heatmap import RANDOMISED_RESPONSE, run_local, sum_reports
 from sfumato.transforms.heatmap.methods import Adaptive, Flat
+from tests.seeds import seeded_rng
 
 DEPTH, CLIENTS = 4, 20_000
 
 
 def codes(seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     return np.where(rng.random(CLIENTS) < 0.3, 77, rng.integers(0, 256, CLIENTS)).astype(np.uint64)
 
 
@@ -32,7 +33,7 @@ def test_a_report_is_locally_private(epsilon: float) -> None:
 
 
 def test_sums_are_those_of_clients_who_flip_every_bit() -> None:
-    rng, counts, epsilon, draws = np.random.default_rng(1), np.array([40, 0, 160]), 0.7, 4000
+    rng, counts, epsilon, draws = seeded_rng(1), np.array([40, 0, 160]), 0.7, 4000
     flip = RANDOMISED_RESPONSE.flip(epsilon)
     bits = np.repeat(np.eye(3, dtype=bool), counts, axis=0)
     one_by_one = np.array([(bits ^ (rng.random(bits.shape) < flip)).sum(axis=0) for _ in range(draws)])
@@ -47,7 +48,7 @@ def test_sums_are_those_of_clients_who_flip_every_bit() -> None:
 
 @pytest.mark.parametrize("method", [Adaptive(schedule="paper", estimator="last", sub_query_share=0.2), Adaptive()])
 def test_no_client_spends_more_than_epsilon(method: Adaptive) -> None:
-    state = run_local(codes(2), 1e6, method, DEPTH, 2.0, np.random.default_rng(3))
+    state = run_local(codes(2), 1e6, method, DEPTH, 2.0, seeded_rng(3))
     assert len(state.results) > 1
     costs = [result.spent.epsilon or 0.0 for result in state.results]
     if state.has_disjoint_cohorts:
@@ -64,8 +65,8 @@ def test_no_client_spends_more_than_epsilon(method: Adaptive) -> None:
 
 def test_counts_are_those_of_the_cells_with_the_stated_noise() -> None:
     clients = codes(4)
-    state = run_local(clients, CLIENTS, Flat(), DEPTH, 1.0, np.random.default_rng(5))
+    state = run_local(clients, CLIENTS, Flat(), DEPTH, 1.0, seeded_rng(5))
     errors = state.results[0].counts - np.bincount(clients.astype(np.int64), minlength=256)
     assert abs(errors.std() / state.results[0].spent.noise_stddev - 1) < 6.2 / math.sqrt(2 * 256)
     with pytest.raises(TypeError, match="adaptive_grid has encodings without prefixes"):
-        run_local(clients, CLIENTS, AdaptiveGrid(), DEPTH, 1.0, np.random.default_rng(6))
+        run_local(clients, CLIENTS, AdaptiveGrid(), DEPTH, 1.0, seeded_rng(6))

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.location_oracles import local_epsilon, reported_shares, share_messages, shuffled_noise_shares
+from tests.seeds import seeded_rng
 
 
 def test_reports_and_shuffled_noise_find_the_shares() -> None:
     counts = np.zeros(256, np.int64)
     counts[[3, 77, 200]] = 500_000, 300_000, 200_000
-    generator = np.random.default_rng(5)
+    generator = seeded_rng(5)
     for shares in (reported_shares(counts, 6.0, 4, generator), shuffled_noise_shares(counts, 1.0, 1e-8, generator)):
         assert shares.sum() == pytest.approx(1)
         assert np.abs(shares - counts / 1e6).sum() < 0.02

@@ -19,10 +19,11 @@ from benchmarks.baselines.mean_mechanisms import (
     unbiased_share,
 )
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 HIGH = 1023.0
-VALUES = np.random.default_rng(5).uniform(0, HIGH, 60) ** 2 / HIGH  # not symmetric about the middle
+VALUES = seeded_rng(5).uniform(0, HIGH, 60) ** 2 / HIGH  # not symmetric about the middle
 RUNS = 6000
 WRONG = [0.85, 1.15]
 MECHANISMS = [
@@ -57,7 +58,7 @@ def variance(mechanism: MeanMechanism, values: np.ndarray = VALUES) -> float:
 
 
 def estimates(mechanism: MeanMechanism) -> np.ndarray:
-    generator = np.random.default_rng(11)
+    generator = seeded_rng(11)
     return np.array([mechanism.estimate_mean(VALUES, HIGH, generator) for _ in range(RUNS)])
 
 
@@ -111,7 +112,7 @@ def test_one_bit_reports_are_exactly_epsilon_private(kind: type[MeanMechanism], 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_the_response_keeps_a_bit_with_its_probability(epsilon: float) -> None:
     bits = np.arange(400_000) % 4 == 0
-    reports = respond(bits, epsilon, np.random.default_rng(2))
+    reports = respond(bits, epsilon, seeded_rng(2))
     right = int(np.count_nonzero(reports == bits))
     for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
         probability = math.exp(epsilon * factor) / (1 + math.exp(epsilon * factor))
@@ -123,7 +124,7 @@ def test_the_response_keeps_a_bit_with_its_probability(epsilon: float) -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_laplace_is_exactly_epsilon_private(epsilon: float) -> None:
     """Its reports have the stated density, and the densities of 0 and of the bound differ by e^epsilon at most."""
-    generator = np.random.default_rng(3)
+    generator = seeded_rng(3)
     reports = [LaplaceNoise(epsilon).estimate_mean(np.array([100.0]), HIGH, generator) for _ in range(10_000)]
     assert stats.kstest(reports, "laplace", args=(100, HIGH / epsilon)).pvalue > FLAKE_RATE
     for wrong in WRONG:
@@ -193,7 +194,7 @@ def test_a_tighter_bound_is_worth_its_square() -> None:
     """The mechanisms' error grows with a loose range. The same seed, a range 16 times as wide."""
     for mechanism in (SubtractiveDithering(1.0), LaplaceNoise(1.0)):
         spread = [
-            np.std([mechanism.estimate_mean(VALUES, HIGH * loose, np.random.default_rng(run)) for run in range(2000)])
+            np.std([mechanism.estimate_mean(VALUES, HIGH * loose, seeded_rng(run)) for run in range(2000)])
             for loose in (1, 16)
         ]
         # two standard deviations of 2000 runs, each known to 1 / sqrt(4000); six times that
@@ -209,7 +210,7 @@ def test_epsilon_must_be_sound(kind: type, epsilon: float) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[1:-1:2], ids=repr)
 def test_values_must_lie_in_the_range(mechanism: MeanMechanism) -> None:
-    generator = np.random.default_rng(0)
+    generator = seeded_rng(0)
     for values in ([-0.1, 3.0], [1.0, 1023.5], [math.nan, 4.0], [math.inf]):
         with rejects("values"):
             mechanism.estimate_mean(np.array(values), HIGH, generator)

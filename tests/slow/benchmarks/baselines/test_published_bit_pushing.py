@@ -14,6 +14,7 @@ from sfumato.schemas.moments import FixedPoint
 from sfumato.transforms.moments.local.allocation import Tuning
 from sfumato.transforms.moments.local.protocol import MomentsPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 BITS, RUNS, CLIENTS = 4, 2000, 300
@@ -26,7 +27,7 @@ def draw(generator: np.random.Generator, clients: int = CLIENTS) -> np.ndarray:
 
 
 def estimates(mechanism: PublishedBitPushing) -> np.ndarray:
-    generator = np.random.default_rng(3)
+    generator = seeded_rng(3)
     return np.array([mechanism.estimate_mean(draw(generator), 2.0**BITS - 1, generator) for _ in range(RUNS)])
 
 
@@ -50,7 +51,7 @@ def test_one_round_is_unbiased_with_the_variance_of_lemma_3_1(epsilon: float | N
 
 def test_quotas_are_exact() -> None:
     """Every number is one of the two whole numbers about its share, and they add up."""
-    generator = np.random.default_rng(1)
+    generator = seeded_rng(1)
     for _ in range(100):
         shares = generator.dirichlet(np.ones(7))
         clients = int(generator.integers(1, 1000))
@@ -71,7 +72,7 @@ def test_both_rounds_ask_as_algorithm_2_has_it(monkeypatch: pytest.MonkeyPatch) 
         return told[-1]
 
     monkeypatch.setattr(PublishedBitPushing, "_ask", recorded)
-    found = PublishedBitPushing().estimate_mean(draw(np.random.default_rng(2)), 15.0, np.random.default_rng(4))
+    found = PublishedBitPushing().estimate_mean(draw(seeded_rng(2)), 15.0, seeded_rng(4))
     (first_clients, first), (second_clients, second) = asked
     assert (first_clients, second_clients) == (100, 200)
     assert first == pytest.approx(np.sqrt(PLACES))
@@ -86,13 +87,13 @@ def test_without_response_a_bit_that_all_or_none_have_costs_no_report() -> None:
     """The second round asks neither, so the error is that of the others; every bit known: no error."""
     constant = np.full(CLIENTS, 9.0)
     mechanism = PublishedBitPushing()
-    assert mechanism.estimate_mean(constant, 2.0**BITS - 1, np.random.default_rng(0)) == 9
-    assert PublishedBitPushing(caching=False).estimate_mean(constant, 2.0**BITS - 1, np.random.default_rng(0)) == 9
+    assert mechanism.estimate_mean(constant, 2.0**BITS - 1, seeded_rng(0)) == 9
+    assert PublishedBitPushing(caching=False).estimate_mean(constant, 2.0**BITS - 1, seeded_rng(0)) == 9
 
 
 def test_squashing_empties_the_bits_that_noise_fills() -> None:
     """Values of 4 bits in a form of 14, where the noise of the upper ten is far above the mean."""
-    generator = np.random.default_rng(5)
+    generator = seeded_rng(5)
     plain, squashed = (
         np.array([one.estimate_mean(draw(generator, 5000), 2.0**14 - 1, generator) - 5 for _ in range(60)])
         for one in (PublishedBitPushing(2.0), PublishedBitPushing(2.0, squash=3.0))
@@ -102,7 +103,7 @@ def test_squashing_empties_the_bits_that_noise_fills() -> None:
 
 def test_the_product_with_the_papers_tuning_has_the_same_error() -> None:
     """`--tuning paper` draws a bit for each client: its error is that of the published form without exact quotas."""
-    generator, key = np.random.default_rng(7), RunKey.derive(FixedSecret(b"published"), {"test": "published"})
+    generator, key = seeded_rng(7), RunKey.derive(FixedSecret(b"published"), {"test": "published"})
     plan = MomentsPlan(form=FixedPoint(BITS), tuning=Tuning.from_paper(local=False))
     errors: dict[str, list[float]] = {"product": [], "published": []}
     for run in range(120):

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.baselines.quantile_mechanisms import greedy_ranks
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
+from tests.seeds import seeded_rng
 
 SAMPLING = Sampling.from_rate(0.25, 2)
 
@@ -26,7 +27,7 @@ def probes(levels: list[Histogram], border: int, bits: int) -> list[float]:
 
 @pytest.mark.parametrize("lengths", [(1, 2, 3, 4, 5), (2, 4, 5), (5,)])
 def test_ranks_are_sums_over_the_greedy_cover(lengths: tuple[int, ...]) -> None:
-    generator, bits = np.random.default_rng(1), lengths[-1]
+    generator, bits = seeded_rng(1), lengths[-1]
     levels = []
     for length in lengths:
         items = np.flatnonzero(generator.random(1 << length) < 0.7).astype(np.uint64)

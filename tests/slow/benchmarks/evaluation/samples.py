@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.density_metrics import HIGHER_IS_BETTER
 from benchmarks.evaluation.outcomes import Outcome, Setting
+from tests.seeds import seeded_rng
 from tests.unit.release.city import city_density
 
 SIDE = 128
@@ -32,7 +33,7 @@ def sample_outcomes(metrics: tuple[str, ...], keys: int = 4, side: int = SIDE) -
     truth = city_density(side)
     outcomes = []
     for users in USERS:
-        cohort = {key: np.random.default_rng([users, key]).normal(1, 0.02) for key in range(keys)}
+        cohort = {key: seeded_rng([users, key]).normal(1, 0.02) for key in range(keys)}
         for key in range(keys):
             blurred = _picture(truth, 2, 0.0, [users, key]) if key == 0 else None
             setting = Setting("best_level", (("users", users),))
@@ -45,7 +46,7 @@ def sample_outcomes(metrics: tuple[str, ...], keys: int = 4, side: int = SIDE) -
                     factor = quality * (1 + abs(math.log(c / 0.1))) if c else quality
                     for key in range(keys):
                         seed = [users, key, int(10 * epsilon), len(outcomes)]
-                        jitter = cohort[key] * np.random.default_rng(seed).normal(1, 0.01)
+                        jitter = cohort[key] * seeded_rng(seed).normal(1, 0.01)
                         scores = _metrics(metrics, factor, users, epsilon, jitter)
                         failed = method == "flat" and users == USERS[0] and epsilon == EPSILONS[0]
                         noise = 0.02 * factor / epsilon * math.sqrt(1e4 / users)
@@ -74,5 +75,5 @@ def _metrics(metrics: tuple[str, ...], factor: float, users: int, epsilon: float
 def _picture(truth: NDArray[np.float64], block: int, noise: float, seed: list[int]) -> NDArray[np.float32]:
     side = len(truth) // block
     coarse = truth.reshape(side, block, side, block).mean(axis=(1, 3)).repeat(block, 0).repeat(block, 1)
-    rough = np.random.default_rng(seed).normal(0, noise * truth.mean() * 10, (side, side)).repeat(block, 0)
+    rough = seeded_rng(seed).normal(0, noise * truth.mean() * 10, (side, side)).repeat(block, 0)
     return (coarse + rough.repeat(block, 1)).clip(0).astype(np.float32)

@@ -23,6 +23,7 @@ from benchmarks.evaluation.comparison_table import (
     value_text,
 )
 from benchmarks.evaluation.outcomes import Outcome, Setting
+from tests.seeds import seeded_rng
 from tests.slow.benchmarks.evaluation.samples import CALIBRATIONS, EPSILONS, QUALITY, USERS, sample_outcomes
 
 METRICS = ("mse", "l1", "similarity")
@@ -85,7 +86,7 @@ def test_order_is_stable_whatever_the_order_of_the_runs(outcomes: list[Outcome],
 
 
 def test_ratio_is_paired_by_key_with_the_delta_methods_error() -> None:
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     y = rng.uniform(1, 3, 12)
     x = 1.3 * y + rng.normal(0, 0.1, 12)
     runs = [run("best_level", key, value) for key, value in enumerate(y)]

@@ -9,6 +9,7 @@ from scipy.optimize import linprog
 from scipy.sparse import eye_array, kron, vstack
 
 from benchmarks.evaluation.earth_mover import earth_mover, round_masses
+from tests.seeds import seeded_rng
 
 max_flow = pytest.importorskip("ortools.graph.python.max_flow")
 min_cost_flow = pytest.importorskip("ortools.graph.python.min_cost_flow")
@@ -27,11 +28,11 @@ def normal(masses):
 
 
 def dense(side: int, seed: int, power: float = 1.0):
-    return normal(np.random.default_rng(seed).random((side, side)) ** power)
+    return normal(seeded_rng(seed).random((side, side)) ** power)
 
 
 def clustered(side: int, seed: int):
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     places = (rng.random((20, 1, 2)) + rng.normal(0, 0.02, (20, 10, 2))).reshape(-1, 2)
     rows, columns = np.clip(places * side, 0, side - 1).astype(int).T
     return normal(np.bincount(rows * side + columns, minlength=side**2).reshape(side, side).astype(float))
@@ -39,7 +40,7 @@ def clustered(side: int, seed: int):
 
 def noisy(truth, epsilon: float, seed: int):
     """200 users' counts with Laplace noise, negatives zeroed: paper 001's baseline."""
-    noise = np.random.default_rng(seed).laplace(0, 1 / epsilon, truth.shape)
+    noise = seeded_rng(seed).laplace(0, 1 / epsilon, truth.shape)
     return normal(np.maximum(200 * truth + noise, 0))
 
 
@@ -78,7 +79,7 @@ def general_flow(estimate, truth) -> float:
 @pytest.mark.parametrize("power", [1, 20])
 def test_equals_the_dense_transport_problem(side: int, power: float) -> None:
     for seed in range(3):
-        rng = np.random.default_rng(seed)
+        rng = seeded_rng(seed)
         estimate = rng.multinomial(1000, dense(side, seed, power).ravel()).reshape(side, side)
         truth = rng.multinomial(1000, dense(side, 100 + seed).ravel()).reshape(side, side)
         assert earth_mover(estimate, truth) == pytest.approx(transport_lp(estimate, truth), abs=LP_TOLERANCE)
@@ -125,7 +126,7 @@ def test_a_shift_of_a_large_dense_map() -> None:
     """Moving everything the same way costs the way: the means differ by it, and no plan can be cheaper."""
     side, right, down = 256, 5, 2
     estimate, truth = np.zeros((side, side)), np.zeros((side, side))
-    part = np.random.default_rng(1).exponential(size=(240, 240))
+    part = seeded_rng(1).exponential(size=(240, 240))
     estimate[:240, :240], truth[down : 240 + down, right : 240 + right] = part, part
     assert earth_mover(normal(estimate), normal(truth)) == pytest.approx((right + down) / side, abs=bound(side))
 

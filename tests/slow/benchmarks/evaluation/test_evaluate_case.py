@@ -19,13 +19,14 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import by_row
 from sfumato.transforms.heatmap.posterior.estimator import estimate_density
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})
 DEPTH, USERS = 4, 3000
 
 
 def crowd(seed: int = 0) -> Rows:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     shares = rng.dirichlet(np.full(4**DEPTH, 0.3))
     codes = rng.choice(4**DEPTH, USERS, p=shares).astype(np.uint64)
     return Rows(Places(DEPTH), np.sort(rng.integers(0, 1 << 63, USERS).astype(np.uint64) << np.uint64(1)), codes)
@@ -130,7 +131,7 @@ def test_a_run_whose_shards_are_all_lost_has_no_figures() -> None:
 
 def test_one_location_and_distributions_are_drawn_of_the_same_users() -> None:
     """A row has the upper bits of its user's hash where users have one location, and the whole hash elsewhere."""
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     users = np.sort(rng.integers(0, 1 << 64, USERS, dtype=np.uint64))
     shift = np.uint64(2 * DEPTH)
     codes = np.zeros(USERS, dtype=np.uint64)

@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks.evaluation.gaussian_blur import gaussian_heatmap
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 
 def scattered(side: int, seed: int):
-    density = np.random.default_rng(seed).exponential(size=(side, side)) ** 3
+    density = seeded_rng(seed).exponential(size=(side, side)) ** 3
     return density / density.sum()
 
 

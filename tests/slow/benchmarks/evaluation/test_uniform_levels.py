@@ -3,11 +3,12 @@ import pytest
 
 from benchmarks.baselines.level_errors import best_uniform_level, level_errors
 from benchmarks.evaluation.uniform_levels import uniform_densities
+from tests.seeds import seeded_rng
 
 
 def sloping(side: int):
     """A density with people in one corner, and a sample of it."""
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     truth = np.exp(-np.add.outer(np.arange(side), np.arange(side)) * 12 / side) + rng.random((side, side)) / 40
     truth /= truth.sum()
     return truth, rng.multinomial(500, truth.ravel()).reshape(side, side)

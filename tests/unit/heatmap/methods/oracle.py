@@ -15,6 +15,7 @@ from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.shard_sums import sum_shards
 from tests.admitted import start
 from tests.keys import earlier_key
+from tests.seeds import seeded_rng
 
 KEY = earlier_key(b"methods" * 5, {})
 
@@ -35,7 +36,7 @@ def group_of(rows: list[tuple[int, int, int]], shards: int, depth: int, weighted
 
 def some_rows(seed: int, users: int, shards: int, depth: int, gamma: int = 1) -> list[tuple[int, int, int]]:
     """Users in random shards, half of them crowded into a few cells so that these repeat; weights in 1..gamma."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     crowded = rng.integers(0, 4**depth, 5)
     codes = np.where(rng.random(users) < 0.5, rng.choice(crowded, users), rng.integers(0, 4**depth, users))
     weights = rng.integers(1, gamma + 1, users)

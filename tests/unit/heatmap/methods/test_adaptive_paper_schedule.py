@@ -22,6 +22,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.shard_sums import ShardQuery, sum_shards
 from tests.keys import earlier_key
+from tests.seeds import seeded_rng
 
 KEY = earlier_key(b"golden" * 5, {})
 DEPTH = 8
@@ -48,7 +49,7 @@ KNOWN = [
 
 
 def crowd(users: int, shards: int) -> ShardGroup:
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     crowded, near = rng.random(users) < 0.7, (rng.normal(20_000, 3000, users) % 4**DEPTH).astype(np.int64)
     codes = np.where(crowded, near, rng.integers(0, 4**DEPTH, users))
     keys = (rng.integers(0, shards, users) << (2 * DEPTH)) | codes

@@ -35,6 +35,7 @@ from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import ShardTotals, sum_shards
 from tests.admitted import start
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.heatmap.methods.test_emd_program import dense_cost, dense_pyramid
 
@@ -63,7 +64,7 @@ def finish(parameters: HeatmapParameters, pyramid: dict[int, NDArray[np.int64]])
 
 def noisy_pyramid(seed: int, depth: int) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
     """A clustered grid, int64[4^depth] by code, and its level sums with noise on every cell."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     grid = rng.multinomial(200 * GAMMA, rng.dirichlet(np.full(4**depth, 0.05)))
     levels = {i: grid.reshape(4**i, -1).sum(axis=1) for i in range(depth + 1)}
     return grid, {i: sums + rng.integers(-30 * GAMMA, 30 * GAMMA, len(sums)) for i, sums in levels.items()}
@@ -111,7 +112,7 @@ def test_epsilons_follow_the_formula_and_add_up_to_the_budget(
     counted = None if not public else 200
     parameters = parameters_of(depth, width, emd_decay=decay, epsilon=epsilon, population=counted)
     state = start(200, parameters, KEY)
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     while state.query is not None:
         assert state.query.encoding.length <= 4 * width + 1
         sums = rng.integers(-1000, 20000, state.query.encoding.length)
@@ -172,7 +173,7 @@ def test_aggregation_with_central_noise_is_the_same_algorithm(keep_all: bool) ->
     sums = np.zeros((64, 64))
     codes = interleave(*(np.indices((64, 64))[::-1].reshape(2, -1).astype(np.uint32)))  # x is the column
     sums.ravel()[:] = grid[codes.astype(int)] / GAMMA
-    rng, scales, drawn = np.random.default_rng(8), [], []
+    rng, scales, drawn = seeded_rng(8), [], []
 
     def noise(scale: float, count: int) -> NDArray[np.float64]:
         scales.append(scale)
@@ -200,7 +201,7 @@ def test_aggregation_with_central_noise_is_the_same_algorithm(keep_all: bool) ->
 
 def test_aggregation_without_noise_returns_a_sparse_map() -> None:
     sums = np.zeros((256, 256))
-    places = np.random.default_rng(1).choice(256 * 256, 15, replace=False)
+    places = seeded_rng(1).choice(256 * 256, 15, replace=False)
     sums.ravel()[places] = np.arange(1, 16)
     result = emd_aggregate(sums, 1.0, Emd(), lambda scale, count: np.zeros(count))
     np.testing.assert_allclose(result, sums / sums.sum(), atol=1e-12)
@@ -209,7 +210,7 @@ def test_aggregation_without_noise_returns_a_sparse_map() -> None:
 def test_distributions_of_users_go_through_shards_and_noise() -> None:
     """A user's whole log counts: three records in one cell and one in another count as 3/4 and 1/4 of a user."""
     depth, users = 5, 4000
-    rng = np.random.default_rng(2)
+    rng = seeded_rng(2)
     hashes = rng.choice(2**62, users, replace=False).astype(np.uint64) << np.uint64(2)
     places = np.array([100, 100, 100, 900])
     spill = Spill()
@@ -260,7 +261,7 @@ def test_the_program_stays_small_however_deep_the_grid() -> None:
     measured: list[Cells] = []
     for _ in range(method.max_rounds(20)):
         nodes = method.next_cells(measured, 20)
-        measured.append(Cells(nodes, np.random.default_rng(len(measured)).laplace(9, 5, len(nodes))))
+        measured.append(Cells(nodes, seeded_rng(len(measured)).laplace(9, 5, len(nodes))))
     kept, masses = method.solve(measured)
     assert sum(len(cells.nodes) for cells in kept) == 16 + 18 * 20
     assert len(masses.nodes) <= 16 + 18 * 20

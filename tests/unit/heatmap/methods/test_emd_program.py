@@ -15,6 +15,7 @@ from sfumato.schemas.region import deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.methods.emd import Cells, reconstruct
 from sfumato.transforms.heatmap.posterior.full_tree import children_of
+from tests.seeds import seeded_rng
 
 Levels = list[Cells]
 
@@ -74,7 +75,7 @@ def spread(remainders: Cells, levels: Levels) -> NDArray[np.float64]:
 def test_no_point_of_the_dense_program_is_cheaper(
     seed: int, depth: int, first: int, width: int, keep_all: bool
 ) -> None:
-    levels = noisy_levels(np.random.default_rng(seed), depth, first, width if first == 0 else width + 3, keep_all)
+    levels = noisy_levels(seeded_rng(seed), depth, first, width if first == 0 else width + 3, keep_all)
     matrix, target = dense_pyramid(first, depth), dense_target(levels)
     masses = reconstruct(levels)
     assert (masses.counts >= 0).all()
@@ -84,7 +85,7 @@ def test_no_point_of_the_dense_program_is_cheaper(
 
 
 def test_without_noise_a_sparse_map_comes_back() -> None:
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     grid = np.zeros(4**6)
     places = rng.choice(4**6, 7, replace=False)
     grid[places] = rng.uniform(0.1, 9, 7)
@@ -117,7 +118,7 @@ def test_an_excess_is_taken_equally_from_children_and_a_lack_spread_evenly() -> 
 @settings(max_examples=30, deadline=None)
 def test_the_map_turns_with_the_grid(seed: int, keep_all: bool) -> None:
     """A corner of the solutions would not: which one a solver ends in depends on the order of cells."""
-    levels = noisy_levels(np.random.default_rng(seed), 5, 1, 6, keep_all)
+    levels = noisy_levels(seeded_rng(seed), 5, 1, 6, keep_all)
     plain = spread(reconstruct(levels), levels)
     for turn in (lambda x, y, last: (last - x, y), lambda x, y, last: (y, x)):
         turned = [Cells(*turn_nodes(cells, turn)) for cells in levels]
@@ -136,7 +137,7 @@ def turn_nodes(cells: Cells, turn) -> tuple[NDArray[np.uint64], NDArray[np.float
 
 
 def test_counts_of_millions_on_a_grid_of_depth_20_keep_their_digits() -> None:
-    rng = np.random.default_rng(11)
+    rng = seeded_rng(11)
     nodes, levels, true = np.arange(16, 32, dtype=np.uint64), [], {}
     for level in range(2, 21):
         if level == 2:

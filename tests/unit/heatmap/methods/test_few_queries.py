@@ -19,6 +19,7 @@ from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.posterior.oracle import city
 
 
@@ -39,7 +40,7 @@ def begun(parameters: HeatmapParameters) -> HeatmapState:
 
 def rows_of(users: int, depth: int, categories: int = 1, seed: int = 1) -> Rows:
     """Users of a synthetic city whose cells are no finer than level 6, and evenly spread within these."""
-    rng, level = np.random.default_rng(seed), min(depth, 6)
+    rng, level = seeded_rng(seed), min(depth, 6)
     places = Places(depth, categories)
     cells = rng.choice(4**level, users, p=city(level)).astype(np.uint64) << np.uint64(2 * (depth - level))
     cells |= rng.integers(0, 4 ** (depth - level), users, dtype=np.uint64)

@@ -10,6 +10,7 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.nights.nights_state import NightsState
 from sfumato.transforms.heatmap.nights.nights_update import NightMap, update
 from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
+from tests.seeds import seeded_rng
 
 FIRST = date(2026, 3, 2)  # a Monday
 LEVEL = 5
@@ -17,7 +18,7 @@ CELLS = 4**LEVEL
 TREE = Tree.uniform(8, LEVEL)
 USERS = 200_000
 STDDEV = 42.0
-_RNG = np.random.default_rng(1)
+_RNG = seeded_rng(1)
 _DENSITY = _RNG.gamma(2.0, 1.0, CELLS // 16).repeat(16) * _RNG.gamma(4.0, 1.0, CELLS)
 _WEEKEND = np.exp(0.3 * _RNG.normal(size=CELLS // 64).repeat(64))
 
@@ -35,14 +36,14 @@ def density_of(number: int) -> NDArray[np.float64]:
 
 def counts_of(number: int, crowd: Sequence[int] = (), extra: int = 0) -> NDArray[np.int64]:
     """The exact users by code, with so many more in each cell of a crowd."""
-    counts = np.random.default_rng([7, number]).poisson(density_of(number))
+    counts = seeded_rng([7, number]).poisson(density_of(number))
     counts[list(crowd)] += extra
     return counts
 
 
 def measure_night(number: int, counts: NDArray[np.int64], cohorts: int = 30, seed: int = 0) -> TreeMeasurement:
     """A noisy measurement of a cohort, scaled to all users."""
-    rng = np.random.default_rng([seed, number, 1])
+    rng = seeded_rng([seed, number, 1])
     asked = rng.binomial(counts, 1 / cohorts) * float(cohorts)
     noisy = asked + rng.laplace(0, STDDEV / 2**0.5, CELLS)
     return TreeMeasurement(TREE, noisy, np.full(CELLS, STDDEV**2), cohorts - 1.0)

@@ -10,6 +10,7 @@ from sfumato.transforms.heatmap.nights.night_posterior import (
     per_coordinate,
 )
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, SubtreeSums, by_family
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.nights.nights import CELLS, TREE, density_of
 
 FULL = FullTree.from_trees(TREE)
@@ -17,7 +18,7 @@ TRUTH = FULL.sums(FULL.by_level(density_of(0)))
 
 
 def _sums(variance: float, seed: int | None = None) -> SubtreeSums:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     noise = rng.normal(0, variance**0.5, CELLS) if seed is not None else np.zeros(CELLS)
     users = FULL.sums(FULL.by_level(density_of(0) + noise))
     return SubtreeSums(users, [np.full(len(codes), variance * CELLS / len(codes)) for codes in FULL.codes])

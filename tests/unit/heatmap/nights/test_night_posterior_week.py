@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sfumato.transforms.heatmap.nights import night_posterior
 from sfumato.transforms.heatmap.nights.night_posterior import PRIOR, WEEK, WeekData, infer_week
 from sfumato.transforms.heatmap.posterior.inference import Learner
+from tests.seeds import seeded_rng
 
 KINDS = len(PRIOR)
 STRONG = np.zeros(1, dtype=bool)
@@ -63,7 +64,7 @@ def _effects(kind: int) -> NDArray[np.float64]:
 @pytest.mark.parametrize("weekday", [0, 3, 5, 6])
 @pytest.mark.parametrize("kind", [0, 7, 30, KINDS - 1])
 def test_a_family_of_one_kind_has_the_dense_posterior(weekday: int, kind: int) -> None:
-    data, mean, precision = _family(np.random.default_rng(weekday), weekday)
+    data, mean, precision = _family(seeded_rng(weekday), weekday)
     night = float(night_posterior._NIGHT[kind]) + data.chance[0]
     found = infer_week(_with_tonight(data, night_posterior._NIGHT[kind]), _Fixed(np.eye(KINDS)[kind]), STRONG)
 
@@ -79,7 +80,7 @@ def test_a_family_of_one_kind_has_the_dense_posterior(weekday: int, kind: int) -
 
 
 def test_kinds_have_the_dense_likelihoods() -> None:
-    data, mean, precision = _family(np.random.default_rng(5), 2)
+    data, mean, precision = _family(seeded_rng(5), 2)
     known = precision > 0
     logs = night_posterior._by_kind(replace(data, tonight=np.zeros((1, 4))), slice(0, 1))[0][0]
     exact = []
@@ -102,7 +103,7 @@ def test_nothing_known_expects_nothing_and_doubts_everything() -> None:
 
 
 def test_a_mixture_doubts_more_than_its_kinds_do_on_average() -> None:
-    data, *_ = _family(np.random.default_rng(8), 1)
+    data, *_ = _family(seeded_rng(8), 1)
     each = [infer_week(data, _Fixed(np.eye(KINDS)[kind]), STRONG) for kind in (3, 50)]
     both = infer_week(data, _Fixed((np.eye(KINDS)[3] + np.eye(KINDS)[50]) / 2), STRONG)
     lower, upper = sorted(float(one.mean[0, 0]) for one in each)

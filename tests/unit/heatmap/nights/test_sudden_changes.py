@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.tree import node_levels
 from sfumato.transforms.heatmap.nights.sudden_changes import NodeErrors, find_sudden_changes
+from tests.seeds import seeded_rng
 
 DEPTH = 5
 _LEVELS = range(DEPTH + 1)
@@ -22,7 +23,7 @@ def _up(cells: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _night(seed: int, cohorts: int = 30, extra: NDArray[np.float64] | None = None) -> NodeErrors:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     expected = rng.gamma(1.0, 100.0, 4**DEPTH)
     users = expected if extra is None else expected + extra
     asked = cohorts * rng.poisson(users / cohorts) if cohorts > 1 else users
@@ -38,7 +39,7 @@ def _night(seed: int, cohorts: int = 30, extra: NDArray[np.float64] | None = Non
 )
 def test_margins_are_exceeded_with_their_probability(cohorts: int, users: int, entries: int, state: float) -> None:
     """A million draws: the standard deviation of a share of 1e-3 is 3% of it, so 15% is 5 of them."""
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     draws = rng.normal(0, math.sqrt(state), 1_000_000)
     if cohorts > 1:
         mean = (cohorts - 1) * users / cohorts**2
@@ -70,7 +71,7 @@ def test_few_nights_without_a_change_report_one(cohorts: int) -> None:
 
 def test_errors_that_the_nodes_of_a_square_share_are_no_change() -> None:
     """Expectations are off by 20%, a fifth of whose variance is common to all. Of 80 nights, 10 have below 1%."""
-    rng, found = np.random.default_rng(8), 0
+    rng, found = seeded_rng(8), 0
     level = node_levels(NODES)
     for _ in range(80):
         off = 0.2 * (math.sqrt(0.2) * rng.normal() + math.sqrt(0.8) * rng.normal(size=256))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.inference import Posterior, infer
+from tests.seeds import seeded_rng
 
 Node = tuple[int, int]  # level, path
 
@@ -52,7 +53,7 @@ def all_nodes(full: FullTree) -> list[Node]:
 
 def city(depth: int, seed: int = 1) -> np.ndarray:
     """Shares of a synthetic city, float64[4^depth] by code: round quarters of many sizes, no cell like the next."""
-    rng, side = np.random.default_rng(seed), 1 << depth
+    rng, side = seeded_rng(seed), 1 << depth
     codes = np.arange(4**depth)
     x, y = (sum((codes >> (2 * bit + odd) & 1) << bit for bit in range(depth)) / side for odd in (1, 0))
     share = np.full(4**depth, 0.02 / 4**depth)

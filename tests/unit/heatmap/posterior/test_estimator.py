@@ -23,6 +23,7 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import spread
 from tests.unit.heatmap.posterior.oracle import city, on, result, trees
 
@@ -50,7 +51,7 @@ def answered(
     categories: int = 1,
 ) -> NoisyCounts:
     """What a sub-query says of cells float64[categories, 4^depth] (or one category's), with normal noise."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     cells = cells.reshape(categories, -1)
     counts = np.concatenate([result(one, tree, stddev, rng).counts for one in cells])
     asked = SHARDS if shards is None else shards[1] - shards[0]
@@ -59,7 +60,7 @@ def answered(
 
 
 def people(seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).multinomial(USERS, city(DEPTH)).astype(float)
+    return seeded_rng(seed).multinomial(USERS, city(DEPTH)).astype(float)
 
 
 def test_with_all_shards_an_answers_variance_is_that_of_its_noise() -> None:
@@ -99,7 +100,7 @@ def test_two_cohorts_are_better_than_either() -> None:
     coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
     for seed in range(6):
         cells = people(seed)
-        some = np.random.default_rng(seed).binomial(cells.astype(int), 0.25)
+        some = seeded_rng(seed).binomial(cells.astype(int), 0.25)
         first = answered(coarse, some * 4, 8.0, seed, (0, 2))
         last = answered(fine, (cells - some) * 4 / 3, 3.0, seed + 50, (2, 8))
         for i, results in enumerate(((first, last), (last,), (first,))):
@@ -126,7 +127,7 @@ def test_the_map_is_of_the_leaves_or_with_categories_of_the_last_trees_entries(c
     orphan = Tree.of(DEPTH, np.array([4**5 + 7], dtype=np.uint64))
     last = Tree.of(DEPTH, np.concatenate([Tree.uniform(DEPTH, 2).nodes, orphan.nodes]))
     cells = people()
-    each = np.random.default_rng(5).multinomial(cells.astype(int), np.full(categories, 1 / categories)).T.astype(float)
+    each = seeded_rng(5).multinomial(cells.astype(int), np.full(categories, 1 / categories)).T.astype(float)
     results = [answered(tree, each, 2.0, i, categories=categories) for i, tree in enumerate((first, last))]
     state = state_of(*results, categories=categories)
     posterior = posterior_of(state)
@@ -172,7 +173,7 @@ def test_moved_to_another_tree_every_place_keeps_its_users(
     before: Tree, after: Tree, seed: int, by_category: bool
 ) -> None:
     """Cell by cell: an entry's users lie evenly over the cells that count for it."""
-    rng, count = np.random.default_rng(seed), len(before.entries)
+    rng, count = seeded_rng(seed), len(before.entries)
     some = rng.normal(5, 3, (2, count)) if by_category else None
     estimate = Estimate(before, rng.normal(5, 3, count), rng.uniform(1, 2, count), some)
     old, new = _owners(before), _owners(after)
@@ -207,8 +208,8 @@ def test_a_prior_that_is_right_makes_the_map_better_and_one_that_is_wrong_hardly
     errors = {"none": 0.0, "right": 0.0, "wrong": 0.0}
     for seed in range(5):
         cells = people(seed)
-        yesterday = np.random.default_rng(seed + 99).multinomial(USERS, city(DEPTH)).astype(float)
-        other = np.random.default_rng(seed).permutation(yesterday)
+        yesterday = seeded_rng(seed + 99).multinomial(USERS, city(DEPTH)).astype(float)
+        other = seeded_rng(seed).permutation(yesterday)
         for name, before in (("none", None), ("right", yesterday), ("wrong", other)):
             prior = None if before is None else Estimate(tree, before, np.full(4**DEPTH, 2.0))
             state = state_of(answered(tree, cells, 6.0, seed), prior=prior)

@@ -9,6 +9,7 @@ from sfumato.transforms.heatmap.posterior import estimator
 from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density, painted
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.state import Estimate
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.posterior.oracle import trees as trees_of_depth
 from tests.unit.schemas.test_tree import DEPTH, brute_owner, trees
 
@@ -26,7 +27,7 @@ def brute_density(tree, counts: np.ndarray, depth: int) -> np.ndarray:
 @pytest.mark.slow
 @given(trees(), st.integers(0, 99), st.integers(1, DEPTH))
 def test_density_against_brute_force(tree, seed: int, depth: int) -> None:
-    counts = np.random.default_rng(seed).normal(50, 60, len(tree.entries))
+    counts = seeded_rng(seed).normal(50, 60, len(tree.entries))
     image = density(tree, counts, depth)
     assert np.allclose(image, brute_density(tree, counts, depth), rtol=1e-12, atol=1e-15)
     assert np.isclose(image.sum(), 1)
@@ -66,7 +67,7 @@ def estimate(tree: Tree, counts: np.ndarray, slope: float) -> Estimate:
 @settings(max_examples=50, deadline=None)
 def test_every_entry_keeps_its_total(tree: Tree, seed: int, slope: float) -> None:
     full = FullTree.from_trees(tree).tree
-    counts = np.random.default_rng(seed).gamma(0.3, 10, len(full.entries)) + 1e-9
+    counts = seeded_rng(seed).gamma(0.3, 10, len(full.entries)) + 1e-9
     sloping = estimate_density(estimate(full, counts, slope))
     assert sloping.shape == (1 << SLOPES_DEPTH, 1 << SLOPES_DEPTH)
     assert (sloping >= 0).all()
@@ -79,7 +80,7 @@ def test_every_entry_keeps_its_total(tree: Tree, seed: int, slope: float) -> Non
 @given(trees_of_depth(SLOPES_DEPTH), st.integers(0, 2**31))
 @settings(max_examples=20, deadline=None)
 def test_without_a_slope_it_is_the_density(tree: Tree, seed: int) -> None:
-    counts = np.random.default_rng(seed).normal(1, 5, len(tree.entries))
+    counts = seeded_rng(seed).normal(1, 5, len(tree.entries))
     assert (estimate_density(estimate(tree, counts, 0.0)) == density(tree, counts)).all()
 
 
@@ -132,7 +133,7 @@ def test_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimator, "MAX_RASTER_DEPTH", 8)  # in place of 12, for speed
     nodes = np.concatenate([Tree.uniform(14, 3).nodes, 4**13 + np.arange(64, dtype=np.uint64)])
     deep = FullTree.from_trees(Tree.of(14, nodes)).tree
-    counts = np.random.default_rng(2).gamma(1.0, 10, len(deep.entries))
+    counts = seeded_rng(2).gamma(1.0, 10, len(deep.entries))
     levels = [(node.bit_length() - 1) // 2 for node in deep.entries.tolist()]
     above = [node - 4**level >> 2 * (level - 3) for node, level in zip(deep.entries.tolist(), levels, strict=True)]
     totals = by_row(np.bincount(above, counts / counts.sum()))

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import position
 from tests.unit.heatmap.posterior.oracle import Node, all_nodes, completed, trees
 
@@ -12,7 +13,7 @@ DEPTH = 5
 
 
 def values_of(full: FullTree, seed: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     return [rng.normal(size=len(codes)) for codes in full.codes]
 
 
@@ -79,7 +80,7 @@ def test_where_a_node_is_not_there_the_leaf_above_shares_out_by_area(tree: Tree,
     full = FullTree.from_trees(tree)
     values = values_of(full, seed)
     known = as_dict(full, values)
-    wanted = np.random.default_rng(seed).integers(0, 4**level, 30).astype(np.uint64)
+    wanted = seeded_rng(seed).integers(0, 4**level, 30).astype(np.uint64)
     expected = [value_at(known, level, int(path)) for path in wanted]
     np.testing.assert_allclose(full.values_at(level, wanted, values), expected, rtol=1e-15)
     # What lies deeper than the level does not matter: on the way down it is not known yet.
@@ -93,7 +94,7 @@ def test_the_gradient_is_that_of_the_four_neighbours(tree: Tree, seed: int) -> N
     values = values_of(full, seed)
     known = as_dict(full, values)
     for level in range(1, len(full.codes)):
-        places = np.random.default_rng(seed).integers(0, len(full.codes[level]), 5)
+        places = seeded_rng(seed).integers(0, len(full.codes[level]), 5)
         there = {position(path, level): value_at(known, level, path) for path in range(4**level)}
         for row, place in zip(full.gradient(level, places, values), places, strict=True):
             x, y = position(int(full.codes[level][place]), level)

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, add_up, measure
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import least_squares
 from tests.unit.heatmap.posterior.oracle import Node, all_nodes, below, completed, nodes_of, trees
 
@@ -12,7 +13,7 @@ DEPTH = 3
 
 
 def measured(tree: Tree, seed: int, sampling: float) -> TreeMeasurement:
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     count = len(tree.entries)
     return TreeMeasurement(tree, rng.normal(10, 5, count), rng.uniform(0.5, 4, count), sampling)
 
@@ -39,7 +40,7 @@ def test_sums_are_generalised_least_squares_of_what_lies_below(some: list[Tree],
     results = [measured(tree, seed + i, sampling * i) for i, tree in enumerate(some)]
     full = FullTree.from_trees(*some)
     nodes = all_nodes(full)
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     expected = [rng.uniform(0, 20, len(codes)) for codes in full.codes]
     users = dict(zip(nodes, np.concatenate(expected), strict=True))
     rows = [

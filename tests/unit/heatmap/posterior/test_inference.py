@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.inference import Posterior, infer
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import least_squares
 from tests.unit.heatmap.posterior.oracle import by_level, city, learned, on, result, trees
 
@@ -27,7 +28,7 @@ def squared_error(posterior: Posterior, cells: np.ndarray) -> float:
 def test_users_are_never_negative_and_families_add_up(
     some: list[Tree], seed: int, noise: float, users: float, sampling: float, guided: bool
 ) -> None:
-    rng, full = np.random.default_rng(seed), FullTree.from_trees(*some)
+    rng, full = seeded_rng(seed), FullTree.from_trees(*some)
     results = [
         TreeMeasurement(tree, rng.normal(users / 9, noise + 3, len(tree.entries)), np.full(len(tree.entries), noise))
         for tree in some
@@ -53,8 +54,8 @@ def test_users_are_never_negative_and_families_add_up(
 @settings(max_examples=40, deadline=None)
 def test_without_noise_it_is_what_was_measured(tree: Tree, seed: int) -> None:
     full = FullTree.from_trees(tree)
-    cells = np.random.default_rng(seed).poisson(3, 256).astype(float)
-    posterior = learned(cells.sum(), result(cells, full.tree, 1e-6, np.random.default_rng(seed)))
+    cells = seeded_rng(seed).poisson(3, 256).astype(float)
+    posterior = learned(cells.sum(), result(cells, full.tree, 1e-6, seeded_rng(seed)))
     # Noise of 1e-6 in at most 256 cells; priors only ever pull towards what is within that noise.
     for values, exact in zip(posterior.users, on(full, cells), strict=True):
         np.testing.assert_allclose(values, exact, atol=1e-3)
@@ -64,7 +65,7 @@ def test_without_noise_it_is_what_was_measured(tree: Tree, seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 def test_with_endless_noise_everything_is_even(tree: Tree, seed: int) -> None:
     full = FullTree.from_trees(tree)
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     posterior = learned(1000.0, result(rng.poisson(3, 256).astype(float), full.tree, 1e9, rng))
     for level, values in enumerate(posterior.users):
         np.testing.assert_allclose(values, 1000 / 4.0**level, rtol=1e-3)
@@ -76,7 +77,7 @@ def test_on_a_flat_map_nearly_all_noise_goes() -> None:
     coarse = np.kron(np.eye(64), np.ones((1, 4)))
     design = np.concatenate([np.eye(256), coarse, np.ones((1, 256))])
     for seed in range(10):
-        rng = np.random.default_rng(seed)
+        rng = seeded_rng(seed)
         first, last = result(cells, Tree.uniform(4, 3), 4.0, rng), result(cells, Tree.uniform(4, 4), 2.0, rng)
         values = np.concatenate([last.counts, first.counts, [cells.sum()]])
         best, _ = least_squares(design, values, np.concatenate([last.variance, first.variance, [1e-6]]))
@@ -91,7 +92,7 @@ def test_on_a_flat_map_nearly_all_noise_goes() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crowded_cell_keeps_its_users(seed: int) -> None:
     """300 users in one of 65,536 cells, 9,700 over a city: the finest noise is 1.4, that of its sums far more."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     cells = rng.multinomial(9_700, city(8)).astype(float)
     crowded = rng.integers(len(cells))
     cells[crowded] += 300
@@ -114,7 +115,7 @@ def test_the_variance_says_how_wrong_it_is(share: np.ndarray, users: int) -> Non
     """
     shown, error, stated = [], [], []
     for seed in range(20):
-        rng = np.random.default_rng(seed)
+        rng = seeded_rng(seed)
         cells = rng.multinomial(users, share).astype(float)
         results = result(cells, Tree.uniform(6, 4), 6.0, rng), result(cells, Tree.uniform(6, 6), 2.0, rng)
         posterior = learned(users, *results)
@@ -132,7 +133,7 @@ def test_sampling_adds_to_the_variance_what_a_sample_adds() -> None:
     """A thousandth of everybody: the map is of the others too, and a cell of T users is sqrt(T) off at least."""
     share, error, stated, ignored = city(5), 0.0, 0.0, 0.0
     for seed in range(20):
-        rng = np.random.default_rng(seed)
+        rng = seeded_rng(seed)
         cells = rng.multinomial(20_000, share).astype(float)
         last = result(cells, Tree.uniform(5, 5), 2.0, rng)
         full = FullTree.from_trees(last.tree)
@@ -147,8 +148,8 @@ def test_sampling_adds_to_the_variance_what_a_sample_adds() -> None:
 
 def test_root_has_the_known_users_whatever_was_measured() -> None:
     """1,000 users, known as 900, counted in 16 cells with noise of 0.5."""
-    cells = np.random.default_rng(1).multinomial(1_000, np.full(16, 1 / 16)).astype(float)
-    last = result(cells, Tree.uniform(2, 2), 0.5, np.random.default_rng(1))
+    cells = seeded_rng(1).multinomial(1_000, np.full(16, 1 / 16)).astype(float)
+    last = result(cells, Tree.uniform(2, 2), 0.5, seeded_rng(1))
     full = FullTree.from_trees(last.tree)
     posterior = infer(full, measure(full, [last]), 900.0, 0.0)
     assert posterior.users[0][0] == 900
@@ -158,7 +159,7 @@ def guided_error(guide: np.ndarray | None) -> float:
     """The squared error of ten days of a city of 3,000 users, with a guide of shares by code."""
     error = 0.0
     for seed in range(10):
-        rng = np.random.default_rng(seed)
+        rng = seeded_rng(seed)
         cells = rng.multinomial(3_000, city(6)).astype(float)
         last = result(cells, Tree.uniform(6, 6), 2.0, rng)
         posterior = learned(3_000, last, guide=None if guide is None else by_level(guide))
@@ -169,10 +170,10 @@ def guided_error(guide: np.ndarray | None) -> float:
 @pytest.mark.slow
 def test_a_guide_helps_where_it_is_right_and_hardly_hurts_where_it_is_wrong() -> None:
     without = guided_error(None)
-    yesterday = np.random.default_rng(99).multinomial(3_000, city(6)).astype(float)
+    yesterday = seeded_rng(99).multinomial(3_000, city(6)).astype(float)
     assert guided_error(city(6)) < 0.8 * without
     assert guided_error(yesterday) < 0.95 * without
-    for nonsense in (city(6, 77), np.random.default_rng(1).permutation(yesterday), np.eye(1, 4096, 5)[0]):
+    for nonsense in (city(6, 77), seeded_rng(1).permutation(yesterday), np.eye(1, 4096, 5)[0]):
         assert guided_error(nonsense) < 1.03 * without
     assert guided_error(np.zeros(4096)) == pytest.approx(without)
 
@@ -181,7 +182,7 @@ def test_neighbours_foretell_a_slope() -> None:
     """A ramp from west to east, noisy: the slope is found; where every cell is its own, it is not."""
     codes = np.arange(4**6)
     x = sum((codes >> (2 * bit + 1) & 1) << bit for bit in range(6))
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     ramp = (x + 0.5) * 2.0
     smooth = learned(ramp.sum(), result(ramp, Tree.uniform(6, 6), 2.0, rng))
     assert smooth.slope > 0.8

@@ -9,6 +9,7 @@ from scipy import stats
 
 from sfumato.transforms.heatmap.posterior import inference
 from sfumato.transforms.heatmap.posterior.inference import FLAT, ROUGHNESS, Energies, Learner, project
+from tests.seeds import seeded_rng
 
 ENERGIES = Energies(np.array([400.0, 25.0]), np.array([20.0, 5.0]), np.array([9.0, 3.0]), 0.6)
 
@@ -59,7 +60,7 @@ def objective(weights: np.ndarray, likelihood: np.ndarray, begin: np.ndarray) ->
 
 @pytest.mark.parametrize("families", [1, 30, 1000])
 def test_every_trial_makes_the_weights_more_likely(families: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(families)
+    rng = seeded_rng(families)
     likelihood = rng.gamma(0.3, 1, (families, len(FLAT))) + 1e-9
     begin = rng.dirichlet(np.full(len(FLAT), 2.0))
     before = objective(begin, likelihood, begin)
@@ -75,7 +76,7 @@ def test_every_trial_makes_the_weights_more_likely(families: int, monkeypatch: p
 
 def test_weights_find_the_roughness_that_all_families_share() -> None:
     """2,000 families of one roughness, without noise to speak of."""
-    rng, planted = np.random.default_rng(2), 7
+    rng, planted = seeded_rng(2), 7
     signal = rng.normal(0, np.sqrt(ROUGHNESS[planted] * 100**2 / 3), (2000, 3))
     energies = Energies(np.full(2000, 1e4), np.full(2000, 100.0), np.full(2000, 0.01), 0.0)
     likelihood = energies.likelihood((signal**2).sum(axis=1))
@@ -87,7 +88,7 @@ def test_weights_find_the_roughness_that_all_families_share() -> None:
 
 
 def test_strong_and_weak_families_learn_apart_and_begin_where_the_level_above_has_ended() -> None:
-    learner, rng = Learner(), np.random.default_rng(3)
+    learner, rng = Learner(), seeded_rng(3)
     strong = np.repeat([True, False], 500)
     likelihood = np.full((1000, len(FLAT)), 1e-6)
     likelihood[:500, 2] = likelihood[500:, 11] = 1

@@ -10,17 +10,18 @@ from sfumato.transforms.heatmap.posterior import next_tree as growth
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.inference import Posterior
 from sfumato.transforms.heatmap.posterior.next_tree import next_tree
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.posterior.oracle import Node, all_nodes, city, learned, result, trees
 
 NOISE = 2.0**2
 
 
 def seen(cells: np.ndarray, level: int, stddev: float, depth: int) -> Posterior:
-    return learned(cells.sum(), result(cells, Tree.uniform(depth, level), stddev, np.random.default_rng(0)))
+    return learned(cells.sum(), result(cells, Tree.uniform(depth, level), stddev, seeded_rng(0)))
 
 
 def some_city(depth: int, users: int) -> np.ndarray:
-    return np.random.default_rng(4).multinomial(users, city(depth)).astype(float)
+    return seeded_rng(4).multinomial(users, city(depth)).astype(float)
 
 
 @st.composite
@@ -101,8 +102,8 @@ def test_the_next_tree_is_full_and_no_finer_than_the_grid_and_the_levels_asked_f
     tree: Tree, seed: int, price: float, split_penalty: float, sampling: float, remeasure: bool
 ) -> None:
     full = FullTree.from_trees(tree)
-    cells = np.random.default_rng(seed).multinomial(3000, city(5, seed)).astype(float)
-    posterior = learned(3000.0, result(cells, full.tree, 3.0, np.random.default_rng(seed)))
+    cells = seeded_rng(seed).multinomial(3000, city(5, seed)).astype(float)
+    posterior = learned(3000.0, result(cells, full.tree, 3.0, seeded_rng(seed)))
     for levels in (0, 1, 3):
         found = next_tree(posterior, NOISE, sampling, price, split_penalty, levels, remeasure)
         grown = FullTree.from_trees(found)
@@ -150,7 +151,7 @@ def test_a_flat_map_is_not_worth_what_a_city_is() -> None:
 
 def test_a_crowded_cell_is_reached_over_six_levels_at_once() -> None:
     """5,000 of 10,000 users in one cell of level 8, and a first grid of level 2."""
-    cells, place = np.random.default_rng(0).multinomial(5_000, np.full(4**8, 4.0**-8)).astype(float), 34_567
+    cells, place = seeded_rng(0).multinomial(5_000, np.full(4**8, 4.0**-8)).astype(float), 34_567
     cells[place] += 5_000
     posterior = seen(cells, 2, 5.0, 8)
     grown = FullTree.from_trees(next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 6))
@@ -183,5 +184,5 @@ def test_a_tolerated_error_saves_entries() -> None:
 def test_the_smallest_grids(depth: int) -> None:
     cells = np.full(4**depth, 100.0)
     assert next_tree(seen(cells, 1, 2.0, depth), NOISE, 0.0, 1.0, 2.0, 6).level <= depth
-    alone = learned(100.0, result(cells, Tree.uniform(depth, 0), 2.0, np.random.default_rng(0)))
+    alone = learned(100.0, result(cells, Tree.uniform(depth, 0), 2.0, seeded_rng(0)))
     assert next_tree(alone, NOISE, 0.0, 1.0, 2.0, 6).level <= depth

@@ -8,6 +8,7 @@ import pytest
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.posterior.oracle import all_nodes, below
 
 DEPTH = 3
@@ -15,7 +16,7 @@ DEPTH = 3
 
 def measured() -> tuple[FullTree, list[TreeMeasurement]]:
     """A grid and a finer, uneven tree, with noise of different variances."""
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     deeper = np.concatenate([4 * 4 + np.arange(4), 4 * 16 + np.arange(4)]).astype(np.uint64)
     uneven = Tree.of(DEPTH, np.concatenate([Tree.uniform(DEPTH, 1).nodes, deeper]))
     trees = [Tree.uniform(DEPTH, 2), uneven]
@@ -49,7 +50,7 @@ def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: flo
     users, covariance = least_squares(full, own, 170.0, users_variance)
     np.testing.assert_allclose(unbiased.leaf_users, users, rtol=1e-5)
     np.testing.assert_allclose(unbiased.leaf_variances(), np.diag(covariance), rtol=1e-5)
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     for weights in (*(rng.random((5, len(users))) < 0.4).astype(float), rng.random(len(users)), np.ones(len(users))):
         total, stddev = unbiased.total(weights)
         assert total == pytest.approx(users @ weights, rel=1e-5)
@@ -59,7 +60,7 @@ def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: flo
 def test_many_sums_at_once_are_those_one_by_one() -> None:
     full, found = measured()
     unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
-    weights = np.random.default_rng(5).random((6, len(unbiased.leaf_users)))
+    weights = seeded_rng(5).random((6, len(unbiased.leaf_users)))
     weights[weights < 0.5] = 0
     weights[3], weights[4] = 0, 1
     group, leaf = np.nonzero(weights)
@@ -72,7 +73,7 @@ def test_many_sums_at_once_are_those_one_by_one() -> None:
 def test_sums_of_nodes_are_those_of_their_leaves() -> None:
     full, found = measured()
     unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
-    rng = np.random.default_rng(6)
+    rng = seeded_rng(6)
     level = np.repeat(np.arange(len(full.codes)), [len(codes) for codes in full.codes])
     node = np.concatenate([np.arange(len(codes)) for codes in full.codes])
     names = all_nodes(full)
@@ -92,7 +93,7 @@ def test_published_columns_give_the_same_totals() -> None:
     nodes = np.concatenate([codes | np.uint64(4**level) for level, codes in enumerate(full.codes)])
     variance = np.concatenate([[unbiased.total_variance], *unbiased.measured_variance[1:]])
     again = UnbiasedCounts.from_nodes(nodes, np.concatenate(unbiased.users), variance)
-    weights = np.random.default_rng(2).random(len(unbiased.leaf_users))
+    weights = seeded_rng(2).random(len(unbiased.leaf_users))
     assert again.total(weights) == pytest.approx(unbiased.total(weights))
 
 

@@ -8,6 +8,7 @@ import pytest
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
+from tests.seeds import seeded_rng
 
 DEPTH = 6
 
@@ -39,7 +40,7 @@ def test_the_roughness_of_a_cascade_is_found_beneath_noise_and_sampling(rho: flo
     """
     found = []
     for key in range(8):
-        rng = np.random.default_rng([key, int(100 * rho), int(noise)])
+        rng = seeded_rng([key, int(100 * rho), int(noise)])
         users = cascade(rho, 400_000, rng)
         within = learned(users, noise, rng)
         found.append(np.average(within.roughness[:, 0], weights=np.maximum(within.squared, 0)))
@@ -47,7 +48,7 @@ def test_the_roughness_of_a_cascade_is_found_beneath_noise_and_sampling(rho: flo
 
 
 def test_moments_of_users_are_never_negative() -> None:
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     within = learned(cascade(0.1, 1000, rng), 50.0, rng)
     assert (within.users >= 0).all()
     assert (within.squared >= within.users**2).all()

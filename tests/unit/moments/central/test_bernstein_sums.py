@@ -12,6 +12,7 @@ from scipy import stats
 from sfumato.schemas.moments import ValueRange
 from sfumato.transforms.moments.central.bernstein_sums import ExactSums, bernstein, coefficients, sum_values
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 SPAN = ValueRange(-3.0, 5.0)
 
@@ -42,7 +43,7 @@ def test_coefficients_are_those_of_powers(degree: int, low: int, high: int) -> N
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 5, 8])
 def test_every_user_adds_exactly_the_scale_whatever_the_value(degree: int) -> None:
-    rng = np.random.default_rng(degree)
+    rng = seeded_rng(degree)
     values = np.concatenate([rng.normal(0, 4, 300), [-1e308, 1e308, -3.0, 5.0, np.nextafter(5.0, 0), 5e-324]])
     for scale in (1, 1000, 1 << 20):
         for value, uniform in zip(values, rng.random(len(values)), strict=True):
@@ -63,7 +64,7 @@ def test_rounding_is_unbiased() -> None:
 
 
 def test_sums_are_of_groups_and_add_up() -> None:
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     values, uniforms, groups = rng.normal(0, 4, 500), rng.random(500), rng.integers(0, 4, 500).astype(np.uint16)
     found = sum_values([values], uniforms, groups, 5, [SPAN], [2], 1 << 16)
     for group in range(5):

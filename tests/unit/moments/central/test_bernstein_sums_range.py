@@ -10,6 +10,7 @@ from scipy import stats
 
 from sfumato.transforms.moments.central.bernstein_sums import BINS, count_magnitudes, find_range
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 
@@ -49,7 +50,7 @@ def test_an_end_near_zero_is_zero(sign: int) -> None:
 
 
 def test_not_negative_numbers_have_a_range_from_zero() -> None:
-    values = np.random.default_rng(0).poisson(3.0, 50_000).astype(np.float64)
+    values = seeded_rng(0).poisson(3.0, 50_000).astype(np.float64)
     span, sure = find_range(count_magnitudes(values), 1.0, key(1))
     assert sure
     assert (span.low, span.high) == (0.0, 16.0)
@@ -68,7 +69,7 @@ def test_noise_seldom_widens_the_range(epsilon: float) -> None:
 
 def test_few_users_have_a_guess_and_it_is_said() -> None:
     """No bin is sure, but 250 users in adjacent bins stand out from noise of deviation 7."""
-    counts = count_magnitudes(np.random.default_rng(0).normal(600, 100, 250))
+    counts = count_magnitudes(seeded_rng(0).normal(600, 100, 250))
     for number in range(20):
         span, sure = find_range(counts, 0.2, key(number))
         assert span.high >= 1024 or span.low <= 256
@@ -79,7 +80,7 @@ def test_few_users_have_a_guess_and_it_is_said() -> None:
 
 def test_a_user_is_in_one_bin() -> None:
     """The largest of them is in one bin as well."""
-    values = np.random.default_rng(3).normal(0, 1e3, 1000)
+    values = seeded_rng(3).normal(0, 1e3, 1000)
     for gone in (0, 500, 999):
         moved = count_magnitudes(values) - count_magnitudes(np.delete(values, gone))
         assert np.abs(moved).sum() == 1

@@ -16,6 +16,7 @@ from sfumato.transforms.moments.central.central_moments import CentralMomentsPla
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 ALL = ("count", "sum", "mean", "variance", "moment:2", "moment:5")
@@ -37,7 +38,7 @@ def truth(name: str, values: NDArray[np.float64], span: ValueRange = SPAN) -> fl
 
 
 def ages(n: int, seed: int = 0) -> NDArray[np.float64]:
-    return np.random.default_rng(seed).normal(30, 25, n)
+    return seeded_rng(seed).normal(30, 25, n)
 
 
 @pytest.mark.parametrize("span", [None, SPAN])
@@ -86,7 +87,7 @@ def test_a_range_for_numbers_of_users_is_refused() -> None:
 @pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-8, 1e8, 1e110])
 def test_intervals_scale_with_the_range(size: float) -> None:
     """No square of a value is too small or too large for a number: an interval would have no width, or no ends."""
-    values = np.random.default_rng(2).random(500)
+    values = seeded_rng(2).random(500)
     one, scaled = (
         next(run_centrally(factor * values, plan(0.3, ValueRange(0.0, factor), ("mean",)), key()).estimates())
         for factor in (1.0, size)
@@ -124,7 +125,7 @@ def test_many_users_and_little_noise_give_the_exact_statistics() -> None:
 
 
 def test_groups_are_disjoint_and_everybody_is_their_sum() -> None:
-    values, groups = ages(20_000), np.random.default_rng(1).integers(0, 3, 20_000)
+    values, groups = ages(20_000), seeded_rng(1).integers(0, 3, 20_000)
     state = run_centrally(values, plan(20.0), key(), groups, 4)
     rows = {(one.group, one.statistic): one for one in state.estimates(("a", "b", "c", "d"), np.arange(4))}
     overall = {one.statistic: one for one in state.estimates()}
@@ -185,7 +186,7 @@ CASES = [(60, 1.0), (400, 0.1), (5_000, 0.5)]
 @pytest.mark.parametrize("skewed", [False, True])
 def test_intervals_hold_the_truth(users: int, epsilon: float, skewed: bool) -> None:
     """95% or more, with up to 7% misses allowed by the goal: refused only where misses exceed 5% beyond chance."""
-    rng = np.random.default_rng(users)
+    rng = seeded_rng(users)
     values = rng.exponential(4.0, users) - 20 if skewed else ages(users)
     runs = [list(run_centrally(values, plan(epsilon), key(number)).estimates()) for number in range(250)]
     for rows in zip(*runs, strict=True):
@@ -216,7 +217,7 @@ def test_one_value_has_no_variance() -> None:
 
 def test_a_range_that_is_found_costs_little() -> None:
     """Every run holds nearly all values, and the mean is within its interval and what is clipped."""
-    values = np.random.default_rng(2).normal(600, 100, 20_000)
+    values = seeded_rng(2).normal(600, 100, 20_000)
     for number in range(5):
         state = run_centrally(values, plan(1.0, None, ("mean",)), key(number))
         (one,) = state.estimates()
@@ -248,7 +249,7 @@ def test_estimates_are_named() -> None:
 
 def pairs(users: int, number: int) -> np.ndarray:
     """Two numbers of correlation 0.6; some lie outside the ranges."""
-    x, other = np.random.default_rng(number).normal(size=(2, users))
+    x, other = seeded_rng(number).normal(size=(2, users))
     values: np.ndarray = 600 + 150 * x + 1j * (50 + 20 * (0.6 * x + 0.8 * other))
     return values
 

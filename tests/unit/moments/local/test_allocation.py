@@ -15,6 +15,7 @@ from sfumato.transforms.moments.local.allocation import Tuning, by_variance, by_
 from sfumato.transforms.moments.local.quantities import Quantity, Slots
 from sfumato.transforms.moments.local.tally import RandomisedResponse
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 PLAIN = RandomisedResponse(None)
 WANTED = st.lists(st.one_of(st.just(0.0), st.floats(1e-9, 1.0)), min_size=1, max_size=20)
@@ -82,7 +83,7 @@ def variance(probabilities: np.ndarray, weights: np.ndarray, each: np.ndarray) -
 @pytest.mark.parametrize("seed", range(5))
 def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int) -> None:
     """Lemma 3.3: (sum of 2^j sqrt(v_j))^2, and no other probabilities do better, nearby or far."""
-    rng, response, bits = np.random.default_rng(seed), RandomisedResponse(epsilon), slots(7)
+    rng, response, bits = seeded_rng(seed), RandomisedResponse(epsilon), slots(7)
     means = rng.uniform(0.02, 0.98, 7)
     each = means * (1 - means)
     if epsilon is not None:
@@ -100,7 +101,7 @@ def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int)
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_a_cap_the_least_variance_among_probabilities_below_it(seed: int) -> None:
-    rng, bits = np.random.default_rng(seed), slots(6)
+    rng, bits = seeded_rng(seed), slots(6)
     means = rng.uniform(0.1, 0.9, 6)
     each = means * (1 - means)
     probabilities = by_variance(bits, means, np.ones(6), RandomisedResponse(None, 3), 0.5, 3)

@@ -13,6 +13,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import BITS_SCHEMA, FixedPoint, Signed
 from sfumato.transforms.moments.local.allocation import Prior, PriorRelease
 from sfumato.transforms.moments.local.quantities import Quantity
+from tests.seeds import seeded_rng
 
 FORM = FixedPoint(4, 1, "shift", 2.5)
 MANIFEST: dict[str, Any] = {
@@ -25,7 +26,7 @@ MANIFEST: dict[str, Any] = {
 
 
 def table(kinds: tuple[str, ...] = ("value", "square")) -> pa.Table:
-    rng, parts = np.random.default_rng(7), []
+    rng, parts = seeded_rng(7), []
     for kind in kinds:
         weight = Quantity(FORM, kind, 1.0 if kind == "square" else 0.0).slots.weight
         columns = {name: rng.uniform(0.1, 0.9, len(weight)) for name in BITS_SCHEMA.names[1:]}
@@ -122,7 +123,7 @@ def test_damaged_tables_are_refused(bits: pa.Table, message: str) -> None:
 @pytest.mark.parametrize(("signed", "kind"), [("no", "value"), ("split", "value"), ("split", "power:3")])
 def test_known_bits_are_found_by_their_weight(signed: Signed, kind: str) -> None:
     slots = Quantity(FixedPoint(5, 0, signed), kind).slots
-    rng = np.random.default_rng(0)
+    rng = seeded_rng(0)
     prior = Prior(slots.weight, rng.uniform(size=len(slots)), rng.uniform(size=len(slots)))
     mean, variance = prior.for_slots(slots)
     assert np.array_equal(mean, prior.mean)

@@ -14,6 +14,7 @@ from sfumato.transforms.moments.local.bit_means import BitEstimates, UsedBits, b
 from sfumato.transforms.moments.local.quantities import Quantity, Slots
 from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.moments.blocks import block_of
 
@@ -36,7 +37,7 @@ def population(kind: str) -> np.ndarray:
     """256 values of 6 bits."""
     if kind == "all":  # every value as often: no two bits have anything to do with each other
         return np.tile(np.arange(64, dtype=np.uint8), 4)
-    return np.minimum(np.random.default_rng(0).exponential(12, 256), 63).astype(np.uint8)
+    return np.minimum(seeded_rng(0).exponential(12, 256), 63).astype(np.uint8)
 
 
 @pytest.mark.slow
@@ -96,7 +97,7 @@ def test_bit_means_are_those_of_the_counts() -> None:
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_the_noise_of_groups_is_in_the_variance(epsilon: float | None) -> None:
     """Normal noise on both counts of 50,000 groups, small beside the counts: the delta method gives what it adds."""
-    rng, response, groups, stddev = np.random.default_rng(4), RandomisedResponse(epsilon), 50_000, 12.0
+    rng, response, groups, stddev = seeded_rng(4), RandomisedResponse(epsilon), 50_000, 12.0
     ones, zeros = np.full((groups, 1), 700), np.full((groups, 1), 1300)
     noisy = Tally(*(np.rint(one + rng.normal(0, stddev, one.shape)).astype(np.int64) for one in (ones, zeros)))
     rounded = stddev**2 + 1 / 12
@@ -133,7 +134,7 @@ def value_of(bits: BitEstimates, slots: Slots) -> float:
 @pytest.mark.parametrize("signed", ["no", "split"])
 @pytest.mark.parametrize("seed", range(5))
 def test_totals_are_averages_over_the_highest_bit(signed: Signed, seed: int) -> None:
-    rng, some = np.random.default_rng(seed), slots(5, signed)
+    rng, some = seeded_rng(seed), slots(5, signed)
     n, sides = len(some), len(some.sides())
     for probabilities in (
         [rng.dirichlet(np.ones(6)) for _ in range(sides)],

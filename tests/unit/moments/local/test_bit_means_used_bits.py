@@ -13,6 +13,7 @@ from sfumato.schemas.moments import FixedPoint, Signed
 from sfumato.transforms.moments.local.bit_means import UsedBits, above_threshold, evidence, posterior
 from sfumato.transforms.moments.local.quantities import Quantity, Slots
 from sfumato.transforms.moments.local.tally import RandomisedResponse, Tally
+from tests.seeds import seeded_rng
 
 
 def slots(bits: int, signed: Signed = "no") -> Slots:
@@ -57,7 +58,7 @@ def probabilities(ratios: list[float]) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(3))
 def test_probabilities_are_posterior_ones(epsilon: float | None, signed: Signed, seed: int) -> None:
     """For so few reports the mean over 128 angles is exact."""
-    rng, response, some = np.random.default_rng(seed), RandomisedResponse(epsilon), slots(5, signed)
+    rng, response, some = seeded_rng(seed), RandomisedResponse(epsilon), slots(5, signed)
     reports = rng.integers(1, 60, len(some))
     share = np.tile([0.5, 0.3, 0.05, 0.0, 0.0], len(some.sides()))
     ones = rng.binomial(reports, share * response.gain + 1 - response.truth_probability)

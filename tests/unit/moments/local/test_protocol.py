@@ -21,6 +21,7 @@ from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.local.tally import count_reports, sum_tallies
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.moments.blocks import block_of
 
@@ -56,13 +57,13 @@ def run(block: Block, plan: MomentsPlan, groups: int, number: int = 0) -> Moment
 @functools.cache
 def truth_of(kind: str) -> dict[str, float]:
     """Of so many that their own error is a thirtieth of an estimate's or less."""
-    everybody = DATA[kind](np.random.default_rng(12), 4_000_000)
+    everybody = DATA[kind](seeded_rng(12), 4_000_000)
     return {"mean": everybody.mean(), "variance": everybody.var()}
 
 
 def covered(kind: str, plan: MomentsPlan, clients: int, runs: int) -> dict[str, int]:
     """How many 95% intervals hold the truth about where fresh clients come from."""
-    rng, draw, truth = np.random.default_rng(11), DATA[kind], truth_of(kind)
+    rng, draw, truth = seeded_rng(11), DATA[kind], truth_of(kind)
     hits = dict.fromkeys(truth, 0)
     for number in range(runs):
         for one in run_in_memory(draw(rng, clients), plan, key(number)).estimates:
@@ -130,7 +131,7 @@ def test_what_few_clients_have_is_lost_with_a_mark_and_the_interval_holds_it() -
     """One in fifty has 600, all others 0: what the adaptive estimate misses is squashed, and within its interval."""
     adaptive = MomentsPlan(form=FORM, epsilon=2.0)
     weighted = replace(adaptive, method="weighted", tuning=Tuning(weighted_power=1))
-    rng, runs, hits, held, missed = np.random.default_rng(1), 40, 0, 0, 0
+    rng, runs, hits, held, missed = seeded_rng(1), 40, 0, 0, 0
     for number in range(runs):
         values = 600.0 * (rng.random(10_000) < 0.02)
         lost, kept = (run_in_memory(values, plan, key(number)) for plan in (adaptive, weighted))
@@ -170,7 +171,7 @@ def test_every_statistic_is_near_numpys(
     form: FixedPoint, shift: float, names: tuple[str, ...], epsilon: float | None, way: str
 ) -> None:
     """Within what its own stated error allows; and that is small beside the number itself."""
-    rng = np.random.default_rng(5)
+    rng = seeded_rng(5)
     values = np.clip(np.rint((shift + rng.normal(0, 25, 300_000)) / form.step) * form.step, max(form.low, -125), 250)
     values = np.maximum(values, form.step) if form.signed == "no" else values
     _, clamped = encode(values, form)
@@ -197,7 +198,7 @@ def test_every_statistic_is_near_numpys(
 
 def test_centred_variances_are_the_better_ones() -> None:
     """Far from zero E[x^2] - E[x]^2 is the difference of two large numbers (Lemma 3.5)."""
-    values = DATA["normal"](np.random.default_rng(0), 50_000) + 8000
+    values = DATA["normal"](seeded_rng(0), 50_000) + 8000
     spread = {}
     for way in ("centred", "raw"):
         plan = MomentsPlan(form=FixedPoint(14), statistics=(VARIANCE,), variance=way)  # type: ignore[arg-type]
@@ -206,7 +207,7 @@ def test_centred_variances_are_the_better_ones() -> None:
 
 
 def test_several_bits_a_client_are_so_many_reports_and_share_epsilon() -> None:
-    values = DATA["uniform"](np.random.default_rng(3), 20_000)
+    values = DATA["uniform"](seeded_rng(3), 20_000)
     plain = MomentsPlan(form=FORM, method="weighted", tuning=Tuning(weighted_power=0.5))
     one, three = (run_in_memory(values, replace(plain, bits_per_client=reports), key()) for reports in (1, 3))
     assert one.bits[0].reports.sum() == 20_000
@@ -223,7 +224,7 @@ def test_several_bits_a_client_are_so_many_reports_and_share_epsilon() -> None:
 @pytest.mark.parametrize("epsilon", [None, 2.0])
 def test_bit_charts_tell_how_often_each_bit_was_set_and_read(epsilon: float | None) -> None:
     n = 3 * BLOCK_CLIENTS // 2
-    values = DATA["exponential"](np.random.default_rng(3), n)
+    values = DATA["exponential"](seeded_rng(3), n)
     plan = MomentsPlan(form=FORM, statistics=(MEAN, Statistic("moment:2")), epsilon=epsilon, bits_per_client=2)
     charts = {one.quantity: one for one in run_in_memory(values, plan, key()).bits}
     assert list(charts) == ["value", "power:2"]
@@ -241,7 +242,7 @@ def test_bit_charts_tell_how_often_each_bit_was_set_and_read(epsilon: float | No
 
 
 def test_what_is_squashed_is_left_out_and_said() -> None:
-    values = DATA["normal"](np.random.default_rng(3), 20_000)
+    values = DATA["normal"](seeded_rng(3), 20_000)
     loose = MomentsPlan(form=FixedPoint(20), epsilon=2.0)
     for plan in (loose, replace(loose, tuning=Tuning(squash=2.5))):
         found = run_in_memory(values, plan, key())
@@ -254,7 +255,7 @@ def test_what_is_squashed_is_left_out_and_said() -> None:
 
 
 def test_caching_pools_the_reports_of_both_rounds() -> None:
-    values = DATA["uniform"](np.random.default_rng(3), 9000)
+    values = DATA["uniform"](seeded_rng(3), 9000)
     block = block_of(values.astype(np.uint16), None, key())
     for caching in (True, False):
         plan = MomentsPlan(form=FORM, tuning=Tuning(first_share=0.4, caching=caching))
@@ -269,7 +270,7 @@ def test_caching_pools_the_reports_of_both_rounds() -> None:
 
 
 def test_the_second_round_asks_where_the_first_saw_something() -> None:
-    values = np.random.default_rng(3).integers(0, 64, 20_000).astype(np.uint16)
+    values = seeded_rng(3).integers(0, 64, 20_000).astype(np.uint16)
     state = run(block_of(values, None, key()), MomentsPlan(form=FixedPoint(16)), 1)
     (first, _), (second, _) = state.tallies
     assert first.probabilities[6:].sum() > 0.5
@@ -281,7 +282,7 @@ def test_the_second_round_asks_where_the_first_saw_something() -> None:
 @pytest.mark.parametrize("epsilon", [None, 3.0])
 def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon: float | None) -> None:
     """Its bits use up all clients, each once: one more round would query them twice."""
-    rng, n = np.random.default_rng(3), 20_000
+    rng, n = seeded_rng(3), 20_000
     squash = Tuning(squash=0.0 if epsilon is not None else None)  # under noise it would bias the estimates
     plan = MomentsPlan(form=form, statistics=(MEAN, VARIANCE), epsilon=epsilon, tuning=squash)
     values = np.rint(np.clip(rng.normal(120, 20, (2, n)), 0, 230))
@@ -305,14 +306,14 @@ def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon
 def test_priors_of_other_bits_do_no_harm() -> None:
     wrong = Prior(np.array([0.25, 3.0]), np.array([0.1, 0.9]), np.array([0.1, 0.1]))
     plan = MomentsPlan(form=FORM, prior={"value": wrong})
-    values = DATA["uniform"](np.random.default_rng(0), 20_000)
+    values = DATA["uniform"](seeded_rng(0), 20_000)
     one = run_in_memory(values, plan, key()).estimates[0]
     assert abs(one.value - values.mean()) < RARE * one.stddev
 
 
 @pytest.mark.parametrize("epsilon", [None, 2.0])
 def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None) -> None:
-    rng, n = np.random.default_rng(8), 60_000
+    rng, n = seeded_rng(8), 60_000
     groups = rng.choice(4, n, p=[0.5, 0.3, 0.15, 0.05]).astype(np.uint16)
     values = np.clip(np.rint(rng.normal(200 + 100 * groups.astype(float), 40)), 0, 1023)
     plan = MomentsPlan(form=FORM, statistics=(MEAN, VARIANCE), epsilon=epsilon)
@@ -333,7 +334,7 @@ def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None)
 
 
 def test_products_are_of_all_clients_of_a_group() -> None:
-    rng, n = np.random.default_rng(8), 40_000
+    rng, n = seeded_rng(8), 40_000
     groups, values = rng.integers(0, 2, n).astype(np.uint16), rng.integers(1, 200, n)
     plan = MomentsPlan(form=FixedPoint(8), statistics=(MEAN, Statistic("log_product")))
     state = run(block_of(values.astype(np.uint8), groups, key()), plan, 2)
@@ -344,7 +345,7 @@ def test_products_are_of_all_clients_of_a_group() -> None:
 
 
 def test_a_run_is_a_function_of_the_key_and_the_values() -> None:
-    values = DATA["normal"](np.random.default_rng(0), 2000)
+    values = DATA["normal"](seeded_rng(0), 2000)
     plan = MomentsPlan(form=FORM, statistics=(MEAN, VARIANCE), epsilon=1.0)
     assert run_in_memory(values, plan, key(1)).estimates == run_in_memory(values, plan, key(1)).estimates
     assert run_in_memory(values, plan, key(1)).estimates != run_in_memory(values, plan, key(2)).estimates
@@ -352,7 +353,7 @@ def test_a_run_is_a_function_of_the_key_and_the_values() -> None:
 
 def test_blocks_are_counted_one_by_one() -> None:
     n = BLOCK_CLIENTS + 500
-    values = DATA["uniform"](np.random.default_rng(0), n)
+    values = DATA["uniform"](seeded_rng(0), n)
     plan = MomentsPlan(form=FORM, method="weighted")
     found = run_in_memory(values, plan, key())
     codes, _ = encode(values, FORM)
@@ -402,7 +403,7 @@ def test_plans_that_cannot_be_are_refused(options: dict[str, Any], message: str)
 
 def test_all_bits_may_be_asked_of_everybody() -> None:
     """Then nothing is random."""
-    values = DATA["exponential"](np.random.default_rng(0), 5000)
+    values = DATA["exponential"](seeded_rng(0), 5000)
     for method in ("adaptive", "weighted"):
         plan = MomentsPlan(form=FORM, bits_per_client=10, method=method, tuning=Tuning(squash=0.0))  # type: ignore[arg-type]
         assert by_name(run_in_memory(values, plan, key()))["mean"].value == pytest.approx(values.mean())
@@ -440,7 +441,7 @@ def test_intervals_from_several_bits_of_bits_that_go_together() -> None:
 
 
 def test_intervals_hold_the_variance_of_small_values_in_a_wide_form() -> None:
-    values = np.rint(np.random.default_rng(0).normal(120, 20, 20_000))
+    values = np.rint(seeded_rng(0).normal(120, 20, 20_000))
     plan = MomentsPlan(form=FixedPoint(32), statistics=(VARIANCE,))
     one = run_in_memory(values, plan, key()).estimates[0]
     assert abs(one.value - values.var()) < RARE * one.stddev
@@ -448,7 +449,7 @@ def test_intervals_hold_the_variance_of_small_values_in_a_wide_form() -> None:
 
 def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
     """How many of so many intervals of small groups, under noise on their tallies, hold the truth."""
-    rng, groups, each = np.random.default_rng(4), 5, 500
+    rng, groups, each = seeded_rng(4), 5, 500
     names = ("mean", "moment:2", "moment:3", "log_product")
     plan = MomentsPlan(
         form=FixedPoint(8),
@@ -480,7 +481,7 @@ OF_PAIR = (Statistic("covariance"), Statistic("correlation"), VARIANCE)
 
 def pairs(clients: int, seed: int) -> np.ndarray:
     """Two numbers of correlation 0.6."""
-    rng = np.random.default_rng(seed)
+    rng = seeded_rng(seed)
     x, other = rng.normal(size=(2, clients))
     x, y = 600 + 100 * x, 50 + 10 * (0.6 * x + 0.8 * other)
     return np.clip(np.rint(x), 0, 1023) + 1j * np.clip(np.rint(y), 0, 127)
@@ -513,7 +514,7 @@ def test_the_sign_of_a_covariance_follows_the_columns() -> None:
     found = by_name(run_in_memory(values.real + 1j * (127 - values.imag), plan, key()))
     assert found["covariance"].high < 0
     assert found["correlation"].high < 0
-    apart = by_name(run_in_memory(values.real + 1j * np.random.default_rng(1).permutation(values.imag), plan, key()))
+    apart = by_name(run_in_memory(values.real + 1j * seeded_rng(1).permutation(values.imag), plan, key()))
     assert apart["correlation"].low < 0 < apart["correlation"].high
 
 

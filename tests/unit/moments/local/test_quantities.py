@@ -15,6 +15,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint
 from sfumato.transforms.moments.client_values import code_type, decode, encode, encode_columns, split_pairs
 from sfumato.transforms.moments.local.quantities import Quantity
+from tests.seeds import seeded_rng
 
 SMALL = [
     FixedPoint(5),
@@ -43,7 +44,7 @@ def all_codes(form: FixedPoint) -> np.ndarray:
 
 
 def uniforms(codes: np.ndarray) -> np.ndarray:
-    return np.random.default_rng(len(codes)).random(len(codes))
+    return seeded_rng(len(codes)).random(len(codes))
 
 
 def weighted(quantity: Quantity, codes: np.ndarray) -> list[Fraction]:

@@ -17,6 +17,7 @@ from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, count_reports, sum_tallies
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.moments.blocks import block_of, without
 
@@ -31,7 +32,7 @@ def key(number: int = 0) -> RunKey:
 
 def clients(n: int, number: int = 0, seed: int = 0, name: str = "block") -> Block:
     """Clients who are a group each."""
-    codes = np.random.default_rng(seed).integers(0, 256, n).astype(np.uint8)
+    codes = seeded_rng(seed).integers(0, 256, n).astype(np.uint8)
     return block_of(codes, np.arange(n, dtype=np.uint16), key(number), name)
 
 
@@ -179,7 +180,7 @@ def test_tallies_by_group_add_up_to_the_tally_of_all() -> None:
 
 
 def test_joined_sums_over_groups_against_a_loop() -> None:
-    rng = np.random.default_rng(3)
+    rng = seeded_rng(3)
     counted = Tally(rng.integers(-5, 50, (9, 4)), rng.integers(-5, 50, (9, 4)))
     places = np.array([2, 0, 0, 3, 2, 1, 2, 3, 0])
     joined = counted.joined(places)
@@ -227,7 +228,7 @@ def test_the_order_is_a_permutation_by_name_and_key() -> None:
     block = clients(n)
     assert block.groups is not None
     assert sorted(block.groups.tolist()) == list(range(n))
-    codes = np.random.default_rng(0).integers(0, 256, n).astype(np.uint8)
+    codes = seeded_rng(0).integers(0, 256, n).astype(np.uint8)
     assert np.array_equal(block.codes, codes[block.groups])  # codes and groups stay together
     again, other, elsewhere = clients(n), clients(n, number=1), clients(n, name="other")
     assert np.array_equal(block.groups, again.groups)  # type: ignore[arg-type]

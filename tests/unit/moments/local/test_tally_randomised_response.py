@@ -14,11 +14,12 @@ from scipy import stats
 
 from sfumato.transforms.moments.local.tally import RandomisedResponse
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 EPSILONS = [1e-6, 0.01, 0.1, 0.5, 1.0, math.log(3), 2.0, 4.0, 10.0, 30.0, 44.0]
 SUBKEY = b"response tests" * 2 + b"four"
-WORDS = np.random.default_rng(0).integers(0, 2**64, 100_000, dtype=np.uint64)  # of clients
+WORDS = seeded_rng(0).integers(0, 2**64, 100_000, dtype=np.uint64)  # of clients
 
 
 def precise(epsilon: float) -> mpmath.mpf:

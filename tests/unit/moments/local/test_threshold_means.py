@@ -14,6 +14,7 @@ from sfumato.transforms.moments.local.quantities import Quantity, Thresholds
 from sfumato.transforms.moments.local.tally import RandomisedResponse, Tally
 from sfumato.transforms.moments.local.threshold_means import ThresholdEstimates
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 
@@ -74,7 +75,7 @@ def test_intervals_hold_the_mean(epsilon: float | None, users: int) -> None:
     """Ninety runs each of concentrated and of exponential values: 95% intervals hold at least 93%, beyond doubt."""
     plan, held, errors = MomentsPlan(form=FixedPoint(10), method="threshold", epsilon=epsilon), 0, []
     for run in range(90):
-        rng = np.random.default_rng([run, users])
+        rng = seeded_rng([run, users])
         values = np.clip(np.rint((rng.normal(600, 100, users), rng.exponential(100, users))[run % 2]), 0, 1023)
         key = RunKey.derive(FixedSecret(b"coverage of thresholds"), {"run": run})
         (mean,) = run_in_memory(values, plan, key).estimates
@@ -88,7 +89,7 @@ def test_intervals_of_a_logarithm_allow_for_a_heap_at_zero() -> None:
     """One user in fifty has 0, so all thresholds below the others' logarithms have the share 0.98."""
     slots, response = Quantity(FixedPoint(14), "log2", by_thresholds=True).slots, RandomisedResponse(1.0)
     assert isinstance(slots, Thresholds)
-    rng, share = np.random.default_rng(3), np.where(slots.below * slots.weight.min() < 12.4, 0.98, 0.0)
+    rng, share = seeded_rng(3), np.where(slots.below * slots.weight.min() < 12.4, 0.98, 0.0)
     held, runs = 0, 40
     for _ in range(runs):
         ones = rng.binomial(500, share * response.gain + 1 - response.truth_probability)
@@ -100,7 +101,7 @@ def test_intervals_of_a_logarithm_allow_for_a_heap_at_zero() -> None:
 
 def test_the_second_round_asks_where_answers_differ() -> None:
     slots, response = strata(10), RandomisedResponse(None)
-    values = np.random.default_rng(0).normal(600, 20, 2000).clip(0, 1023)
+    values = seeded_rng(0).normal(600, 20, 2000).clip(0, 1023)
     share = (values[:, None] > slots.below + slots.width / 2).mean(axis=0)
     counted = Tally(*(np.rint(200 * part).astype(np.int64)[None] for part in (share, 1 - share)))
     probabilities = ThresholdEstimates(counted, slots, response, 0.0).probabilities(1)
@@ -111,7 +112,7 @@ def test_the_second_round_asks_where_answers_differ() -> None:
 
 
 def test_octaves_add_up_to_the_mean() -> None:
-    values = np.random.default_rng(1).normal(-30, 60, 5000)
+    values = seeded_rng(1).normal(-30, 60, 5000)
     plan = MomentsPlan(form=FixedPoint(9, 0, "split"), method="threshold", epsilon=3.0)
     found = run_in_memory(values, plan, RunKey.derive(FixedSecret(b"octaves of thresholds"), {}))
     (bits,) = found.bits

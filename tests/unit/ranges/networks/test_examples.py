@@ -5,21 +5,18 @@ from scipy import stats
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.networks import examples
 from sfumato.transforms.ranges.networks.examples import INPUTS, QueryDistribution, World, make_examples
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.ranges.networks.common import CELL, clumped, counted
 from tests.unit.ranges.oracle import overlap, random_boxes
 
 SIDE = 64
-USERS = np.random.default_rng(4).poisson(3, (6, 9)).astype(float)
-
-
-def generator(seed: int = 1) -> np.random.Generator:
-    return np.random.default_rng(seed)
+USERS = seeded_rng(4).poisson(3, (6, 9)).astype(float)
 
 
 @pytest.mark.parametrize(("stretch", "origin"), [(1.0, (0.0, 0.0)), (1.2, (-5.5, -3.25)), (0.8, (7.0, 9.5))])
 def test_sums_are_those_of_the_stretched_and_shifted_cells(stretch: float, origin: tuple[float, float]) -> None:
-    boxes = random_boxes(generator(), SIDE, 40)
+    boxes = random_boxes(seeded_rng(1), SIDE, 40)
     found = World(USERS, SIDE, stretch, origin).sum(boxes)
     width, height = stretch * SIDE / 9, stretch * SIDE / 6
     for number in range(len(boxes)):
@@ -35,7 +32,7 @@ def test_sums_are_those_of_the_stretched_and_shifted_cells(stretch: float, origi
 
 def test_places_are_where_users_are() -> None:
     stretch, (left, top) = 1.2, (-5.5, -3.25)
-    x, y = World(USERS, SIDE, stretch, (left, top)).draw_users(50_000, generator())
+    x, y = World(USERS, SIDE, stretch, (left, top)).draw_users(50_000, seeded_rng(1))
     column, across = np.divmod((x - left) / (stretch * SIDE / 9), 1)
     row, down = np.divmod((y - top) / (stretch * SIDE / 6), 1)
     at = (row * 9 + column).astype(int)
@@ -52,7 +49,7 @@ def test_places_are_where_users_are() -> None:
 
 def test_squares_are_about_users_in_the_field_and_of_the_sizes_asked_for() -> None:
     squares, world = QueryDistribution((2.0, 3.0), (8.0, 12.0)), World(USERS, SIDE, 1.2, (-5.5, -3.25))
-    boxes = squares.draw(world, SIDE, 20_000, generator())
+    boxes = squares.draw(world, SIDE, 20_000, seeded_rng(1))
     width, height = boxes.x1 - boxes.x0, boxes.y1 - boxes.y0
     x, y = (boxes.x0 + boxes.x1) / 2, (boxes.y0 + boxes.y1) / 2
     for at in (x, y):
@@ -68,15 +65,15 @@ def test_squares_are_about_users_in_the_field_and_of_the_sizes_asked_for() -> No
 
     lonely = np.zeros((6, 9))
     lonely[2, 3] = 1
-    boxes = squares.draw(World(lonely, SIDE, 1.0, (0, 0)), SIDE, 100, generator())
+    boxes = squares.draw(World(lonely, SIDE, 1.0, (0, 0)), SIDE, 100, seeded_rng(1))
     x, y = (boxes.x0 + boxes.x1) / 2, (boxes.y0 + boxes.y1) / 2
     assert ((x >= SIDE / 9 * 3) & (x <= SIDE / 9 * 4) & (y >= SIDE / 6 * 2) & (y <= SIDE / 6 * 3)).all()
 
 
 def test_a_workload_is_used_as_given() -> None:
-    asked = random_boxes(generator(2), SIDE, 7)
+    asked = random_boxes(seeded_rng(2), SIDE, 7)
     boxes = QueryDistribution((2.0, 2.0), (8.0, 8.0), asked).draw(
-        World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, generator()
+        World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, seeded_rng(1)
     )
     given = set(zip(*(getattr(asked, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
     drawn = set(zip(*(getattr(boxes, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
@@ -94,7 +91,7 @@ def test_examples_are_of_the_worlds_and_squares_they_were_drawn_from(monkeypatch
             return boxes
 
     grid = counted(clumped(8, 20, 500, 0.7, 1), 3.0)
-    found = make_examples(grid, 500.0, 5.0, Recorded((6.0, 6.0), (20.0, 20.0)), 3, 200, generator())
+    found = make_examples(grid, 500.0, 5.0, Recorded((6.0, 6.0), (20.0, 20.0)), 3, 200, seeded_rng(1))
     assert len(drawn) == 6
     assert drawn[0][0] is drawn[1][0]
     assert len({id(world) for world, _ in drawn}) == 3
@@ -109,11 +106,11 @@ def test_examples_are_of_the_worlds_and_squares_they_were_drawn_from(monkeypatch
 
 def test_the_counts_of_examples_are_those_of_their_users() -> None:
     # Boxes of whole cells: with next to no noise, what is counted there is what is there, wherever a world lies.
-    low, many = generator().integers(0, 5, (2, 30)) * CELL, generator(2).integers(1, 4, (2, 30)) * CELL
+    low, many = seeded_rng(1).integers(0, 5, (2, 30)) * CELL, seeded_rng(2).integers(1, 4, (2, 30)) * CELL
     whole = QueryDistribution((1.0, 1.0), (2.0, 2.0), Boxes(*low.astype(float), *(low + many).astype(float)))
     users = clumped(8, 20, 500, 0.7, 1)
     for noise in (1e-3, 4.0):
-        found = make_examples(counted(users, noise), 500.0, 5.0, whole, 16, 400, generator())
+        found = make_examples(counted(users, noise), 500.0, 5.0, whole, 16, 400, seeded_rng(1))
         off = (found.own - found.users) / noise
         # The deviation is that of a box which meets one cell more than it has.
         cells = (found.deviation / noise) ** 2 - 1
@@ -134,7 +131,7 @@ def test_worlds_lie_askew_and_the_generator_makes_them(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(examples, "World", Recorded)
     grid, squares = counted(clumped(8, 20, 500, 0.7, 1), 3.0), QueryDistribution((6.0, 6.0), (20.0, 20.0))
-    one, again, other = (make_examples(grid, 500.0, 5.0, squares, 8, 20, generator(seed)) for seed in (1, 1, 2))
+    one, again, other = (make_examples(grid, 500.0, 5.0, squares, 8, 20, seeded_rng(seed)) for seed in (1, 1, 2))
     for mine, same in zip(one, again, strict=True):
         np.testing.assert_array_equal(mine, same)
     assert len(other.users) != len(one.users) or (other.users != one.users).any()

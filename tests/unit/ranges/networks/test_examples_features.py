@@ -4,11 +4,12 @@ import pytest
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.field_counts import NoisyGrid, strip_edges
 from sfumato.transforms.ranges.networks.examples import INPUTS, Surroundings
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import overlap
 
 SIDE, NOISE, SMOOTHING = 96, 4.0, 7.0
 X_EDGES, Y_EDGES = strip_edges(SIDE, 8), strip_edges(SIDE, 6)
-COUNTS = np.random.default_rng(3).normal(5, 9, (16, 12))
+COUNTS = seeded_rng(3).normal(5, 9, (16, 12))
 GRID = NoisyGrid(X_EDGES, Y_EDGES, COUNTS, NOISE)
 _SCALES = (1, 1.5, 2, 3, 4, 6, 9, 14, 22, 40)
 _BESIDE = [(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)]

@@ -14,6 +14,7 @@ from sfumato.transforms.ranges.model_file import model_bytes, read_model
 from sfumato.transforms.ranges.networks import local
 from sfumato.transforms.ranges.networks.examples import INPUTS, Examples, QueryDistribution, World, make_examples
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork, LocalTraining, Weights, train_local
+from tests.seeds import seeded_rng
 from tests.unit.ranges.networks.common import clumped, coarse, counted
 
 SIDE, CELLS = 256, 64
@@ -25,7 +26,7 @@ TRAINING = LocalTraining(GRID, float(USERS), SMOOTHING, SQUARES, 1)
 
 
 def some_weights(seed: int) -> Weights:
-    drawn = np.random.default_rng(seed)
+    drawn = seeded_rng(seed)
     shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}
     shapes |= {"b1": (WIDTH,), "b2": (WIDTH,), "b3": (2,), "b4": (1,)}
     return {name: drawn.normal(0, 1 / np.sqrt(shape[0]), shape).astype(np.float32) for name, shape in shapes.items()}
@@ -38,7 +39,7 @@ def some_model() -> LocalNetwork:
 def squares(count: int, seed: int = 5) -> tuple[Boxes, np.ndarray]:
     """Squares about people, who were counted but never seen by a network, and the users in each."""
     world = World(PEOPLE, SIDE, 1.0, (0.0, 0.0))
-    boxes = SQUARES.draw(world, SIDE, count, np.random.default_rng(seed))
+    boxes = SQUARES.draw(world, SIDE, count, seeded_rng(seed))
     return boxes, world.sum(boxes)
 
 
@@ -81,7 +82,7 @@ def test_the_stated_error_is_that_of_most_answers(trained: Weights) -> None:
     found = LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]).answer(boxes)
     assert 0.5 < np.mean(np.abs(found.users - truth) < found.stddev) < 0.9
     # On worlds and noise that it was not trained on, too.
-    rng = np.random.default_rng(77)
+    rng = seeded_rng(77)
     held_out = make_examples(GRID, float(USERS), SMOOTHING, SQUARES, 2, 4000, rng)
     users, stddev = local._forward(trained, held_out.inputs, held_out.own, held_out.deviation)
     assert 0.5 < np.mean(np.abs(users - held_out.users) < stddev) < 0.9

@@ -18,6 +18,7 @@ from sfumato.transforms.ranges.networks.paper import (
     paper_training,
     train_paper,
 )
+from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import overlap, random_boxes
 
 pytest.importorskip("optax")
@@ -33,14 +34,14 @@ def spec_of(low: float, high: float, users: float = 10_000.0) -> CollectionSpec:
 
 
 def some_grid(seed: int = 1) -> NoisyGrid:
-    generator = np.random.default_rng(seed)
+    generator = seeded_rng(seed)
     x_edges, y_edges = strip_edges(SIDE, 20), strip_edges(SIDE, 30)
     return NoisyGrid(x_edges, y_edges, generator.normal(3, 9, (len(y_edges) - 1, len(x_edges) - 1)), 2.5)
 
 
 def networks(seed: int = 2, sizes: tuple[float, ...] = (100.0, 140.0, 220.0)) -> PaperNetworks:
     """Networks that nobody trained."""
-    generator = np.random.default_rng(seed)
+    generator = seeded_rng(seed)
 
     def own(*shape: int) -> np.ndarray:
         return generator.normal(0, 0.5, shape).astype(np.float32)
@@ -110,7 +111,7 @@ def test_errors_weigh_as_their_labels_are_small_but_not_below_psi() -> None:
 
 
 def test_w_counts_the_queries_of_the_workload_that_overlap() -> None:
-    grid, workload = some_grid(), random_boxes(np.random.default_rng(3), SIDE, 60)
+    grid, workload = some_grid(), random_boxes(seeded_rng(3), SIDE, 60)
     aligned = box(40, 60, 60, 90)  # borders that only touch share no area
     workload = Boxes(*(np.append(getattr(workload, at), getattr(aligned, at)) for at in ("x0", "y0", "x1", "y1")))
     squares = corner_squares(grid, 150.0, FIELD.cell_metres)
@@ -181,7 +182,7 @@ def test_a_smooth_density_is_learned() -> None:
         train_paper(one, **{**SMALL, "epochs": 3000}) for one in paper_training(grid, spec_of(150, 250), 2, None)
     ]
     model = PaperNetworks.from_grid(grid, spec_of(150, 250), trained[::-1])
-    generator = np.random.default_rng(8)
+    generator = seeded_rng(8)
     size = generator.uniform(150, 250, 500)
     squares = Boxes.around(*generator.uniform(40, SIDE - 40, (2, 500)), size / ACROSS, size / DOWN)
     true, answers = grid.table().sum(squares), model.answer(squares)
@@ -281,7 +282,7 @@ def test_boxes_of_no_area_have_no_users() -> None:
 
 
 def test_a_model_is_made_anew_from_its_arrays() -> None:
-    model, boxes = networks(), random_boxes(np.random.default_rng(7), SIDE, 300).clipped(SIDE)
+    model, boxes = networks(), random_boxes(seeded_rng(7), SIDE, 300).clipped(SIDE)
     again = PaperNetworks.load(model.arrays(), model.metadata())
     for name in ("users", "stddev"):
         np.testing.assert_array_equal(getattr(again.answer(boxes), name), getattr(model.answer(boxes), name))

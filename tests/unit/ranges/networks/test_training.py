@@ -8,9 +8,10 @@ import pytest
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.ranges.networks import training
 from sfumato.transforms.ranges.networks.training import fit
+from tests.seeds import seeded_rng
 
 pytest.importorskip("optax")
-RNG = np.random.default_rng(4)
+RNG = seeded_rng(4)
 X = RNG.normal(size=(90, 3)).astype(np.float32)
 SLOPES = np.array([1.0, -2.0, 0.5], dtype=np.float32)
 Y = X @ SLOPES + 0.25

@@ -13,6 +13,7 @@ from sfumato.schemas.region import interleave
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import (
     check_counts,
     group_of,
@@ -86,7 +87,7 @@ def test_rectangles_are_where_exact_fractions_say(side: int, divisions: tuple[in
 
 def test_any_depth_of_the_clients_codes() -> None:
     """Depth 20: the whole number of the grid's cell is that of the code's upper bits."""
-    rng = np.random.default_rng(1)
+    rng = seeded_rng(1)
     x, y = rng.integers(0, 1 << 20, (2, 200))
     keys = np.sort(interleave(x.astype(np.uint32), y.astype(np.uint32)))
     grid = GridEncoding(20, 12, 10, (1,) * 100)

@@ -9,6 +9,7 @@ from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import check_counts, group_of, run, some_rows, spread
 
 DEPTH = 4
@@ -56,7 +57,7 @@ def noisy_levels(counts: np.ndarray, stddevs: tuple[float, ...], rng: np.random.
 @pytest.mark.parametrize(("rate", "stddevs"), [(1.0, (3.0, 5.0, 8.0)), (0.5, (0.5, 2.0, 1.5))])
 def test_the_gain_of_a_split_is_unbiased(rate: float, stddevs: tuple[float, ...]) -> None:
     """Against the saved squared error itself, over draws of users and noise, with all cells of a level split."""
-    rng, draws = np.random.default_rng(3), 6000
+    rng, draws = seeded_rng(3), 6000
     people = rng.integers(0, 8, 4**3)
     truth, users = people / people.sum(), people.sum() * rate
     for upper in (1, 2):
@@ -101,7 +102,7 @@ def test_with_little_epsilon_only_the_coarsest_level_says_anything() -> None:
 
 def test_noise_does_not_choose_itself() -> None:
     """Where users are spread evenly, cells chosen by their children's noise err far more than those chosen here."""
-    rng, truth = np.random.default_rng(9), np.full(64, 40.0)
+    rng, truth = seeded_rng(9), np.full(64, 40.0)
     errors = []
     for _ in range(300):
         levels = noisy_levels(truth, (5.0, 5.0, 5.0), rng)
@@ -116,7 +117,7 @@ def test_noise_does_not_choose_itself() -> None:
 
 
 def test_pruned_maps_are_complete_and_keep_each_levels_counts() -> None:
-    rng = np.random.default_rng(10)
+    rng = seeded_rng(10)
     levels = noisy_levels(rng.integers(0, 9, 64), (1.0, 1.0, 1.0), rng)
     splits = [rng.random(4) < 0.5, rng.random(16) < 0.5]
     made = pruned(levels, splits)

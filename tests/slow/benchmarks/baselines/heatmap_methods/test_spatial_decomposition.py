@@ -8,6 +8,7 @@ from benchmarks.baselines.heatmap_methods.pyramid import Pyramid, choose_levels,
 from benchmarks.baselines.heatmap_methods.spatial_decomposition import SpatialDecomposition, consistent_levels
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import group_of, least_squares, run, some_rows
 
 DEPTH = 3
@@ -23,7 +24,7 @@ def design() -> np.ndarray:
 
 @pytest.mark.parametrize("variances", [(1.0, 1.0, 1.0), (9.0, 4.0, 0.5), (0.1, 3.0, 80.0)])
 def test_the_consistent_tree_is_the_weighted_least_squares_solution(variances: tuple[float, ...]) -> None:
-    rng, a = np.random.default_rng(4), design()
+    rng, a = seeded_rng(4), design()
     levels = [(rng.normal(5, 20, 4**level), variance) for level, variance in enumerate(variances, 1)]
     each = np.concatenate([np.full(len(counts), variance) for counts, variance in levels])
     leaves, covariance = least_squares(a, np.concatenate([counts for counts, _ in levels]), each)

@@ -17,6 +17,7 @@ from benchmarks.baselines.range_methods.dawa import (
 )
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from tests.seeds import seeded_rng
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
     assert_covers_once,
@@ -93,7 +94,7 @@ def test_shares_out_of_range_are_refused(share: float) -> None:
 
 @pytest.mark.parametrize("level", range(7))
 def test_deviations_are_those_of_a_loop(level: int) -> None:
-    counts = np.random.default_rng(level).poisson(3, 64)
+    counts = seeded_rng(level).poisson(3, 64)
     counts[7] = 500
     found = bucket_deviations(counts, level)
     for bucket in range(64 >> level):
@@ -104,7 +105,7 @@ def test_deviations_are_those_of_a_loop(level: int) -> None:
 
 @pytest.mark.parametrize("level", range(5))
 def test_a_user_changes_a_deviation_by_no_more_than_its_sensitivity(level: int) -> None:
-    generator, most = np.random.default_rng(level), 0
+    generator, most = seeded_rng(level), 0
     own = cost_sensitivity(level, 0)
     for _ in range(2000):
         counts = generator.poisson(generator.choice([0.1, 1, 10]), 1 << level)
@@ -126,7 +127,7 @@ def test_even_runs_are_found() -> None:
 
 @pytest.mark.parametrize("cells", [2, 4, 1024, 16384])
 def test_buckets_are_aligned_and_in_order_by_key(cells: int) -> None:
-    counts = np.random.default_rng(1).poisson(2, cells)
+    counts = seeded_rng(1).poisson(2, cells)
     starts, levels = cheapest_partition(counts, 0.3, 1.0, run_key(1))
     assert starts[0] == 0
     np.testing.assert_array_equal(starts[1:], (starts + (1 << levels))[:-1])
@@ -259,7 +260,7 @@ def test_runs_from_a_multiple_of_their_length_are_rectangles(level: int) -> None
 
 
 def test_an_index_without_its_last_bits_is_that_of_a_coarser_cell() -> None:
-    x, y = np.random.default_rng(1).integers(0, 1 << 12, (2, 500))
+    x, y = seeded_rng(1).integers(0, 1 << 12, (2, 500))
     for up in range(12):
         coarse = hilbert_index(x >> up, y >> up, 12 - up)
         np.testing.assert_array_equal(hilbert_index(x, y, 12) >> (2 * up), coarse)

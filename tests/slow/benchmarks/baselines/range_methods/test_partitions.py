@@ -6,11 +6,12 @@ import pytest
 from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel, paint_rectangles
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable, centre_variance, strip_edges
+from tests.seeds import seeded_rng
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import assert_covers_once, rectangles
 from tests.unit.ranges.oracle import overlap, people_at, random_boxes, town
 
 SIDE = 16
-BOXES = random_boxes(np.random.default_rng(2), SIDE, 400)
+BOXES = random_boxes(seeded_rng(2), SIDE, 400)
 PARTS = Partition(
     8,
     *(np.array(at) for at in ([0, 4, 0], [0, 0, 4], [4, 8, 8], [4, 4, 8])),
@@ -20,7 +21,7 @@ PARTS = Partition(
 
 
 def test_a_partition_is_answered_as_a_loop_over_rectangles_has_it() -> None:
-    boxes = random_boxes(np.random.default_rng(5), 8, 100).clipped(8)
+    boxes = random_boxes(seeded_rng(5), 8, 100).clipped(8)
     answers = PartitionModel(PARTS).answer(boxes)
     for box in range(100):
         users, variance = 0.0, 0.0
@@ -41,7 +42,7 @@ def test_a_partition_is_answered_as_a_loop_over_rectangles_has_it() -> None:
 def test_models_are_made_anew_from_their_arrays() -> None:
     made = PartitionModel(PARTS)
     again = PartitionModel.load(made.arrays(), made.metadata())
-    boxes = random_boxes(np.random.default_rng(7), 8, 50).clipped(8)
+    boxes = random_boxes(seeded_rng(7), 8, 50).clipped(8)
     np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
     np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
 
@@ -90,7 +91,7 @@ def cut(side: int, generator: np.random.Generator) -> list[tuple[int, int, int, 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rectangles_are_painted_as_a_loop_paints_them(seed: int) -> None:
-    generator = np.random.default_rng(seed)
+    generator = seeded_rng(seed)
     parts = cut(SIDE, generator)
     painted = np.zeros((SIDE, SIDE), dtype=np.int32)
     for number, (x0, y0, x1, y1) in enumerate(parts):
@@ -107,7 +108,7 @@ def test_rectangles_that_overlap_are_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_value_is_spread_evenly_inside_its_rectangle(seed: int) -> None:
-    generator = np.random.default_rng(seed)
+    generator = seeded_rng(seed)
     parts = cut(SIDE, generator)
     values = generator.normal(0, 5, len(parts))
     painted = np.zeros((SIDE, SIDE))
