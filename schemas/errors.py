@@ -15,6 +15,12 @@ class SfumatoError(Exception):
 
     A message is one line, `SUBJECT: PROBLEM`: the option or the file, what is wrong with it, and what to do. Beam
     carries errors from workers as text alone, so the message holds all that an error says.
+
+    >>> error = SfumatoError("epsilon: must be above 0, got -1")
+    >>> error.option, error.file
+    ('epsilon', None)
+    >>> SfumatoError("logs/day.parquet: cannot be read").file
+    'logs/day.parquet'
     """
 
     exit_code = 1
@@ -41,7 +47,11 @@ def reason_of(error: Exception) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`; did you mean X?` with the nearest known name, empty where none is near."""
+    """`; did you mean X?` with the nearest known name, empty where none is near.
+
+    >>> did_you_mean("epsilom", ["epsilon", "delta"])
+    '; did you mean epsilon?'
+    """
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -35,6 +35,9 @@ class FixedPoint:
         signed: `no`, values are 0..(2^bits - 1) steps. `shift`, `offset` is added before and subtracted from the
             results. `split`, each bit exists once for positive and once for negative values (paper 002, Section 3.4).
         offset: in the column's unit.
+
+    >>> FixedPoint(bits=8, fraction_bits=2).step
+    0.25
     """
 
     bits: int = 16

@@ -13,6 +13,10 @@ class Places:
     """The layout of places: category << (2 depth) | code of the cell. So a category's places are contiguous.
 
     depth: of the grid, which has 2^depth x 2^depth cells. categories: of the auxiliary data; 1 without.
+
+    >>> places = Places(depth=10, categories=3)
+    >>> places.bits, places.dtype
+    (22, dtype('uint32'))
     """
 
     depth: int

@@ -19,7 +19,11 @@ _LEAST_DEGREES = 1e-9  # a tenth of a millimetre
 
 @dataclass(frozen=True)
 class Region:
-    """A rectangle in degrees (WGS 84). Raises RequestError where it has no area or leaves the globe."""
+    """A rectangle in degrees (WGS 84). Raises RequestError where it has no area or leaves the globe.
+
+    >>> Region.parse("3.00,1.00,3.13,1.13")
+    Region(west=3.0, south=1.0, east=3.13, north=1.13)
+    """
 
     west: float
     south: float

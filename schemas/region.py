@@ -37,7 +37,14 @@ class Locator(Protocol):
 
 @dataclass(frozen=True)
 class Grid:
-    """The 2^depth x 2^depth cells over a region. Raises RequestError for a depth outside 1..20."""
+    """The 2^depth x 2^depth cells over a region. Raises RequestError for a depth outside 1..20.
+
+    >>> grid = Grid(Region(0.0, 0.0, 4.0, 4.0), depth=2)
+    >>> grid.side
+    4
+    >>> grid.codes(np.array([0.5, 3.5]), np.array([3.5, 0.5]))
+    array([ 0, 15], dtype=uint64)
+    """
 
     region: Region
     depth: int
@@ -111,7 +118,11 @@ _SPREAD_10 = np.array([int(f"{number:b}", 4) for number in range(1 << 10)], dtyp
 
 
 def interleave(x: NDArray[np.uint32], y: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Codes uint64[n] of the cells (x, y): the bits of x and y in turn, x first."""
+    """Codes uint64[n] of the cells (x, y): the bits of x and y in turn, x first.
+
+    >>> interleave(np.array([0, 1, 0, 1], np.uint32), np.array([0, 0, 1, 1], np.uint32))
+    array([0, 2, 1, 3], dtype=uint64)
+    """
     return (_spread(x) << np.uint64(1)) | _spread(y)
 
 

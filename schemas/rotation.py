@@ -23,6 +23,11 @@ class Rotation:
     The partition identifies the division of the users: a keyed digest of the dataset's name and the number of cohorts.
 
     Raises RequestError for a value out of range.
+
+    >>> Rotation.parse("7/30")
+    Rotation(cohort=7, cohorts=30, partition='')
+    >>> str(Rotation.of_night(date(2026, 11, 27), cohorts=30))
+    '28/30'
     """
 
     cohort: int  # the one that is asked, 1..cohorts

@@ -15,7 +15,12 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of local time. Raises RequestError for a value that is unknown or out of range."""
+    """Slots of local time. Raises RequestError for a value that is unknown or out of range.
+
+    >>> slots = Slots.parse("time", "0,7,10,16,19,24", "Europe/Lisbon")
+    >>> len(slots), slots.names[1]
+    (5, '07-10 h')
+    """
 
     column: str  # of timestamps, or of seconds since 1970
     kind: str  # one of KINDS, or `edges`

@@ -24,7 +24,17 @@ _MAX_KEPT_LEVEL = 10  # some 100 MB with its index
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A set of nodes: uint64[n], ascending and so level by level, with the root. depth: of the grid."""
+    """A set of nodes: uint64[n], ascending and so level by level, with the root. depth: of the grid.
+
+    >>> tree = Tree.of(depth=3, nodes=[4, 5, 6, 7])
+    >>> tree.level, tree.complete
+    (1, True)
+    >>> refined = tree.refine(split=np.array([5], np.uint64), collapse=np.array([6], np.uint64))
+    >>> node_names(refined.nodes)
+    ['r', 'r0', 'r1', 'r3', 'r10', 'r11', 'r12', 'r13']
+    >>> refined.areas.sum()  # finest cells
+    np.int64(64)
+    """
 
     depth: int
     nodes: NDArray[np.uint64]

@@ -66,6 +66,9 @@ def delta(epsilon: float, rate: float, threshold: int) -> float:
     """The exact delta of one round over all item counts and both directions, rounded up by about 1e-9 of itself.
 
     epsilon: > 0, finite. rate: p, 0 < p < 1. threshold: tau >= 1, in sampled users. Raises RequestError for others.
+
+    >>> float(f"{delta(epsilon=1.0, rate=0.1, threshold=20):.1e}")
+    2.8e-15
     """
     check_epsilon("epsilon", epsilon)
     remove, add = profile([epsilon], rate, threshold)
@@ -218,6 +221,9 @@ def max_rate(epsilon: float, delta: float, threshold: int) -> float:
     """The largest rate, a multiple of 2**-32, at which one round with this threshold is (epsilon, delta)-private.
 
     Raises RequestError for bad parameters, or if even a rate of 2**-32 is not private.
+
+    >>> round(max_rate(epsilon=1.0, delta=1e-8, threshold=20), 3)
+    0.251
     """
     check_epsilon("epsilon", epsilon)
     check_count("threshold", threshold)

@@ -51,6 +51,9 @@ class Sampling:
     Attributes:
         rate_steps: the sampling rate in units of 2**-32, 1..2**32 - 1.
         threshold: the fewest sampled users of a published item, >= 1.
+
+    >>> Sampling.from_rate(0.25, threshold=20)
+    Sampling(rate_steps=1073741824, threshold=20)
     """
 
     rate_steps: int
@@ -195,7 +198,11 @@ Prefixes = NumberPrefixes | TextPrefixes
 
 
 def spread_levels(depth: int, rounds: int) -> tuple[int, ...]:
-    """`rounds` levels, evenly spread over 1..depth; the last is depth. Raises RequestError unless rounds <= depth."""
+    """`rounds` levels, evenly spread over 1..depth; the last is depth. Raises RequestError unless rounds <= depth.
+
+    >>> spread_levels(depth=10, rounds=3)
+    (4, 7, 10)
+    """
     if not 1 <= rounds <= depth:
         raise RequestError(f"levels: must lie in 1..{depth} (the depth), got {rounds}")
     return tuple(-(-depth * (number + 1) // rounds) for number in range(rounds))

@@ -72,6 +72,9 @@ def encode(values: Array, form: FixedPoint) -> tuple[NDArray[Any], int]:
     Returns:
         Codes, unsigned[n] of the narrowest type, and the number of clamped values. A code is the nearest integer number
         of steps. With `split` signs it is the magnitude, and the bit above it is set for negative values.
+
+    >>> encode(np.array([0.26, 3.0, 999.0]), FixedPoint(bits=8, fraction_bits=2))
+    (array([  1,  12, 255], dtype=uint8), 1)
     """
     with np.errstate(over="ignore"):  # an overflow is clamped, as infinity is
         steps = np.rint(np.ldexp(values + form.offset if form.offset else values, form.fraction_bits))

@@ -74,7 +74,13 @@ class AdditiveNoise(ABC):
 
 
 class LaplaceNoise(AdditiveNoise):
-    """Discrete Laplace noise. Its sensitivities are integers."""
+    """Discrete Laplace noise. Its sensitivities are integers.
+
+    >>> round(LAPLACE.stddev(cost=0.1), 2)
+    14.14
+    >>> LAPLACE.quantile(cost=0.1, probability=0.05)
+    23
+    """
 
     NAME: ClassVar[str] = "laplace"
     UNIT: ClassVar[str] = "epsilon"
@@ -102,7 +108,13 @@ class LaplaceNoise(AdditiveNoise):
 
 
 class GaussianNoise(AdditiveNoise):
-    """Discrete Gaussian noise."""
+    """Discrete Gaussian noise.
+
+    >>> round(GAUSSIAN.stddev(cost=0.005), 2)
+    10.0
+    >>> GAUSSIAN.quantile(cost=0.005, probability=0.05)
+    16
+    """
 
     NAME: ClassVar[str] = "gaussian"
     UNIT: ClassVar[str] = "rho"

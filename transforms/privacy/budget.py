@@ -21,6 +21,14 @@ class Budget:
 
     Every charge is a multiple of the total's last binary place. So sums and differences of charges are not rounded,
     and remaining + spent == total holds exactly.
+
+    >>> budget = Budget(1.0).charge(0.25)
+    >>> budget.spent, budget.remaining
+    (0.25, 0.75)
+    >>> budget.charge(0.8)
+    Traceback (most recent call last):
+        ...
+    ValueError: cannot charge 0.8 of 0.75 remaining
     """
 
     total: float

@@ -33,6 +33,9 @@ def colluding_epsilon(epsilon: float, sensitivity: float, shape: float) -> float
     Returns:
         The smallest epsilon that holds for every user of this sensitivity who may add to as many entries; epsilon
         itself from shape 1 on.
+
+    >>> round(colluding_epsilon(1.0, 1, shape=1.0), 6)
+    1.0
     """
     if shape >= 1:
         return epsilon

@@ -51,6 +51,12 @@ class RunKey:
         secret: the run's secret.
         request_digest: keyed digest of the request.
         secret_check: detects a changed secret.
+
+    >>> key = RunKey.derive(FixedSecret(b"k" * 32), {"job": "heatmap", "epsilon": 1.0})
+    >>> key.subkey("noise") == key.subkey("noise")
+    True
+    >>> key.subkey("noise", 1) == key.subkey("noise", 2)
+    False
     """
 
     secret: Secret

@@ -37,6 +37,9 @@ def epsilon_for_stddev(stddev: float, sensitivity: int = 1) -> float:
     """Returns the epsilon whose discrete Laplace noise has this standard deviation (Eq. 8, the inverse of Eq. 5).
 
     The printed form -ln((s^2 + 1 - sqrt(2 s^2 + 1)) / s^2) equals 2 asinh(1 / (s sqrt(2))).
+
+    >>> round(discrete_laplace_stddev(epsilon_for_stddev(20.0)), 6)
+    20.0
     """
     return 2 * sensitivity * math.asinh(1 / (stddev * math.sqrt(2)))
 
@@ -103,7 +106,11 @@ def gaussian_delta(rho: float, epsilon: float) -> float:
 
 
 def epsilon_for_delta(rho: float, delta: float) -> float:
-    """Returns the smallest epsilon with `gaussian_delta` at most delta, for rho > 0 and 0 < delta < 1."""
+    """Returns the smallest epsilon with `gaussian_delta` at most delta, for rho > 0 and 0 < delta < 1.
+
+    >>> round(epsilon_for_delta(rho=0.05, delta=1e-8), 2)
+    1.66
+    """
     if gaussian_delta(rho, 0.0) <= delta:
         return 0.0
     high = 1.0

@@ -199,6 +199,11 @@ def discrete_laplace(
     """Draws discrete Laplace noise (paper 000, Eq. 4), P[Z = k] proportional to exp(-epsilon |k| / sensitivity).
 
     Arguments, result and errors are those of `geometric`.
+
+    >>> from sfumato.transforms.privacy.keys import FixedSecret
+    >>> key = RunKey.derive(FixedSecret(b"k" * 32), {})
+    >>> discrete_laplace(key, "noise", np.arange(2, dtype=np.uint64), 3, epsilon=0.5).shape
+    (2, 3)
     """
     pairs = _geometric(key, label, streams, 2 * count, epsilon, sensitivity)
     return np.asarray(pairs[:, :count] - pairs[:, count:], dtype=np.int64)

@@ -36,6 +36,11 @@ class SummedAreaTable:
         x_edges, y_edges: int64[columns + 1] and int64[rows + 1], in base cells, rising from 0 to the field's side.
         values: float64[rows, columns], spread evenly inside each cell; or a function that computes them for a few rows
             of the grid at a time, so that they are never all in memory.
+
+    >>> from sfumato.schemas.ranges import Boxes
+    >>> table = SummedAreaTable(np.array([0, 2, 4]), np.array([0, 4]), np.array([[8.0, 80.0]]))
+    >>> table.total, table.sum(Boxes(*np.array([[1.0], [0.0], [3.0], [2.0]])))
+    (88.0, array([22.]))
     """
 
     def __init__(

@@ -51,7 +51,7 @@ def length(metres: float) -> str:
 def coordinates(latitude: float, longitude: float, size: float) -> str:
     """Returns a place in degrees, with the digits that tell cells of a size apart: of the shorter side, in degrees.
 
-    >>> coordinates(37.78395, -122.45979, 0.0002)
+    >>> coordinates(37.78397, -122.45979, 0.0002)
     '37.7840, -122.4598'
     """
     digits = max(math.ceil(-math.log10(size)), 0)

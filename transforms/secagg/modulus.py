@@ -16,7 +16,11 @@ MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, ar
 
 @dataclass(frozen=True)
 class Window:
-    """Sums modulo m are decoded as integers in [-low, modulus - low). Entries without noise are never negative."""
+    """Sums modulo m are decoded as integers in [-low, modulus - low). Entries without noise are never negative.
+
+    >>> Window(modulus=4096, low=1024).bits
+    12
+    """
 
     modulus: int
     low: int
@@ -40,6 +44,9 @@ def size_bound(expected: float, probability: float) -> int:
     """An n with P[a shard has more than n users] <= probability, for a binomial size (Chernoff).
 
     expected: the size's expectation, in users.
+
+    >>> size_bound(expected=1000.0, probability=1e-9)
+    1211
     """
 
     def is_likely(excess: float) -> bool:

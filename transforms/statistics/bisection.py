@@ -47,6 +47,9 @@ def bisect_integers(holds: Callable[[int], bool], inside: int, outside: int) -> 
         holds: the condition. It changes once between the ends.
         inside: an integer at which it holds; below or above `outside`.
         outside: an integer at which it does not hold.
+
+    >>> bisect_integers(lambda n: n * n <= 50, inside=0, outside=100)
+    7
     """
     while abs(outside - inside) > 1:
         middle = (inside + outside) // 2

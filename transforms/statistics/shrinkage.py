@@ -38,6 +38,10 @@ def shrink(estimates: Array, variances: Array, centre: float | None = None) -> t
         ValueError: the arrays differ in shape, or a variance is not above 0.
 
     Source: Efron and Morris (1973), Stein's estimation rule and its competitors; marginal maximum likelihood for t.
+
+    >>> means, _ = shrink(np.array([-10.0, 0.0, 10.0]), np.full(3, 25.0))
+    >>> means.round(1)
+    array([-7.5,  0. ,  7.5])
     """
     estimates, variances = np.asarray(estimates, dtype=np.float64), np.asarray(variances, dtype=np.float64)
     if estimates.shape != variances.shape:
@@ -72,6 +76,9 @@ def simultaneous_z(number: int, level: float = 0.95) -> float:
         ValueError: number or level is out of range.
 
     Source: Sidak (1967), Rectangular confidence regions for the means of multivariate normal distributions.
+
+    >>> round(simultaneous_z(1), 2), round(simultaneous_z(10_000), 2)
+    (1.96, 4.56)
     """
     if number < 1 or not 0 < level < 1:
         raise ValueError(f"number: must be at least 1, and level in (0, 1), got {number} and {level}")

@@ -79,6 +79,12 @@ def fit_levels(levels: Sequence[NoisyLevel], parents: Sequence[NDArray[np.int64]
     Args:
         levels: from the finest to the coarsest. The finest has counts.
         parents: for each level but the coarsest, the index of each node's parent: int64[m].
+
+    >>> children = NoisyLevel(np.array([[4.0, 8.0]]), variance=1.0)
+    >>> parent = NoisyLevel(np.array([[15.0]]), variance=1.0)
+    >>> below, above = fit_levels([children, parent], [np.array([0, 0])])
+    >>> below.counts.round(6), above.counts.round(6)
+    (array([[5., 9.]]), array([[14.]]))
     """
     z, cumulants, own = _upward(levels, parents)
     counts = _downward(z, [variance for variance, _ in cumulants], parents)

@@ -43,6 +43,12 @@ class RandomisedResponse:
 
     Raises:
         RequestError: epsilon is not a finite number > 0, or so small that p rounds to 1/2.
+
+    >>> response = RandomisedResponse(epsilon=1.0)
+    >>> round(response.truth_probability, 4)
+    0.7311
+    >>> response.unbiased_share(np.array([response.truth_probability]))
+    array([1.])
     """
 
     epsilon: float | None
