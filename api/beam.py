@@ -392,9 +392,9 @@ def _files_of_key(given: RunKey | None, paths: beam.PCollection, columns: Column
     key = _key(given, paths)
     files = (
         paths
-        | "Inspect" >> beam.Map(_as_found, columns)  # (LogFile, kinds of its columns)
-        | "Gather" >> beam.combiners.ToList()  # of all files, one list
-        | "Bind" >> beam.FlatMap(_bind, key)  # LogFile
+        | "Inspect" >> beam.Map(_as_found, columns)  # PCollection[tuple[LogFile, kinds of its columns]]
+        | "Gather" >> beam.combiners.ToList()  # PCollection[list of these, of all files]
+        | "Bind" >> beam.FlatMap(_bind, key)  # PCollection[LogFile]
         | "Spread" >> beam.Reshuffle()
     )
     return key, files

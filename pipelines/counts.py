@@ -130,7 +130,8 @@ class SampledJob(ReleaseJob):
         assemble = self.assembler()
         return (
             logs
-            | "Publish" >> self.count(inputs, key)  # published from here on
+            | "Publish" >> self.count(inputs, key)  # PCollection[noisy counts]: published from here on
+            # PCollection[dict[file name, bytes]]
             | "Assemble" >> beam.Map(lambda result: assemble(result, CountMetadata(with_charge(metadata), *described)))
         )
 

@@ -106,5 +106,6 @@ class FlowsJob(ReleaseJob):
         return (
             logs
             | "CountTrips" >> CountRounds(items, Everybody(key), count, 1, admit=inputs.admit, spill=inputs.spill)
-            | "AddNoise" >> beam.Map(files_of)
+            # PCollection[CountedRounds]
+            | "AddNoise" >> beam.Map(files_of)  # PCollection[dict[file name, bytes]]
         )

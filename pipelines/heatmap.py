@@ -148,6 +148,6 @@ class HeatmapJob(CountingJob):
 
         return (
             logs
-            | "Heatmap" >> heatmap  # HeatmapState
-            | "Assemble" >> beam.Map(assemble)  # {name: content}
+            | "Heatmap" >> heatmap  # PCollection[HeatmapState]
+            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
         )

@@ -124,7 +124,7 @@ class MomentsJob(ReleaseJob):
                 return central_files(state, details)
             return moments_files(state, details)
 
-        return measured | "Assemble" >> beam.Map(files_of)
+        return measured | "Assemble" >> beam.Map(files_of)  # PCollection[dict[file name, bytes]]
 
 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:

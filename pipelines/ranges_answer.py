@@ -77,9 +77,9 @@ def answer_files(
             _ = (
                 root
                 | "Files" >> beam.Create(list(zip(queries, staged, strict=True)))
-                # (path of queries, path of answers)
+                # PCollection[tuple[path of queries, path of answers]]
                 | "AnswerFiles" >> AnswerFiles(model, additive)
-                # QueryCounts
+                # PCollection[QueryCounts]
                 | "WriteCounts" >> beam.Map(_write_counts, path=counts_file)
             )
         if root.result.state != PipelineState.DONE:

@@ -99,8 +99,9 @@ class RangesJob(CountingJob):
         plan = self.plan
         return (
             logs
-            | "Build" >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.admit)  # Built
-            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))  # {name: content}
+            | "Build" >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.admit)  # PCollection[Built]
+            # PCollection[dict[file name, bytes]]
+            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))
         )
 
 

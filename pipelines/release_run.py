@@ -105,10 +105,10 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             settings.pipeline() as root,
         ):
             inputs = Inputs(column_types, spill, Admit(rule, gate))
-            bundles = root | "Files" >> beam.Create(bundled(logs))
+            bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
-                job.build(bundles, inputs, key, metadata)  # {name: content}
-                | "Write" >> WriteRelease(request.output, metadata, request.overwrite)  # the published folder's path
+                job.build(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
+                | "Write" >> WriteRelease(request.output, metadata, request.overwrite)  # PCollection[path]
                 | "CommitRelease" >> commit
             )
     except Exception as error:

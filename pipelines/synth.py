@@ -92,7 +92,7 @@ def generate(
         make_folders(staging)
         with settings.pipeline() as root:
             counts = root | GeneratePeople(request, staging, with_density=density is not None)
-            # int64[4^depth] or int64[1]
+            # PCollection[int64[4^depth] or int64[1]]
             _ = counts | "WriteCounts" >> beam.Map(_write_array, path=staged_totals)
         with FileSystems.open(staged_totals) as source:
             total: NDArray[np.int64] = np.load(source, allow_pickle=False)

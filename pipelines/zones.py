@@ -123,6 +123,6 @@ class ZonesJob(CountingJob):
 
         return (
             logs
-            | "Zones" >> counts  # HeatmapState
-            | "Assemble" >> beam.Map(assemble)  # {name: content}
+            | "Zones" >> counts  # PCollection[HeatmapState]
+            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
         )

@@ -83,6 +83,7 @@ class CountLocations(beam.PTransform):
         admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, key)  # PCollection[NoisyUserCounts]
         start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(HeatmapState)
         state = admitted | "Start" >> start  # PCollection[HeatmapState]
+        # PCollection[Cohort]
         cohort = state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
         is_weighted = parameters.distribution_gamma is not None
         shards = bounded | "BuildShards" >> BuildShards(places, cohort, spill, is_weighted)  # PCollection[ShardGroup]

@@ -47,7 +47,7 @@ class RunSubQueries(beam.PTransform):
         for index in range(1, parameters.max_rounds() + 1):
             known = beam.pvalue.AsSingleton(state), parameters, self._key
             state = (
-                shards
+                shards  # PCollection[ShardGroup] -> PCollection[ShardTotals] -> PCollection[HeatmapState]
                 | f"SumShards{index}" >> beam.Map(_sum_group, *known).with_output_types(ShardTotals)
                 # This shuffles. So the noisy sum is materialised before anything uses it twice.
                 | f"AddTotals{index}" >> beam.CombineGlobally(_add_totals).without_defaults()

@@ -276,9 +276,10 @@ class CountRounds(beam.PTransform):
         counts = (
             counted.counts  # PCollection[_PartCounts]
             | "SumCounts" >> beam.CombinePerKey(SumCounts(self._min_users)).with_input_types(_PartCounts)
-        )
+        )  # PCollection[tuple[tuple[round, part], ItemCounts]]
         marked_users = (
             marked
+            # PCollection[tuple[UserGroup, uint64[users]]]
             | "MergeAdmissionUsers" >> beam.CombinePerKey(merge_marked_users)
             | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))
         )  # PCollection[UserCounts]
@@ -286,6 +287,7 @@ class CountRounds(beam.PTransform):
         nobody = None if sampler is None else sampler.drawn_nobody
         admitting = AdmitUsers(admit, key, nobody, SAMPLED_USERS)
         admitted = (users, rows) | "AdmitUsers" >> admitting  # PCollection[NoisyUserCounts | None]
+        # PCollection[CountedRounds], or of what `publish` makes of them
         return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))
 
 

@@ -222,7 +222,7 @@ class BoundGroups(beam.PTransform):
             # would contribute once for each part.
             | "GroupByUser" >> beam.GroupByKey()  # PCollection[tuple[UserGroup, Iterable[Chunk]]]
             | "Bound" >> beam.ParDo(_BoundGroupFn(self._bound)).with_outputs(_USERS, main="bounded")
-        )
+        )  # PCollection[stored contributions], PCollection[UserCounts]
         return bounded.bounded, bounded[_USERS]
 
 
@@ -255,7 +255,7 @@ class AdmitUsers(beam.PTransform):
             # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
             # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
             | "Admit" >> beam.Map(self._admitted, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows))
-        )
+        )  # PCollection[NoisyUserCounts | None]
 
     def _admitted(self, _: None, users: UserCounts, rows: RowCounts) -> NoisyUserCounts | None:
         rows.emit()
@@ -397,11 +397,12 @@ class BuildShards(beam.PTransform):
 
     def expand(self, bounded: beam.PCollection) -> beam.PCollection:
         places, spill, cohort = self._places, self._spill, beam.pvalue.AsSingleton(self._cohort)
+        # PCollection[tuple[int, bytes]], both: number of a shard group, stored rows
         filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(places, spill), cohort)
         empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted)
         return (
-            (filled, empty)  # PCollection[tuple[int, bytes]]: number of a shard group, stored rows
+            (filled, empty)
             | "AllGroups" >> beam.Flatten().with_output_types(tuple[int, bytes])
-            | "GroupByShard" >> beam.GroupByKey()
+            | "GroupByShard" >> beam.GroupByKey()  # PCollection[tuple[int, Iterable[bytes]]]
             | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(places, spill), cohort)  # PCollection[ShardGroup]
         )

@@ -155,7 +155,7 @@ class PushBits(_UserMoments[MomentsPlan]):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         reporting = self._plan.response, self._rows, self._key
-        blocks, admitted = self.read(paths)
+        blocks, admitted = self.read(paths)  # PCollection[stored Block], PCollection[NoisyUserCounts]
         plan = self._plan
         state = admitted | "Start" >> beam.Map(lambda admission: MomentsState(plan, users=admission.users))
         for number in range(len(self._plan.stages)):
@@ -163,6 +163,7 @@ class PushBits(_UserMoments[MomentsPlan]):
             queries = state | f"Plan{number}" >> beam.Map(self._plan.next_queries)  # PCollection[list[Query]]
             tallies = (
                 blocks
+                # PCollection[list[Tally]], of the clients of a block, a tally for each query
                 | f"TallyBlocks{number}" >> beam.Map(_tally_block, _side(queries), *reporting)
                 | f"SumTallies{number}" >> beam.CombineGlobally(SumTallies())
             )  # PCollection[list[Tally]]
@@ -229,19 +230,20 @@ class SumMoments(_UserMoments[CentralMomentsPlan]):
         if plan.finds_range:
             magnitudes = (
                 blocks
-                | "Magnitudes" >> beam.Map(lambda stored: plan.count_magnitudes(unpack(stored).codes))  # int64[C, BINS]
+                | "Magnitudes" >> beam.Map(lambda stored: plan.count_magnitudes(unpack(stored).codes))
                 | "SumMagnitudes" >> beam.CombineGlobally(plan.sum_magnitudes)
-            )
+            )  # PCollection[int64[columns, BINS]]
             ranged = admitted | "Range" >> beam.Map(
                 lambda _, counts: plan.choose_range(counts, key), _side(magnitudes)
-            )  # CentralSums
+            )  # PCollection[CentralSums]
         else:
             ranged = admitted | "Range" >> beam.Map(lambda _: plan.choose_range(None, key))
         exact = (
             blocks
-            | "Sum" >> beam.Map(_sum_block, _side(ranged), self._rows)  # ExactSums
+            | "Sum" >> beam.Map(_sum_block, _side(ranged), self._rows)  # PCollection[ExactSums]
             | "SumBlocks" >> beam.CombineGlobally(ExactSums.zeros(self._rows, plan.degrees).total)
-        )
+        )  # PCollection[ExactSums]
+        # PCollection[CentralSums], with noise: published from here on
         return ranged | "AddNoise" >> beam.Map(lambda state, sums: state.release(sums, key), _side(exact))
 
 

@@ -56,4 +56,8 @@ class CentralQuantiles(beam.PTransform):
             users = SpreadUsers(counts.items.astype(np.int64), counts.counts, bits)
             return private_distribution(users, plan, key, values, ranges, rounds.admission)
 
-        return paths | "Count" >> self._counts | "Draw" >> beam.Map(draw)
+        return (
+            paths
+            | "Count" >> self._counts  # PCollection[CountedRounds]
+            | "Draw" >> beam.Map(draw)  # PCollection[PrivateDistribution]
+        )

@@ -58,16 +58,16 @@ class BuildRanges(beam.PTransform):
             collected = collected | "FromHeatmap" >> beam.Map(collected_from_heatmap, self._plan)
         # PCollection[Collected]
         if not self._plan.trains:  # then one step uses the counts, and nothing copies them
-            return collected | "Build" >> beam.Map(_build, [], self._plan)
+            return collected | "Build" >> beam.Map(_build, [], self._plan)  # PCollection[Built]
         # The reshuffle fixes the counts before two stages use them, so that training and model have the same ones.
         fixed = collected | "Settle" >> beam.Reshuffle()
         trained = (
             fixed
-            | "Trainings" >> beam.FlatMap(_trainings)  # (number, how many there are, method, training)
+            | "Trainings" >> beam.FlatMap(_trainings)  # PCollection[tuple[number, trainings, method, training]]
             | "SpreadTrainings" >> beam.Reshuffle()  # each training is an element for any worker
-            | "Train" >> beam.Map(_train)  # (number, trained)
+            | "Train" >> beam.Map(_train)  # PCollection[tuple[number, trained networks]]
         )
-        return fixed | "Build" >> beam.Map(_build, beam.pvalue.AsList(trained), self._plan)
+        return fixed | "Build" >> beam.Map(_build, beam.pvalue.AsList(trained), self._plan)  # PCollection[Built]
 
 
 class CollectCounts(beam.PTransform):

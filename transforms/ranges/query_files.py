@@ -172,5 +172,5 @@ class AnswerFiles(beam.PTransform):
             files
             | "Spread" >> beam.Reshuffle()  # PCollection[tuple[path of queries, path of answers]]
             | "Answer" >> beam.ParDo(_AnswerFileFn(self.model, self.additive))  # PCollection[QueryCounts]
-            | "Sum" >> beam.CombineGlobally(sum_query_counts)
+            | "Sum" >> beam.CombineGlobally(sum_query_counts)  # PCollection[QueryCounts]
         )

@@ -84,7 +84,7 @@ class WriteRelease(beam.PTransform):
             RELEASE_BYTES.record(sum(map(len, content.values())))
             return output
 
-        return files | "Publish" >> beam.Map(write, *self._arguments)
+        return files | "Publish" >> beam.Map(write, *self._arguments)  # PCollection[path of the release]
 
 
 def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> None:
@@ -144,7 +144,7 @@ class CommitRelease(beam.PTransform):
         self._arguments = release_id, timeline, ledger
 
     def expand(self, published: beam.PCollection) -> beam.PCollection:
-        return published | "Commit" >> beam.Map(commit_release, *self._arguments)
+        return published | "Commit" >> beam.Map(commit_release, *self._arguments)  # PCollection[path of the release]
 
     def commit(self, output: str) -> str:
         """Does the same without a pipeline."""

@@ -112,8 +112,8 @@ class GeneratePeople(beam.PTransform):
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
         return (
             root
-            | "ListFiles" >> beam.Create(range(self.spec.files))  # file index
+            | "ListFiles" >> beam.Create(range(self.spec.files))  # PCollection[number of a file]
             | "Spread" >> beam.Reshuffle()
             | "WriteFiles" >> beam.ParDo(WriteFile(self.spec, self.folder, self.with_density))
-            | "SumCounts" >> beam.CombineGlobally(SumCounts())
+            | "SumCounts" >> beam.CombineGlobally(SumCounts())  # PCollection[int64[cells]]
         )
