@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import shapely
@@ -185,7 +186,8 @@ def _cells(
         edges[:, small] = np.floor(edges[:, small].mean(axis=0)) - least // 2 + ends * least
     (left, right), (top, bottom) = columns, rows
     corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
-    return level, colours, hatched, PolyCollection(corners.transpose(2, 0, 1)).get_paths()
+    outlines: Any = corners.transpose(2, 0, 1)  # a list of outlines would be as right, and slow
+    return level, colours, hatched, list(PolyCollection(outlines).get_paths())
 
 
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
