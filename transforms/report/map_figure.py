@@ -10,6 +10,7 @@ import numpy as np
 import shapely
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.image import PcolorImage
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
@@ -30,6 +31,7 @@ _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, 
 _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
 _LEAST = 0.03  # inches of a cell on bare ground, at least
+_CROWD = 20_000  # cells, among which a small one is not lost
 _HATCH = "#ffffff2c"
 _MOST_NAMES = 24
 _MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
@@ -143,51 +145,76 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
     colours[~known] = np.array(list(bytes.fromhex(UNKNOWN[1:]))) / 255
     colours[hatched] = 0.5 * colours[hatched] + 0.25 * (colours[hatched] @ (0.3, 0.55, 0.15))[:, None] + 9 / 255
     if layer.shapes is None:
-        level, colours, hatched, paths = _cells(layer, colours, hatched, body, frame)
-    else:
-        paths = [_area([_pixels(frame, ring) for ring in rings]) for rings in layer.shapes]
-        for place, path in enumerate(paths):
-            if max(path.get_extents().size) < 1:  # the pixel in which it begins
-                paths[place] = Path.unit_rectangle().transformed(
-                    Affine2D().translate(*np.floor(path.get_extents().min))
-                )
+        level, colours, hatched, sides = _squares(layer, colours, hatched, body, frame)
+        for depth in np.unique(level).tolist():
+            own = level == depth
+            _draw_squares(axes, sides[..., own], colours[own], opacity)
+            _hatch(axes, _outlines(sides[..., own & hatched]))
+        return
+    paths = [_area([_pixels(frame, ring) for ring in rings]) for rings in layer.shapes]
+    for place, path in enumerate(paths):
+        if max(path.get_extents().size) < 1:  # the pixel in which it begins
+            paths[place] = Path.unit_rectangle().transformed(Affine2D().translate(*np.floor(path.get_extents().min)))
     for depth in np.unique(level).tolist():
         rows = np.flatnonzero(level == depth).tolist()
-        style = {"alpha": opacity, "linewidths": 0, "antialiaseds": False, "zorder": 2}
-        cells = PathCollection([paths[row] for row in rows], facecolors=colours[rows], **style)
-        axes.add_collection(cells, autolim=False)  # the frame sets the limits
-        if hatched[rows].any():
-            lined = Path.make_compound_path(*(paths[row] for row in rows if hatched[row]))
-            axes.add_artist(PathPatch(lined, facecolor="none", edgecolor=_HATCH, hatch="/////", lw=0, zorder=2))
+        _fill(axes, [paths[row] for row in rows], colours[rows], opacity)
+        _hatch(axes, [paths[row] for row in rows if hatched[row]])
 
 
-def _cells(
+def _fill(axes: Axes, paths: list[Path], colours: NDArray[np.float64], opacity: float) -> None:
+    cells = PathCollection(paths, facecolors=colours, alpha=opacity, linewidths=0, antialiaseds=False, zorder=2)
+    axes.add_collection(cells, autolim=False)  # the frame sets the limits
+
+
+def _hatch(axes: Axes, paths: list[Path]) -> None:
+    if paths:
+        lined = Path.make_compound_path(*paths)
+        axes.add_artist(PathPatch(lined, facecolor="none", edgecolor=_HATCH, hatch="/////", lw=0, zorder=2))
+
+
+def _draw_squares(axes: Axes, sides: NDArray[np.float64], colours: NDArray[np.float64], opacity: float) -> None:
+    """Draws the squares of one level, see `_squares`. In rows and columns they are an image: a million take 0.1 s."""
+    edges = [np.unique(one) for one in sides]
+    column, row = (np.searchsorted(edge, one[0]) for edge, one in zip(edges, sides, strict=True))
+    if (edges[0][column + 1] == sides[0, 1]).all() and (edges[1][row + 1] == sides[1, 1]).all():
+        raster = np.zeros((len(edges[1]) - 1, len(edges[0]) - 1, 4))
+        raster[row, column, :3], raster[row, column, 3] = colours, opacity
+        axes.add_image(PcolorImage(axes, *edges, raster, zorder=2))
+    else:  # enlarged ones overlap
+        _fill(axes, _outlines(sides), colours, opacity)
+
+
+def _outlines(sides: NDArray[np.float64]) -> list[Path]:
+    (left, right), (top, bottom) = sides
+    corners: Any = np.array([[left, top], [right, top], [right, bottom], [left, bottom]]).transpose(2, 0, 1)
+    return list(PolyCollection(corners).get_paths())
+
+
+def _squares(
     layer: Layer, colours: NDArray[np.float64], hatched: NDArray[np.bool_], body: MapBody, frame: Frame
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_], list[Path]]:
-    """Levels, colours, hatching and rectangles in pixels of what is drawn for cells.
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+    """Levels, colours, hatching and sides of the n squares that are drawn for cells.
 
-    Cells smaller than a pixel are averaged. On bare ground a cell has at least `_LEAST` inches, so that none is lost.
+    Sides are in pixels, float64[2, 2, n]: left and right, then top and bottom. Cells smaller than a pixel are averaged.
+    A few cells on bare ground have at least `_LEAST` inches, so that none is lost.
     """
     region, (level, x, y) = body.region, (np.asarray(one, dtype=np.int64) for one in (layer.level, layer.x, layer.y))
     wide = frame.width * (region.east - region.west) / (frame.bounds.east - frame.bounds.west)
     up = np.maximum(level - int(math.log2(max(wide, 1.0))), 0)
     cells = (level - up, x >> up, y >> up)
-    sides = tuple(int(one.max(initial=0)) + 1 for one in cells)  # a cell as one number is found ten times as fast
-    drawn, place, number = np.unique(np.ravel_multi_index(cells, sides), return_inverse=True, return_counts=True)
-    level, x, y = np.unravel_index(drawn, sides)
+    lengths = tuple(int(one.max(initial=0)) + 1 for one in cells)  # a cell as one number is found ten times as fast
+    drawn, place, number = np.unique(np.ravel_multi_index(cells, lengths), return_inverse=True, return_counts=True)
+    level, x, y = np.unravel_index(drawn, lengths)
     colours = np.stack([np.bincount(place, one, len(number)) for one in colours.T], axis=1) / number[:, None]
     hatched = np.bincount(place, hatched, len(number)) > number / 2
     ends = np.array([[0], [1]])
     columns = frame.columns(region.west + (x + ends) / 2.0**level * (region.east - region.west))
     rows = frame.rows(region.north - (y + ends) / 2.0**level * (region.north - region.south))
-    least = 1 if body.missing is None else max(round(_LEAST * DPI), 1)
+    least = 1 if body.missing is None or len(drawn) > _CROWD else max(round(_LEAST * DPI), 1)
     for edges in (columns, rows):
         small = edges[1] - edges[0] < least
         edges[:, small] = np.floor(edges[:, small].mean(axis=0)) - least // 2 + ends * least
-    (left, right), (top, bottom) = columns, rows
-    corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
-    outlines: Any = corners.transpose(2, 0, 1)  # a list of outlines would be as right, and slow
-    return level, colours, hatched, list(PolyCollection(outlines).get_paths())
+    return level, colours, hatched, np.stack([columns, rows])
 
 
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
