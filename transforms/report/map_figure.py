@@ -174,12 +174,12 @@ def _hatch(axes: Axes, paths: list[Path]) -> None:
 
 def _draw_squares(axes: Axes, sides: NDArray[np.float64], colours: NDArray[np.float64], opacity: float) -> None:
     """Draws the squares of one level, see `_squares`. In rows and columns they are an image: a million take 0.1 s."""
-    edges = [np.unique(one) for one in sides]
-    column, row = (np.searchsorted(edge, one[0]) for edge, one in zip(edges, sides, strict=True))
-    if (edges[0][column + 1] == sides[0, 1]).all() and (edges[1][row + 1] == sides[1, 1]).all():
-        raster = np.zeros((len(edges[1]) - 1, len(edges[0]) - 1, 4))
+    across, down = (np.unique(one) for one in sides)
+    column, row = np.searchsorted(across, sides[0, 0]), np.searchsorted(down, sides[1, 0])
+    if (across[column + 1] == sides[0, 1]).all() and (down[row + 1] == sides[1, 1]).all():
+        raster = np.zeros((len(down) - 1, len(across) - 1, 4))
         raster[row, column, :3], raster[row, column, 3] = colours, opacity
-        axes.add_image(PcolorImage(axes, *edges, raster, zorder=2))
+        axes.add_image(PcolorImage(axes, across, down, raster, zorder=2))
     else:  # enlarged ones overlap
         _fill(axes, _outlines(sides), colours, opacity)
 
