@@ -56,6 +56,6 @@ class Budget:
 
     def charge(self, epsilon: float) -> Budget:
         """Returns the budget after spending epsilon: at most what remains, by the last binary place, or ValueError."""
-        if not (0 < epsilon <= self.remaining) or epsilon != self.affordable(epsilon):
+        if not epsilon > 0 or epsilon != self.affordable(epsilon):
             raise ValueError(f"cannot charge {epsilon} of {self.remaining} remaining")
         return Budget(self.total, (*self.charges, epsilon))
