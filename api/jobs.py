@@ -56,7 +56,7 @@ def heatmap(
         input: pattern of files with columns user_id, latitude and longitude (degrees), local or gs://: Parquet, CSV or
             NDJSON; or a folder, a table (delta:FOLDER, iceberg:CATALOG.TABLE), or a list of these; or a
             pandas data frame or pyarrow table with these columns. A table lies in a private temporary folder while the
-            job runs, so runners in a cloud cannot read it. Of a data frame each value is read by itself, whatever the
+            job runs, so runners in a cloud cannot read it. Of a data frame each value is read separately, whatever the
             type of its column: ids and categories as text, the id 7.0 as "7".
         region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N".
         epsilon: privacy budget of the complete release, 0.0001 or more.
@@ -251,7 +251,7 @@ def flows(
         id_column: property or column of the zones' ids.
         origin: columns (longitude, latitude) of the place where a row's trip begins.
         destination: columns of the place where it ends.
-        time_column: column of timestamps or seconds, in place of origin and destination: a trip is two consecutive
+        time_column: column of timestamps or seconds, instead of origin and destination: a trip is two consecutive
             records of a user.
         epsilon: privacy budget of the complete release.
         output: see `heatmap`.
@@ -329,7 +329,7 @@ def ranges(
             adaptive do not.
         sizes: (low, high) of the sides of the squares that the model is made for, in metres.
         output: see `heatmap`.
-        release: in place of input, region and epsilon, a published heatmap: the model is made of it, and costs
+        release: instead of input, region and epsilon, a published heatmap: the model is made of it, and costs
             nothing.
         **options: any other option of `sfumato ranges build`.
 

@@ -72,7 +72,7 @@ def make_widget(release: Release, height: int) -> Widget:
     from sfumato.transforms.report.report import render_page
 
     view = release_view(release)
-    # In a notebook nothing lies beside the page.
+    # In a notebook nothing lies next to the page.
     alone = view.model_copy(update={"files": [], "picture": None, "timeline": None})
     return Widget(release, height, render_page(alone))
 

@@ -36,7 +36,7 @@ _LONGEST_PAUSE = timedelta(days=31)  # between two charges of a series that runs
 
 
 def clock_problem(history: History) -> tuple[str, bool] | None:
-    """What is wrong with the clock beside the ledger's newest entry, and whether it certainly is; None if nothing."""
+    """What is wrong with the clock by the ledger's newest entry, and whether that is certain; None if nothing."""
     stated = [one.time for one in (*history.refusals, *history.reservations.values())]
     times = [datetime.fromisoformat(text) for text in (*stated, *(change.time for change in history.changes))]
     newest = max((one if one.tzinfo else one.replace(tzinfo=UTC) for one in times), default=None)

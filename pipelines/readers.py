@@ -1,4 +1,4 @@
-"""Commands that read published releases alone: `page`, `export`, `changes` and `zones --release`. None charges."""
+"""Commands that read only published releases: `page`, `export`, `changes` and `zones --release`. None charges."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Refresh:
         return select_input(secret, files, reservation)[1]
 
     def correct(self, day: date) -> None:
-        """Publishes a day's release anew, once, if files arrived after it was charged. Raises SfumatoErrors."""
+        """Publishes a day's release again, once, if files arrived after it was charged. Raises SfumatoErrors."""
         late = self.config.late
         assert late is not None
         try:
@@ -216,7 +216,7 @@ class Refresh:
         """Runs the job for a day. Raises NotReadyError if there are no data.
 
         epsilon: an upper limit of the configured epsilon; None for no limit.
-        given: options in place of the day's own.
+        given: options instead of the day's own.
         """
         config = self.config
         if "://" not in config.input and not os.path.isdir(config.input):
@@ -438,7 +438,7 @@ def read_config(path: str) -> RefreshConfig:
 
 
 def example_request(config: RefreshConfig) -> ReleaseRequest:
-    """A request of the configured job, for the input folder in place of a day's. Raises RequestError."""
+    """A request of the configured job, for the input folder instead of a day's. Raises RequestError."""
     request = request_of(config.job, {**config.options, "input": config.input, "output": config.output})
     assert isinstance(request, ReleaseRequest)
     return request

@@ -144,7 +144,7 @@ def _remove(request: ReleasesRequest) -> None:
         # Recorded first: from here on the charge publishes nothing, and what is left is no release in order.
         reservation = open_ledger(request.ledger).remove(release_id, request.reason)
         remove_files(names)
-        # The manifest first: a page that is not the published one would look damaged beside the release's manifest.
+        # The manifest first: a page that is not the published one would look damaged next to the release's manifest.
         for name, content in removal_files(reservation, ledger_metadata(reservation)).items():
             write_file(FileSystems.join(folder, name), content)
     later = {} if request.timeline is None else read_folders(request.timeline).releases
@@ -199,7 +199,7 @@ def _place(wanted: str, request: ReleasesRequest) -> tuple[str | None, str, bool
         hint = did_you_mean(wanted, sorted(places))
         raise RequestError(f"release: no release {wanted!r} in {request.timeline}{hint}")
     stating = places[wanted]
-    if len(stating) > 1:  # one is a copy, and the release must not stay beside the notice in place of its copy
+    if len(stating) > 1:  # one is a copy, and the release must not stay next to the notice that replaces its copy
         folders = ", ".join(folder for _, folder in stating)
         raise LedgerError(f"ledger: {folders} all state release {wanted}; move the copies away, and try again")
     return *stating[0], False

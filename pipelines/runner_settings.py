@@ -150,7 +150,7 @@ def _in_threads(process: Any, count: int) -> Iterable[Any]:
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
 _IN_THIS_PROCESS = "embed"  # a job_endpoint of Beam's
 _SERVING_MODES = ("multi_threading", "multi_processing")
-# From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
+# From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run in parallel.
 LARGE_INPUT_ROWS = 10_000_000
 
 

@@ -1,6 +1,6 @@
 """The place for bulky data between the stages of a run: memory, a private folder, or the runner.
 
-A plan is made of public figures alone: the rows by the files' footers, the memory, the threads. No result depends on
+A plan is made of public figures only: the rows by the files' footers, the memory, the threads. No result depends on
 it.
 """
 
@@ -174,7 +174,7 @@ def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int
 
 
 def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
-    """A plan with so many threads. Without held bytes the place is a folder."""
+    """A plan with this many threads. Without held bytes the place is a folder."""
     left = (budget - PLAIN_BYTES - size.held) / (workers * _SKEW)
     bits = group_bits(rows, min(max(left, _MIN_GROUP_BYTES), MAX_GROUP_BYTES))
     group = _SKEW * rows / (1 << bits) * ROW_BYTES
@@ -187,7 +187,7 @@ def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
 def scratch(plan: MemoryPlan) -> Iterator[Spill]:
     """A place for bulky data, cleared when the block ends.
 
-    In memory users' cells never reach a disk. A folder can be read by this user alone.
+    In memory users' cells never reach a disk. A folder can be read by this user only.
     """
     sweep()
     if plan.place == "runner":

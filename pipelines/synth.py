@@ -82,7 +82,7 @@ def _report(records: int, users: int, files: int, output: str, seconds: float) -
 def generate(
     request: SynthSpec, settings: RunnerSettings, output: str, density: str | None = None, old_files: Sequence[str] = ()
 ) -> int:
-    """Runs the pipeline and publishes its files in place of `old_files`. Returns the number of records."""
+    """Runs the pipeline and replaces `old_files` by its files. Returns the number of records."""
     mark = uuid.uuid4().hex
     staging = FileSystems.join(output, f".staging-{mark}")
     staged_totals = FileSystems.join(staging, "counts.npy")
@@ -100,7 +100,7 @@ def generate(
         staged = [FileSystems.join(staging, name) for name in names]
         new_files = [FileSystems.join(output, name) for name in names]
         if density is not None:
-            # Staged beside its target, because a rename cannot move a file to another disk.
+            # Staged next to its target, because a rename cannot move a file to another disk.
             _write_array(density_raster(total), staged_density)
             FileSystems.rename([*staged, staged_density], [*new_files, density])
         else:

@@ -14,7 +14,7 @@ class SfumatoError(Exception):
     """Base class of every error that a caller can act on; the class says of which kind it is.
 
     A message is one line, `SUBJECT: PROBLEM`: the option or the file, what is wrong with it, and what to do. Beam
-    carries errors from workers as text alone, so the message holds all that an error says.
+    carries errors from workers as text only, so the message holds all that an error says.
 
     >>> error = SfumatoError("epsilon: must be above 0, got -1")
     >>> error.option, error.file
@@ -65,9 +65,9 @@ class CheckFailedError(SfumatoError):
 
 
 class RefusedError(DataError):
-    """A refusal after the charge. The decision and the message depend on noisy and public values alone.
+    """A refusal after the charge. The decision and the message depend on noisy and public values only.
 
-    A notice with the reason is published in place of the release.
+    A notice with the reason is published instead of the release.
     """
 
 
@@ -136,7 +136,7 @@ def check_format(subject: str, stated: object, newest: str, oldest: int | None =
         subject: the option and the file, which begin the message.
         stated: what the file states; anything.
         newest: the newest format that this version of sfumato reads, such as `sfumato-ledger/2`.
-        oldest: the oldest version of this format that is read too; None for the newest alone.
+        oldest: the oldest version of this format that is read too; None for the newest only.
     """
     found = _FORMAT.fullmatch(stated) if isinstance(stated, str) else None
     name, _, known = newest.partition("/")

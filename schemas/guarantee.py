@@ -10,7 +10,7 @@ from typing import Any
 from sfumato.schemas.trust import Trust
 
 PRIVACY_UNIT = "user"
-NORMAL_SUMS = 1_000_000  # the sum of so many Laplace variables has the tails of a normal variable
+NORMAL_SUMS = 1_000_000  # the sum of this many Laplace variables has the tails of a normal variable
 
 # Adjacency.
 ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"

@@ -191,7 +191,7 @@ class Cost:
     """The cost of a whole release. The privacy unit is the user."""
 
     epsilon: float  # of everything published; with local privacy, of all that a user's reports disclose together
-    delta: float = 0.0  # likewise
+    delta: float = 0.0  # of the same
     adjacency: str = ADD_OR_REMOVE  # one of ADJACENCIES
     trust: Trust = Trust.CENTRAL  # the party that sees unprotected data
     rho: float | None = None  # of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it
@@ -233,7 +233,7 @@ class Charge(Recorded):
             for them too.
         rho: see Cost. Charges with a rho are composed by their rhos.
         rotation: the cohort of users that the release asks, with its partition. The charge counts for these users
-            alone. None if it counts for all users.
+            only. None if it counts for all users.
         rows_by: `COLUMN ZONE` where only rows of the period were read, by that column and time zone. Two such charges
             of one dataset for different days share no row of a file. None where all rows were read.
     """
@@ -310,7 +310,7 @@ class Reservation:
         return {self.hash} | ({self.lost} if self.lost else set())
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
-        """The reservation of a refused run that spent this alone. Raises RequestError for other amounts."""
+        """The reservation of a refused run that spent only this. Raises RequestError for other amounts."""
         reserved = self.charge
         if epsilon > reserved.epsilon or delta > reserved.delta or (rho or 0) > (reserved.rho or 0):
             raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than what was reserved")

@@ -249,7 +249,7 @@ def check_time(schema: pa.Schema, name: str, path: str, option: str = "time_colu
 def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:
     """Raises RequestError unless a column holds floating-point numbers. role: `latitude` or `longitude`."""
     kind = field_type(schema, name, f"{role}_column", path)
-    if pt.is_integer(kind):  # by the type alone: one user's value must not decide what the column means
+    if pt.is_integer(kind):  # by the type only: one user's value must not decide what the column means
         raise RequestError(
             f"{path}: column {name!r} holds {kind}; set --coordinates e7 for degrees times 10^7, or convert whole "
             "degrees to floating-point numbers"

@@ -18,7 +18,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class CellColumn:
-    """A column of cells in place of coordinates. A record lies at the centre of its cell.
+    """A column of cells instead of coordinates. A record lies at the centre of its cell.
 
     index: `h3`, or `quadkey`. resolution: 0 to MAX_H3, or a quadkey's length, 1 to MAX_QUADKEY; others are dropped.
     """
@@ -61,20 +61,20 @@ class DayRows:
 
 @dataclass(frozen=True)
 class LogLayout:
-    """What a run says of its logs beside the names of their columns."""
+    """What a run states about its logs besides the names of their columns."""
 
     format: str | None = None  # a name of `FORMATS`; None for the one that a file's name says
     latitude: str = "latitude"  # the columns as which a job reads the places
     longitude: str = "longitude"
     e7: bool = False  # whether both hold integers, degrees times 10^7
-    geometry: str | None = None  # a column of points in place of them
-    cells: CellColumn | None = None  # a column of cells in place of them
-    columns: tuple[str, ...] = ()  # that a job reads, for warehouses that read these alone; empty for all
+    geometry: str | None = None  # a column of points instead of them
+    cells: CellColumn | None = None  # a column of cells instead of them
+    columns: tuple[str, ...] = ()  # that a job reads, for warehouses that read only these; empty for all
     days: DayRows | None = None  # whose rows are read; None for all rows
 
     @property
     def place_column(self) -> str | None:
-        """The column in place of coordinates; None without."""
+        """The column instead of coordinates; None without."""
         return self.cells.column if self.cells is not None else self.geometry
 
 

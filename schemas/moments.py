@@ -15,7 +15,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import CATEGORIES, NUMBERS, check_degrees, check_user_id, column_kind
 from sfumato.schemas.release import CELL_FIELDS, CELLS_SCHEMA, INDEX_FIELDS, described, zones_schema
 
-MAX_BITS = 52  # integers of so many bits are exact in a float64
+MAX_BITS = 52  # integers of this many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
 SUMS = ("count", "sum", "log_product")  # statistics that grow with the number of users
 PAIRS = ("covariance", "correlation")  # statistics of two columns
@@ -241,8 +241,8 @@ def moment_zones_schema(statistics: Sequence[str]) -> pa.Schema:
 def _of_statistics(statistics: Sequence[str]) -> list[pa.Field]:
     """For each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
 
-    The first also has S_shrunk and S_shrunk_stddev, after empirical-Bayes shrinkage towards everybody's, S_differs, and
-    S_simultaneous_low and S_simultaneous_high.
+    The first also has S_shrunk and S_shrunk_stddev, after empirical-Bayes shrinkage towards that of all users,
+    S_differs, S_simultaneous_low and S_simultaneous_high.
     """
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
     mine = [field.with_name(f"{statistic}_{field.name}") for statistic in statistics for field in numbers]

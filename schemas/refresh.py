@@ -66,10 +66,10 @@ def _resolved_file(name: str, info: ValidationInfo) -> str:
 
 @dataclass(frozen=True)
 class Late:
-    """What is done about files that arrive after a day was charged: the day is published anew from all its files."""
+    """What is done about files that arrive after a day was charged: the day is published again from all its files."""
 
     days: int  # after its day, in which a release is corrected
-    epsilon: float  # of a correction, which is charged beside the release
+    epsilon: float  # of a correction, which is charged in addition to the release
 
 
 def _late(value: Any) -> Late | None:

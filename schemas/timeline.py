@@ -58,8 +58,8 @@ class DatedRelease:
         folder: its path, relative to the timeline's page, such as `releases/2026-11-20`.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
         safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
-        rests_on: periods whose noisy answers its estimate rests on, as text, in order; None for an estimate of the
-            night's own answers alone.
+        rests_on: periods whose noisy answers its estimate is based on, as text, in order; None for an estimate of the
+            night's own answers only.
         changes: places that differ from what the nights before lead to expect; None as for `rests_on`.
         damaged: whether its manifest cannot be read. Then the entry states what the ledger knows of its charge.
     """

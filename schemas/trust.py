@@ -11,7 +11,7 @@ class Trust(StrEnum):
 
     CENTRAL: the operator of the job is a trusted curator, who sees the logs and adds noise to exact results once.
     SECAGG: a server that sees only sums over many users (secure aggregation), never one user's report.
-    LOCAL: nobody, in the system that the job simulates: every report is protected by itself.
+    LOCAL: nobody, in the system that the job simulates: every report is protected separately.
     """
 
     CENTRAL = "central"

@@ -1,4 +1,4 @@
-"""What a page and its pictures show: typed views, made of published artefacts alone.
+"""What a page and its pictures show: typed views, made of published artefacts only.
 
 A room (`heatmap`, `histogram`, ...) makes a `PageView` from a release's published files. `transforms/report`, which
 imports nothing but schemas, renders it. The page's script reads the same JSON; `web/src/views.ts` has its types.
@@ -30,7 +30,7 @@ class Fact(_Model):
 
 
 class FileLink(_Model):
-    """A file that lies beside the page."""
+    """A file that lies next to the page."""
 
     name: str
     description: str
@@ -108,7 +108,7 @@ class Measure(_Model):
         value, low, high: one per cell; the estimate and the ends of its interval.
         uncertain: one per cell: drawn hatched, because the interval leaves the colour open.
         scale: of the colours.
-        listed: cells for the list of the highest (rows of the layer), in the order of what is surely high, with an
+        listed: cells for the list of the highest (rows of the layer), in the order of what is certainly high, with an
             interval that holds for all cells at once where the method has one; [row, value, low, high].
         listed_note: one sentence on how the list was chosen.
     """
@@ -172,7 +172,7 @@ class Layer(_Model):
 
 
 class TimeSlots(_Model):
-    """Maps of every slot of time, beside the map of all slots.
+    """Maps of every slot of time, next to the map of all slots.
 
     Attributes:
         title: of the control, such as `By hour`.
@@ -240,7 +240,7 @@ class BarsBody(_Model):
     noun: str  # what a row is: item, prefix, group
     explanation: str  # one sentence: what the number counts
     bars: list[Bar]
-    reference: float | None = None  # everybody's value, drawn as a line
+    reference: float | None = None  # the value of all users, drawn as a line
 
 
 class QuantileRow(_Model):
@@ -267,7 +267,7 @@ class CurveBody(_Model):
 
     Attributes:
         value, share, low, high: points of the function, ascending, and its band.
-        points: values at which alone the function was asked, drawn as dots; empty where it is known everywhere.
+        points: the only values at which the function was asked, drawn as dots; empty where it is known everywhere.
         histogram: published counts of intervals of equal width, ascending. One that is absent has too few users.
         hidden: the largest number of users that an absent interval can have; None where there is no histogram.
         note: one sentence on the accuracy.
@@ -288,7 +288,7 @@ class CurveBody(_Model):
 
 
 class StatisticRow(_Model):
-    """A statistic of everybody with its 95% interval, written with the digits that are known."""
+    """A statistic of all users with its 95% interval, written with the digits that are known."""
 
     name: str
     value: float
@@ -334,12 +334,12 @@ class BitTexts(_Model):
 
 
 class MomentsBody(_Model):
-    """Statistics of everybody, of groups or cells, and the bits that they were computed from.
+    """Statistics of all users, of groups or cells, and the bits that they were computed from.
 
     Attributes:
         limits: the least and the greatest value that counts.
         deviation: of the values, the square root of their variance; None where no variance was estimated.
-        reading: what the interval of everybody's statistic allows for, in a sentence or two.
+        reading: what the interval of the statistic of all users allows for, in a sentence or two.
         bits: none where a trusted curator added up the values.
     """
 
@@ -435,7 +435,7 @@ class Night(_Model):
     """A dated release of a timeline; see `schemas.timeline.DatedRelease`.
 
     Attributes:
-        rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
+        rests_on: first and last days of the periods on whose answers its estimate is based; empty for only its own.
     """
 
     date: str
@@ -459,12 +459,12 @@ class NightMap(_Model):
     """One night's map, in a script that the timeline's page loads when its date is chosen.
 
     Attributes:
-        format: of the file; a page shows maps of its own format alone.
+        format: of the file; a page shows only maps of its own format.
         layer: the published cells with one measure, `Users`; fine cells may be added up.
         users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
         stddev: one per cell: standard deviation of the error of `users`.
         measured: one per cell: level of the node around it that the last sub-query measured. Above the cell's own an
-            earlier sub-query alone measured it, whose noise decided where to look again: such a cell is biased.
+            earlier sub-query measured it, whose noise decided where to look again: such a cell is biased.
         lower_bound: whether the method states but a lower bound of these deviations.
         noisy_sums: how many sums with a noise of their own were added up.
     """
@@ -552,7 +552,7 @@ class PageView(_Model):
         headline: the first line of the first screen.
         description: one sentence for search engines and link previews.
         job: the command that made the release.
-        chips: two to four facts beside the title.
+        chips: two to four facts next to the title.
         guarantee: two sentences.
         alarm: what a known seed makes of this release; None for a secret key.
         problems: what was wrong with the manifest.

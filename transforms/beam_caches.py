@@ -1,7 +1,7 @@
 """Caches for what Beam works out again at every transform of a pipeline. The import of this module installs them.
 
-Beam parses its options anew for every view of them, and asks Python for the signatures of all methods of a DoFn eight
-times. The results depend on the code and on the options alone. Without the caches they take half of the time in which
+Beam parses its options again for every view of them, and asks Python for the signatures of all methods of a DoFn eight
+times. The results depend on the code and on the options only. Without the caches they take half of the time in which
 the graph of a heatmap is built. A view shares its values with the options that it is made of, so all see what one sets.
 """
 

@@ -6,7 +6,7 @@ silence. The report is in docs/explanation/beam_reports.md. With a time limit of
 size. Sfumato's own jobs do not run in these modes, but other pipelines with its transforms may.
 
 **Notebooks.** In IPython Beam loads its interactive runner to put a cell's number before labels. That runner of Beam
-2.77 does not load beside pandas 3 (`type object 'DataFrame' has no attribute 'first'`), so every pipeline fails. Where
+2.77 does not load with pandas 3 (`type object 'DataFrame' has no attribute 'first'`), so every pipeline fails. Where
 it does not load, labels stay as they are.
 
 tests/jobs/test_beam_patch.py fails as soon as Beam is repaired. Then delete what is not needed.

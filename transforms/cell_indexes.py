@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 MAX_INDEX_CELLS = 1_000_000  # of a region's cells: more would make a table of a GB
 _GLOBE_KM2 = 4 * math.pi * EARTH_RADIUS_KM**2
 _QUADKEY_NORTH = 85.05112877980659  # degrees, where the square map of Web Mercator ends
-_MAX_EDGE = 0.25  # degrees between two vertices: beside a longer straight line the great circle would be seen
+_MAX_EDGE = 0.25  # degrees between two vertices: the great circle would be seen to differ from a longer straight line
 _DIGITS = 9  # decimals of a degree, 0.1 mm, to which vertices are rounded so that neighbours share them
 
 

@@ -51,7 +51,7 @@ def content_digest(path: str) -> str:
 
 
 def file_version(path: str) -> str:
-    """What changes whenever somebody writes or replaces a file; cheap, so it can be asked often. Raises OSError."""
+    """Returns a cheap change token of a file: it differs after every write or replacement. Raises OSError."""
     if is_remote(path):
         version: str = _storage().content_version(path)
         return version

@@ -203,7 +203,7 @@ def _digest_of(blob: Any) -> str:
 
 
 def _blob(path: str, generation: str | None = None, described: bool = False) -> Any:
-    """An object of Google's storage; described as it is now, without its content, or by its name alone."""
+    """An object of Google's storage; described as it is now, without its content, or by its name only."""
     from apache_beam.io.gcp.gcsio import parse_gcs_path
 
     bucket, name = parse_gcs_path(path)

@@ -27,7 +27,7 @@ def markdown_table(lines: Sequence[Sequence[str]], left: Collection[int] = (0,))
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """So many significant digits, with separators of thousands: `1,230`, `0.00456`, `1.2e-09`."""
+    """This many significant digits, with separators of thousands: `1,230`, `0.00456`, `1.2e-09`."""
     text = f"{value:.{digits}g}"
     large = abs(value) >= 10**digits
     return f"{float(text):,.0f}" if large and abs(value) < 1e15 else text

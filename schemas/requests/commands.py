@@ -1,4 +1,4 @@
-"""Requests of commands that publish no release: of keys, ledger, nights and squares, and readers of a release alone."""
+"""Requests of commands that publish no release: keys, ledger, nights, squares, and readers of a release."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ReleasesRequest(LogOptions):
     """prune removes the files of old releases but their manifests, so that the ledger still proves what was published.
 
     remove takes one release down: it removes its files, its map and its catalogue entry, and leaves a notice. What
-    it cost stays charged. It names the later releases that rest on it.
+    it cost stays charged. It names the later releases that are based on it.
     """
 
     JOB: ClassVar[str] = "releases"
@@ -277,7 +277,7 @@ class PageRequest(LogOptions):
 class ExportRequest(LogOptions):
     """Writes a published release as a file of another tool, with its guarantee in the file's metadata.
 
-    It reads the release alone and costs no privacy budget.
+    It reads the release only and costs no privacy budget.
     """
 
     JOB: ClassVar[str] = "export"
@@ -304,7 +304,7 @@ class ExportRequest(LogOptions):
 
 class ChangesRequest(LogOptions):
     """Finds where two published heatmaps differ by more than noise and chance explain, with a stated false
-    discovery rate. It reads releases alone and costs no privacy budget.
+    discovery rate. It reads releases only and costs no privacy budget.
     """
 
     JOB: ClassVar[str] = "changes"
@@ -328,7 +328,7 @@ class ChangesRequest(LogOptions):
 
 class ReleaseZonesRequest(LogOptions, ZoneOptions):
     """Estimates from a published heatmap how many users are in each of a list of zones, with errors of the noise
-    and of cells that a border cuts. It reads the release alone and costs no privacy budget.
+    and of cells that a border cuts. It reads the release only and costs no privacy budget.
     """
 
     JOB: ClassVar[str] = "zones"

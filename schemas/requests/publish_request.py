@@ -89,7 +89,7 @@ INPUT_HELP = "logs: files, patterns, folders, tables"
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"
 MAX_BAD_FRACTION = 0.1
-# Beside what each job adds: which records are read, how, and when a run is refused.
+# Besides what each job adds: which records are read, how, and when a run is refused.
 _SHAPING = ("input_format", "where", "min_users", "max_bad_fraction", "day_column", "time_zone")
 MAX_BAD_FRACTION_HELP = "refuse where a larger share of the users has no usable record, by noisy counts"
 
@@ -283,7 +283,7 @@ class RegionOfMap(Request):
 
 
 class MapGeography(ReleaseRequest):
-    """What a map shows beside its cells. It is post-processing: no key is bound to it, and no number depends on it."""
+    """What a map shows besides its cells. It is post-processing: no key is bound to it, and no number depends on it."""
 
     basemap: str | None = option(
         None,

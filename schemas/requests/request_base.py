@@ -62,7 +62,7 @@ common_option = functools.partial(option, common=True)
 
 
 def extra_of(field: FieldInfo) -> dict[str, Any]:
-    """What `option` says of a field beside its type, default, help and bounds."""
+    """What `option` says of a field besides its type, default, help and bounds."""
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
     return extra
@@ -88,7 +88,7 @@ Pair = Annotated[tuple[float, float], BeforeValidator(_pair)]
 
 
 class Request(BaseModel):
-    """One run of a job as somebody wants it, checked as far as its values alone allow.
+    """One run of a job as a person wants it, checked as far as its values allow.
 
     Make one with `of`, whose errors are RequestErrors. Attributes that every class sets:
         JOB: the job's name, as its manifest and its charge state it.
@@ -104,7 +104,7 @@ class Request(BaseModel):
         arbitrary_types_allowed=True,
         validate_default=False,
         allow_inf_nan=False,
-        defer_build=True,  # a command makes a request of one class, and builds what checks that class alone
+        defer_build=True,  # a command makes a request of one class, and builds only what checks that class
     )
 
     JOB: ClassVar[str]

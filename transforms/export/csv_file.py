@@ -21,7 +21,7 @@ _SHAPE = "the shape as well-known text: longitude, then latitude, degrees"
 
 
 def write_csv(source: ExportSource) -> dict[str, bytes]:
-    """The table, and its statement. A row's shape is a column of well-known text, beside a point inside it."""
+    """The table, and its statement. A row's shape is a column of well-known text, next to a point inside it."""
     table = _with_shapes(source) if source.has_shapes else source.table
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

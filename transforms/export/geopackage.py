@@ -20,7 +20,7 @@ def write_geopackage(source: ExportSource) -> dict[str, bytes]:
     frame = geopandas.GeoDataFrame(layer.table.to_pandas(), geometry=layer.shapes, crs="EPSG:4326")
     file = io.BytesIO()
     columns = {f"column {name}": text for name, text in layer.columns.items() if text}
-    # GDAL writes this time in place of that of the export, so that equal releases give equal bytes.
+    # GDAL writes this time instead of that of the export, so that equal releases give equal bytes.
     set_gdal_config_options({_TIME: source.statement["published"][:19] + "Z"})
     try:
         write_dataframe(

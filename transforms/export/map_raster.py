@@ -1,4 +1,4 @@
-"""The map of a release as rows with shapes and as bands of pixels, from its table alone. Pure.
+"""The map of a release as rows with shapes and as bands of pixels, from its table only. Pure.
 
 A pixel has the value of its cell: nothing finer than the cells was measured, so pixels of one cell are not independent.
 """

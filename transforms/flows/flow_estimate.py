@@ -168,7 +168,7 @@ class Flows:
 
 
 def estimate_flows(levels: Sequence[MeasuredLevel]) -> Flows:
-    """The flows of a release, from its noisy counts alone."""
+    """The flows of a release, from its noisy counts only."""
     within = rest_level(levels[0].level)
     coarse = [(one.nodes >> np.uint64(4 * (one.level - within))).astype(np.int64) for one in levels]
     return flows_and_rests(levels, _posteriors(levels), coarse, within, 16**within)
@@ -299,7 +299,7 @@ def _rest_rows(level: int, trips: Array, variance: Array, noisy: Array, noise: A
 
 
 def estimate_zone_flows(levels: Sequence[MeasuredLevel]) -> Flows:
-    """The flows of a release, from its noisy counts alone. The rest of an origin has the pair's code of the origin."""
+    """The flows of a release, from its noisy counts only. The rest of an origin has the pair's code of the origin."""
     (measured,) = levels
     zones = round(len(measured.nodes) ** 0.5)
     noisy = measured.noisy.reshape(zones, zones).astype(np.float64)

@@ -38,7 +38,7 @@ _NOTHING = "No pair surely has trips: everything is in the rests."
 
 @dataclass(frozen=True)
 class FlowMetadata:
-    """What a release of flows is, beside its noisy counts."""
+    """What a release of flows is, besides its noisy counts."""
 
     release: ReleaseMetadata  # identity and origin
     plan: FlowPlan  # the budget

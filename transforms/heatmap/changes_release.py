@@ -185,7 +185,7 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
     z = columns["difference"] / columns["stddev"]
     z, difference = z[drawn], columns["difference"][drawn]
     changed = columns["shown"][drawn]
-    # A node that some of its known children fill in part: the rest of it is not known by itself.
+    # A node that some of its known children fill in part: the rest of it is not known.
     unknown = (share[drawn] < 1) & ~changed
     rows = np.flatnonzero(changed)
     rows = rows[np.argsort(-np.abs(z[rows]), kind="stable")][:_LISTED]

@@ -1,4 +1,4 @@
-"""Counts and rates of cells and of zones as a map shows them: values, intervals, and what is surely high. Pure."""
+"""Counts and rates of cells and of zones as a map shows them: values, intervals, and what is certainly high. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def count_measure(
     Args:
         users, stddev, low, high: float64[n], estimates with the ends of their intervals.
         scale: of users per square kilometre.
-        listing: for the list of what is surely crowded, areas in the same unit, float64[n] (0 for what is not
+        listing: for the list of what is certainly crowded, areas in the same unit, float64[n] (0 for what is not
             listed), and how many sums made the counts; None makes no list.
         place: what a row is, in one word.
         noun: what is counted.
@@ -110,7 +110,7 @@ def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> l
 
 
 def simultaneous_deviations(cells: int, noisy_sums: int) -> float:
-    """Deviations to each side within which all of so many counts lie with a probability of 95%.
+    """Deviations to each side within which all of these counts lie with a probability of 95%.
 
     Chernoff's bound for sums of independent Laplace variables, with the deviation 1 for the sum.
     """

@@ -1,4 +1,4 @@
-"""The manifest of a heatmap's release, made of the final state alone. Pure post-processing."""
+"""The manifest of a heatmap's release, made of the final state only. Pure post-processing."""
 
 from __future__ import annotations
 

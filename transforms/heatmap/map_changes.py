@@ -11,7 +11,7 @@ of the unbiased users has the variance v1 + v2 + 2 m: of the noise of each map, 
    variables is a normal one whose variance is a Gamma variable of shape k.
 3. Benjamini and Hochberg (1995) over the tested nodes of all levels at once. A descent from the root (Yekutieli 2008)
    would miss a move within a node, whose sum does not change.
-4. Found nodes lie within each other. A list or a map shows the most significant of them alone; that list has a false
+4. Found nodes lie within each other. A list or a map shows the most significant of them only; that list has a false
    discovery rate of its own, by focused Benjamini-Hochberg (Katsevich, Sabatti, Bogomolov 2023).
 5. The interval of a change that was found is widened for having been selected: Benjamini and Yekutieli (2005), false
    coverage rate.
@@ -58,7 +58,7 @@ class MapCounts:
     region: Region
     counts: UnbiasedCounts  # of the full tree over the map's cells
     # The tree of the last sub-query. Its noise is independent of every tree, so a node is unbiased if it is a union of
-    # this tree's entries. What is finer has the counts of an earlier sub-query alone, whose noise decided where not to
+    # this tree's entries. What is finer has the counts of an earlier sub-query only, whose noise decided where not to
     # look again, or is spread by area.
     measured: Tree
     noisy_sums: int  # see `report.sections.noisy_sums`
@@ -84,7 +84,7 @@ class Changes:
     after: Floats
     difference: Floats  # float64[n], after - before
     stddev: Floats  # float64[n], of the difference under the null hypothesis
-    low: Floats  # low, high: float64[n], ends of the 95% interval of the difference, for each node by itself
+    low: Floats  # low, high: float64[n], ends of the 95% interval of the difference, for each node separately
     high: Floats
     p_value: Floats  # float64[n], NaN where the node was not tested
     # float64[n], the least false discovery rate at which the node is found; NaN where it was not tested.

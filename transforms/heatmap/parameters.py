@@ -1,6 +1,6 @@
 """The parameters of a heatmap: those of every method, and the method with its own.
 
-The automatic gamma, the sum of a user's weights, is chosen from public figures alone: users are bounded before their
+The automatic gamma, the sum of a user's weights, is chosen from public figures only: users are bounded before their
 number is known, so gamma depends neither on the data nor on a noisy figure.
 
 Rounding. It moves an entry of one user's vector, a run of cells in the quadtree's order, to one of the integers around

@@ -1,4 +1,4 @@
-"""The files of a heatmap's release, made of the final state alone: all of it is post-processing. Pure."""
+"""The files of a heatmap's release, made of the final state only: all of it is post-processing. Pure."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def release_files(
 ) -> dict[str, bytes]:
     """The release's files by name, the manifest last. With two categories a picture of their rate is among them.
 
-    night: whose map it is, and those that it continues; None makes the map of the answers alone.
+    night: whose map it is, and those that it continues; None makes the map of the answers only.
     """
     categories = category_names(parameters, metadata)
     estimate, unbiased, rates = published_estimate(state, parameters, grid, categories)

@@ -1,4 +1,4 @@
-"""How many rotating cohorts a month of maps on one budget should have, from public figures alone. Pure.
+"""How many rotating cohorts a month of maps on one budget should have, from public figures only. Pure.
 
 With c cohorts in n nights a user is asked at most m = ceil(n / c) times, and each time spends what m releases may have
 of the budget: epsilon / m, or with a delta the most that composes. Let N be the standard deviation of the noise in a
@@ -19,7 +19,7 @@ A cohort that is smaller than a shard is one shard. Then the noise is as with a 
 The squared error N^2 + (c - 1) T depends on T, so a choice needs a typical cell. A cell is seen from T users on where
 T is two standard deviations of its error: T = 2 (c - 1) + 2 sqrt((c - 1)^2 + N^2). Over k nights that add up, N^2 and
 c - 1 are divided by k. The best number of cohorts sees the smallest cell after all n nights, or after a month of more,
-because a night's map rests on the answers of the nights before it. It also has the least squared error, T^2 / 4, in a
+because a night's map builds on the answers of the nights before it. It also has the least squared error, T^2 / 4, in a
 cell of that size: all other numbers' smallest cells are larger, and below its smallest cell a number has a squared
 error above T^2 / 4.
 
@@ -67,7 +67,7 @@ class RotationChoice:
         return math.sqrt((self.cohorts - 1) * users / nights)
 
     def stddev(self, users: float, nights: int = 1) -> float:
-        """Standard deviation of the whole error of a cell of so many users, in users."""
+        """Standard deviation of the whole error of a cell of this many users, in users."""
         return math.hypot(self.noise_stddev / math.sqrt(nights), self.sampling_stddev(users, nights))
 
     def min_visible_users(self, nights: int = 1) -> float:
@@ -100,7 +100,7 @@ class RotationPlan:
 
     @property
     def best_of_one_night(self) -> RotationChoice:
-        """The choice that sees the smallest cell on one night by itself."""
+        """The choice that sees the smallest cell on one night."""
         return min(self.choices, key=lambda one: one.min_visible_users())
 
     @property
@@ -113,7 +113,7 @@ class RotationPlan:
         return _choice(self.parameters, self.limit, cohorts)
 
     def excess(self, cohorts: int) -> float:
-        """The squared error of a typical cell with so many cohorts, over that of the best choice."""
+        """The squared error of a typical cell with this many cohorts, over that of the best choice."""
         nights, users = self.added_nights, self.typical_users
         return (self.choice(cohorts).stddev(users, nights) / self.best.stddev(users, nights)) ** 2
 
@@ -132,8 +132,8 @@ def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPl
     """Compares the numbers of cohorts for nightly maps on one budget.
 
     Args:
-        parameters: of a map of all users of a night. Its epsilon and delta are the budget for any so many nights in a
-            row; its users, or its population, are those of a night.
+        parameters: of a map of all users of a night. Its epsilon and delta are the budget for any such number of
+            nights in a row; its users, or its population, are those of a night.
         nights: 1..366.
 
     Raises:

@@ -26,7 +26,7 @@ from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, min_window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals, add_central_noise
 
-_MIN_SHARE = 1e-5  # smallest share of the budget for one sub-query: with less, its result would be noise alone
+_MIN_SHARE = 1e-5  # smallest share of the budget for one sub-query: with less, its result would be nothing but noise
 
 
 def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameters) -> tuple[Population, Budget]:
@@ -100,7 +100,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         parameters: of the heatmap.
 
     Raises:
-        RefusedError: every shard was lost. A planned shard is lost by simulated dropout alone.
+        RefusedError: every shard was lost. A planned shard is lost by simulated dropout only.
         RequestError: the next sub-query cannot be run.
     """
     query, cohort = state.query, state.cohort
@@ -196,7 +196,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         raise RequestError(f"gamma: {state.gamma} is too large, the users' sums would exceed 2^62; give a smaller one")
     epsilon = budget.affordable(min(max(query.epsilon, min_epsilon), available))
     if shard_range is not None or available - epsilon < min_epsilon:
-        epsilon = available  # the rest is too small for another sub-query, or these users take part in this one alone
+        epsilon = available  # the rest is too small for another sub-query, or these users take part in this one only
     window = window_for(encoding, epsilon, state, parameters.overflow_probability / max_rounds)
     if not parameters.is_central:
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)

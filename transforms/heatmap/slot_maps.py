@@ -13,7 +13,7 @@ number around x, measured with noise of variance v. In the basis that is a measu
 
 Inference is exact for given kappa: one pass up the tree (messages m with variances r about a node's x) and one pass
 down, as a Kalman smoother on a tree (Chou, Willsky and Benveniste 1994, IEEE Trans. Automatic Control 39, 464). The
-pass up also gives the likelihood of kappa from the contrasts of each family alone, so kappa is learned from the noisy
+pass up also gives the likelihood of kappa from the contrasts of each family only, so kappa is learned from the noisy
 counts, level by level from below (empirical Bayes).
 
 Users. Given x, a leaf's count is Poisson: the estimate of users is x + x / (x + v) (y - x), where y is the noisy count.
@@ -244,7 +244,7 @@ class SlotMaps:
     users: Array
     stddev: Array
     expected: Array  # float64[S, T], users to expect in such a slot, see the module
-    unbiased: Array  # unbiased, low, high: float64[S, T], users with the noise alone and their 95% intervals
+    unbiased: Array  # unbiased, low, high: float64[S, T], users with the noise only and their 95% intervals
     low: Array
     high: Array
     region: Array  # region, region_stddev: float64[S], unbiased users of the whole region and their standard deviations

@@ -173,7 +173,7 @@ class HeatmapState:
         return max(self.budget, charged, key=lambda budget: budget.spent) if has_shard_range else charged
 
     def max_users(self, probability: float) -> float:
-        """An upper bound of the users that fails with at most this probability, by the noisy user count alone."""
+        """An upper bound of the users that fails with at most this probability, by the noisy user count only."""
         population = self.population
         if population.counted is None:
             return population.users

@@ -1,4 +1,4 @@
-"""The heatmap's page as a view, made of the release's published files alone. Pure."""
+"""The heatmap's page as a view, made of the release's published files only. Pure."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Array = NDArray[np.float64]
 
 
 def rests_on_several(manifest: Manifest) -> bool:
-    """Whether the estimate rests on more nights than one."""
+    """Whether the estimate is based on more nights than one."""
     return sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1
 
 
@@ -210,7 +210,7 @@ def heatmap_view(files: Files) -> PageView:
 
 
 def _nights(manifest: Manifest) -> list[Section]:
-    """Who was asked, on which nights the estimate rests, and the places that changed; nothing for a map by itself."""
+    """Who was asked, on which nights the estimate is based, and the places that changed; nothing for a single map."""
     rests_on = get(manifest, "nights.rests_on")
     texts = night_sentences(stated_rotation(manifest), rests_on, get(manifest, "nights.started_anew"))
     if not texts:
@@ -237,7 +237,7 @@ class _Cells:
     high: Array
 
     def merged(self, room: int, deviations: float) -> _Cells:
-        """At most so many cells: deeper ones are added up, with intervals of so many deviations to each side."""
+        """At most this many cells: deeper ones are added up, with intervals of this many deviations to each side."""
         levels, top = node_levels(self.nodes), int(node_levels(self.nodes[-1:])[0])
         nodes = self.nodes
         while len(nodes) > room:
@@ -303,7 +303,7 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
     )
     by_slot, area, room = [], _areas(nodes, grid.depth), max(_MAX_SLOT_VALUES // len(slots), 1)
     for users, unbiased, low, high in zip(*columns, strict=True):
-        error = (high - unbiased) / _deviations(manifest, None)  # of the noise alone, which adds up where cells merge
+        error = (high - unbiased) / _deviations(manifest, None)  # of the noise only, which adds up where cells merge
         noisy = _Cells(nodes, area, unbiased, error, low, high).merged(room, _deviations(manifest, None))
         shown = _Cells(nodes, area, users, error, low, high).merged(room, 0.0).users
         low = np.maximum(noisy.low, 0)

@@ -126,8 +126,8 @@ class Night:
     """A night whose map is made, and the nights that it continues."""
 
     night: date  # its date
-    state: NightsState | None  # after the last of the nights before; None where the nights begin anew
-    anew: str | None  # why they begin anew, as a sentence; None where they go on
+    state: NightsState | None  # after the last of the nights before; None where the nights restart
+    anew: str | None  # why they restart, as a sentence; None where they continue
 
 
 def nights_before(folders: Sequence[str], night: date) -> Night:
@@ -196,7 +196,7 @@ def _published_measurements(release: Release) -> list[TreeMeasurement]:
 
 
 def nights_content(after: NightsState, tonight: NightMap, night: Night) -> dict[str, Any]:
-    """The manifest's entry on the nights that a map rests on."""
+    """The manifest's entry on the nights that a map is based on."""
     return {
         "night": str(night.night),
         "rests_on": [str(period) for period in after.rests_on],

@@ -81,7 +81,7 @@ _delta = delta  # for functions with a parameter of that name
 def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, Floats]:
     """Hockey-stick divergences (remove, add) of one round, rounded up: float64[n] each.
 
-    Each is a supremum of privacy profiles, hence convex in e^epsilon and itself a privacy profile. Raises RequestError
+    Each is a supremum of privacy profiles, so convex in e^epsilon and itself a privacy profile. Raises RequestError
     for a rate or a threshold out of range. epsilons: float64[n], may be negative. rate, threshold: see `delta`.
     """
     check_rate(rate)

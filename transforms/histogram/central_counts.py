@@ -27,7 +27,7 @@ from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 _LAST_SHARE = 0.96  # of the rounds' budget, for the last of several
-MAX_DENSE_ITEMS = 4**6  # up to so many public items, all of them are published
+MAX_DENSE_ITEMS = 4**6  # up to this many public items, all of them are published
 _MAX_PUBLIC_ITEMS = 4**10
 
 
@@ -76,7 +76,7 @@ def count_items(
 
 
 def _cut(sample: Sample, prefixes: Prefixes, level: int, item_key: bytes) -> Sample:
-    """The sample with prefixes in place of items, each user's records of one prefix added up."""
+    """The sample with prefixes instead of items, each user's records of one prefix added up."""
     if not sample.texts:
         codes, _ = prefixes.cut(sample.items.astype(np.uint64), None, level, item_key)
         shorter_items = Sample.from_arrays(sample.users, codes, sample.records)

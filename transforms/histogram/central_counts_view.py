@@ -1,4 +1,4 @@
-"""What the pages of counts with a trusted curator's noise show, made of a release's published files alone. Pure."""
+"""What the pages of counts with a trusted curator's noise show, made of a release's published files only. Pure."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class CountNoise:
     def hidden_count(self, threshold: int | None = None) -> int:
         """The largest count that an unpublished item may have at 99% confidence; 0 where the items are public.
 
-        That is the largest c with P[c + Z >= T] <= 99%. threshold: in place of the round's own, where the option --top
+        That is the largest c with P[c + Z >= T] <= 99%. threshold: instead of the round's own, where the option --top
         removed more items.
         """
         threshold = self.threshold if threshold is None else threshold
@@ -202,7 +202,7 @@ class CountNoise:
         return self.quantile(error) - 1
 
     def draw(self, key: RunKey, label: str, items: NDArray[np.uint64]) -> Counts:
-        """The noise of each item, int64[n]: a function of the key, the label and the item alone."""
+        """The noise of each item, int64[n]: a function of the key, the label and the item only."""
         if self.sigma is not None:
             return discrete_gaussian(key, label, items, 1, self.sigma)[:, 0]
         sensitivity = self.bound.max_items * self.bound.max_records

@@ -1,4 +1,4 @@
-"""What the pages of counted items, cells and distributions show, made of a release's published files alone. Pure."""
+"""What the pages of counted items, cells and distributions show, made of a release's published files only. Pure."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ class SampledPage:
         return about(float(np.asarray(table["count"]).sum()), float(np.linalg.norm(np.asarray(table["stddev"]))))
 
     def scale(self, level: int, density: np.ndarray, low: np.ndarray) -> Scale:
-        """The colours of a level's cells, by their densities and the users whom they surely hold."""
+        """The colours of a level's cells, by their densities and the users whom they certainly hold."""
         return published_scale(density)
 
     def held(self, table: pa.Table) -> str:
-        """The rows' users, beside all users where a noisy count has more."""
+        """The rows' users, compared with all users where a noisy count has more."""
         beside = f" of {self.everybody}" if self._all > float(np.asarray(table["count"]).sum()) else ""
         return f"about {self.total(table)}{beside} users"
 
@@ -168,7 +168,7 @@ class SampledPage:
         return about(self._all, self._all_stddev or 10 ** max(math.floor(math.log10(max(self._all, 1))) - 2, 0))
 
     def own_chip(self) -> Fact:
-        """The fact beside the title that other jobs do not have."""
+        """The fact next to the title that other jobs do not have."""
         if CURVE_FILE in self._files:
             counted = self.parameters["counted"]
             return Fact(term="Range", text=f"{counted['low']:g} to {counted['high']:g}".replace("-", "−"))

@@ -17,7 +17,7 @@ participants and stopped if they were too many would be no better: it would reve
 
 So here each user is contacted independently with a public probability a, and a contacted user takes part with
 probability p / a. The participants are then the Poisson sample at p itself, whatever the number of users. So delta is
-the delta of contacting everybody and needs no bound on the users. Of `population` users s are contacted on average, as
+the delta of contacting all users and needs no bound on the users. Of `population` users s are contacted on average, as
 in the paper. Pure.
 """
 
@@ -69,7 +69,7 @@ def choose_sampling(
     rates: dict[int, float] = {}  # of the thresholds tried
 
     def rate_of(threshold: int, steps: int, tolerance: float) -> float:
-        """The largest rate that the guarantee allows, on a grid of so many privacy losses."""
+        """The largest rate that the guarantee allows, on a grid of this many privacy losses."""
         nearest = min(rates, key=lambda other: abs(other - threshold), default=None)
         # First guess: the rounds share the budget evenly.
         guess = max_rate(epsilon / rounds, delta / rounds, threshold) if nearest is None else rates[nearest]
@@ -287,7 +287,7 @@ class SamplePlan:
 
     @cached_property
     def round_delta(self) -> float:
-        """The exact delta of one round alone at the epsilon of all."""
+        """The exact delta of a single round at the epsilon of all."""
         return delta(self.rounds_epsilon, self.sampling.rate, self.sampling.threshold)
 
     @property

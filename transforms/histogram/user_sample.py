@@ -89,7 +89,7 @@ class Sample:
         items: unsigned[n], item codes.
         records: unsigned[n], the number of records of this user and item.
         texts: the texts of the codes; empty where codes are numbers.
-        unusable: uint64[k], users of dropped rows, for a job that counts everybody. They may have records too.
+        unusable: uint64[k], users of dropped rows, for a job that counts all users. They may have records too.
         has_each_user_once: whether no user has two rows; False where that was not found out.
     """
 
@@ -134,7 +134,7 @@ class Sample:
         return cls(hashes, *arrays, texts, dropped, once)
 
     def user_counts(self) -> UserCounts:
-        """The users with a record, and those that have dropped rows alone. All of their records must be here."""
+        """The users with a record, and those that have dropped rows only. All of their records must be here."""
         users = self.users if self.has_each_user_once else np.unique(self.users)
         return UserCounts(len(users), int((~np.isin(self.unusable, users)).sum()) if len(self.unusable) else 0)
 

@@ -1,7 +1,7 @@
 """Data frames of pandas as Arrow tables, each value by the role of its column. Pure.
 
 The type of a data frame's column follows from all of its values: one missing id makes floating-point numbers of
-integers, and one text makes objects of them. So a column's type decides nothing here. Each value is read by itself, as
+integers, and one text makes objects of them. So a column's type decides nothing here. Each value is read separately, as
 from a text format, and what a column is follows from the job's options.
 """
 
@@ -70,7 +70,7 @@ def _arrays(
     return made
 
 
-# The columns of most frames hold numbers alone. These are converted together, to the same values.
+# The columns of most frames hold numbers only. These are converted together, to the same values.
 
 
 def _texts(column: pd.Series) -> pa.Array:

@@ -43,7 +43,7 @@ SUFFIXES: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 _WITH_ROWS = ("parquet", "bigquery")  # formats whose files state the number of their rows
 LeftOut = Callable[[int, int], None]  # is given the numbers of rows of earlier and of later days
-# Small files share an element of a pipeline: at most so many bytes and files.
+# Small files share an element of a pipeline: at most this many bytes and files.
 BUNDLE_BYTES, BUNDLE_FILES = 64 << 20, 128
 _FILES_AHEAD = 16  # small remote files that are read at once
 
@@ -114,7 +114,7 @@ def bundled(logs: Sequence[LogFile]) -> list[tuple[LogFile, ...]]:
 
 
 def slice_bundle(source: str | LogFile | tuple[LogFile, ...]) -> Iterator[tuple[FileSlice, ...]]:
-    """Yields the parts of a file, each alone; or the files of a bundle together, each as one slice and not opened."""
+    """Yields the parts of a file one by one; or all files of a bundle, each as one slice and not opened."""
     if not isinstance(source, tuple):
         source = (LogFile(source) if isinstance(source, str) else source,)
     if len(source) > 1:

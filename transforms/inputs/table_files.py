@@ -19,7 +19,7 @@ def delta_files(reference: str) -> list[LogFile]:
     reference: the table's folder, local or remote, and `@VERSION` for another version than the latest.
 
     Raises RequestError if there is no such table or version, it has deletion vectors or mapped columns, which its files
-    alone do not show, or the library is not installed.
+    only do not show, or the library is not installed.
     """
     try:
         from deltalake import DeltaTable
@@ -69,7 +69,7 @@ def iceberg_files(reference: str) -> list[LogFile]:
     reference: CATALOG.NAMESPACE.TABLE, where pyiceberg knows the catalog by its configuration, and `@SNAPSHOT` for
     another snapshot than the latest.
 
-    Raises RequestError if there is no such catalog, table or snapshot, rows were deleted, which the files alone do not
+    Raises RequestError if there is no such catalog, table or snapshot, rows were deleted, which the files do not
     show, a file is not Parquet, or the library is not installed.
     """
     try:

@@ -1,6 +1,6 @@
 """Files of lines, plain or with gzip: slices and chunks of whole records, errors without values; and JSON objects.
 
-Each line of newline-delimited JSON is parsed by itself, and each value as the role of its column says: ids and
+Each line of newline-delimited JSON is parsed separately, and each value as the role of its column says: ids and
 categories as the canonical text of the value, the rest as numbers, times or booleans. A field that a line lacks is
 missing there; a line that is no object has no field at all. So no record decides how another one is read.
 """

@@ -1,6 +1,6 @@
 """Values of text formats, parsed one by one by the role of their column. Pure.
 
-A value is parsed by its own text alone: what another record holds decides neither its type nor its parser. A value of
+A value is parsed by its own text only: what another record holds decides neither its type nor its parser. A value of
 another kind than its column's is missing and never an error, because whether a run ends must not depend on one user's
 record.
 """
@@ -72,7 +72,7 @@ def finite(numbers: pa.Array) -> pa.Array:
 
 def _numbers(column: pa.Array) -> pa.Array:
     """float64[n]; infinite where a number is too large."""
-    try:  # columns of numbers alone; all that Arrow takes for a number is one by the pattern too, or not finite
+    try:  # columns of numbers only; all that Arrow takes for a number is one by the pattern too, or not finite
         return column.cast(pa.float64())
     except pa.ArrowInvalid:
         return pc.if_else(pc.match_substring_regex(column, _NUMBER), column, None).cast(pa.float64())

@@ -66,7 +66,7 @@ def bound_distributions(
 ) -> Distributions:
     """The distribution of every user of one group.
 
-    It depends on the user's records and hash alone, and on no order. A weight differs by less than 1 from gamma times
+    It depends on the user's records and hash only, and on no order. A weight differs by less than 1 from gamma times
     the location's share of the user, and its mean over the hash is exact. A share is of the records, or of their
     weights to within 2^-31. Locations with weight 0 are left out.
 

@@ -169,7 +169,7 @@ def encode_locations(
 
 
 def _within(outer: NDArray[np.bool_], inner: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask `outer` with its true values replaced by `inner`, a mask of these alone."""
+    """The mask `outer` with its true values replaced by `inner`, a mask of these only."""
     both = outer.copy()
     both[outer] = inner
     return both

@@ -5,7 +5,7 @@
 
 A job passes its own encoding of rows and its own bound. `LocationEncoding` and `LocationBound` are those of locations,
 of which a user contributes one (`users.py`) or a distribution (`distributions.py`). Jobs that count items combine
-records in place of BoundGroups, see `sample_and_threshold`.
+records instead of BoundGroups, see `sample_and_threshold`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class RowCounts:
         return min(self.dropped[DROP_REASONS.index("null_user_id")], 1)
 
     def emit(self) -> None:
-        """Logs the counts as a raw event, for the operator alone."""
+        """Logs the counts as a raw event, for the operator only."""
         dropped = {reason: number for reason, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
         READ_COUNTS.emit(rows=self.rows, dropped=dropped, clamped=self.clamped)
 
@@ -310,7 +310,7 @@ class LocationBound:
     contribution: Contribution = "one"  # what a user adds
     gamma: int | None = None  # with contribution `all`, the sum of a user's weights, see `encodings.stored_total`
     max_dwell: float | None = None  # see `sorted_records`
-    records_per_user: int = 1  # above 1, a user adds one record in each of so many slots at most, see `bound_slots`
+    records_per_user: int = 1  # above 1, a user adds one record in each of this many slots at most, see `bound_slots`
 
     def __post_init__(self) -> None:
         if (self.gamma is not None) != (self.contribution == "all"):

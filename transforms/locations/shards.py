@@ -1,4 +1,4 @@
-"""Cohorts and shards: a user's keyed hash alone decides whether the user takes part, and in which shard. Pure.
+"""Cohorts and shards: a keyed hash of the user decides whether the user takes part, and in which shard. Pure.
 
 With h a user's hash as a number in [0, 1), the user takes part if h < sampling rate, in shard
 floor(h * shards / sampling rate). One user's presence moves no other user. Shard sizes vary by about their square root.
@@ -38,7 +38,7 @@ class Cohort:
             paper's model a shard with fewer survivors reveals nothing.
         participation: the model.
         colluders: of the required survivors, those who may give their noise shares to the server. The shares of the
-            others alone add up to the planned noise.
+            others add up to the planned noise.
     """
 
     population: float
@@ -316,7 +316,7 @@ def split_by_shard_group(
 def empty_shard_groups(cohort: Cohort, weighted: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yields every shard group of the cohort, without users: (shard group, stored columns).
 
-    The groups must not depend on the data: a group without users reports too, with noise alone.
+    The groups must not depend on the data: a group without users reports too, with noise only.
 
     Args:
         cohort: whose shards they are.

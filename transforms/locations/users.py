@@ -157,7 +157,7 @@ def sorted_records(
 ) -> Iterator[UserRecords]:
     """Yields the records of `join_records` in order, by blocks of users. `users` may be sorted in place.
 
-    A block has as many users as fit beside a code in 64 bits. No number of users is an error: one user more would end a
+    A block has as many users as fit with a code in 64 bits. No number of users is an error: one user more would end a
     run. max_dwell: seconds, if values are times; None if they are weights.
     """
     if values is not None and max_dwell is not None:
@@ -191,7 +191,7 @@ class Amounts:
 def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
     """How many upper bits of a hash say the user group, 2..16: log2 of the number of groups.
 
-    It follows from public figures alone, and no result depends on it. Groups have about a million rows, up to 64
+    It follows from public figures only, and no result depends on it. Groups have about a million rows, up to 64
     groups. From there on they grow up to the memory for one group, and then their number follows the rows.
     """
     few = min((-(-rows // _GROUP_ROWS) - 1).bit_length(), _MANY_BITS) if rows else 0
@@ -214,7 +214,7 @@ def by_user_group(
 
 
 class UserGroups:
-    """Records of some batches, split by user group. Each group's columns are its own arrays, released by themselves."""
+    """Records of some batches, split by user group. Each group's columns are its own arrays, released separately."""
 
     def __init__(self, spill: Spill):
         self._spill = spill
@@ -224,7 +224,7 @@ class UserGroups:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are so many rows that it is time for `chunks`: about four million."""
+        """Whether there are enough rows for `chunks`: about four million."""
         return self._rows >= _BUFFERED_ROWS
 
     def add(self, batch: EncodedLocations) -> None:
@@ -243,7 +243,7 @@ class UserGroups:
         """Yields (group, stored columns) and forgets the records.
 
         The columns are hashes, values if there are any, and codes. Users of dropped rows have chunks of their own, with
-        hashes alone.
+        hashes only.
         """
         for groups in (self._records, self._unusable):
             while groups:
@@ -261,7 +261,7 @@ def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple
 
 
 def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Separates the chunks of one group: those with records, and those with hashes of users of dropped rows alone."""
+    """Separates the chunks of one group: those with records, and those with hashes of users of dropped rows only."""
     records: list[bytes] = []
     unusable: list[bytes] = []
     for chunk in chunks:
@@ -289,7 +289,7 @@ def _users_of(chunk: bytes) -> NDArray[np.uint64]:
 
 
 def any_repeated(users: NDArray[np.uint64]) -> bool:
-    """Whether any user occurs twice. A sort of hashes alone is far faster than one of pairs."""
+    """Whether any user occurs twice. A sort of hashes only is far faster than one of pairs."""
     ordered = np.sort(users)
     return bool((ordered[1:] == ordered[:-1]).any())
 
@@ -334,7 +334,7 @@ def _may_repeat(users: NDArray[np.uint64], bounded: NDArray[np.uint64], places: 
 
 
 def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) -> NDArray[np.uint64]:
-    """One record of each user in each of so many slots at most: uint64[rows], like the results of `bound_users`.
+    """One record of each user in each of this many slots at most: uint64[rows], like the results of `bound_users`.
 
     In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
     so the choice depends on no other user and on no order. chunks: see `join_records`, without weights.

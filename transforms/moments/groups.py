@@ -208,7 +208,7 @@ class Grouping:
         return {"groups": self.groups.stated(), "min_group": self.min_group}
 
     def published_groups(self, clients: NDArray[np.float64], margin: float) -> tuple[list[str], NDArray[np.int64]]:
-        """Decides which groups are published by themselves; all others are merged into `other`.
+        """Decides which groups are published separately; all others are merged into `other`.
 
         A published group has at least min_group clients by the noisy count, and clearly more than none: the probability
         that any group without clients is published is 5%.

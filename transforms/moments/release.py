@@ -65,11 +65,11 @@ Array = NDArray[np.float64]
 _RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
 _NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
 _CLIPPED_SHARE = 0.01  # of the users; clearly more of them outside the range bring a warning
-_EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
+_EVERYBODY_ERROR = 0.01  # the probability that the interval of all users misses, of the 5% that a listed cell is wrong
 
 
 class Estimates(Protocol):
-    """Every statistic of everybody or by group, from published numbers."""
+    """Every statistic of all users or by group, from published numbers."""
 
     def __call__(
         self, names: Sequence[str] = ..., groups: NDArray[np.int64] | None = ..., level: float = ...
@@ -79,11 +79,11 @@ class Estimates(Protocol):
 
 @dataclass(frozen=True)
 class MomentsMetadata:
-    """The release's identity and what is known before the run, beside the plan.
+    """The release's identity and what is known before the run, next to the plan.
 
     Attributes:
         release: the release's identity.
-        grouping: the groups; None for everybody together.
+        grouping: the groups; None for all users together.
         column: of the values.
         bounded: whether one record of each user counts; otherwise rows are users.
         second_column: of the second values; None without them.
@@ -100,7 +100,7 @@ class MomentsMetadata:
 class MomentTables:
     """The published statistics.
 
-    estimates: of everybody, then by group. groups: names of the published groups. tables: by file name.
+    estimates: of all users, then by group. groups: names of the published groups. tables: by file name.
     """
 
     estimates: list[MomentEstimate]
@@ -282,7 +282,7 @@ def _bit_warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
 
 
 def _vague_warnings(found: MomentTables, forms: Forms, advice: str) -> list[str]:
-    """A warning for each statistic of everybody of which little is known. advice: what would make it known better."""
+    """A warning for each statistic of all users of which little is known. advice: what would make it known better."""
     warnings = []
     for one in found.estimates:
         if one.group == EVERYBODY and one.statistic not in SUMS:
@@ -320,10 +320,10 @@ def _allow_for_selection(
     A group of fewer users is published only where noise lifts it to `least`. Laplace noise beyond that has the same
     distribution for all of them. So if the noisy number is no further above than an end at 97.5%, any smaller number of
     users explains it as well as the next, and the interval of the count begins at 0. Other statistics of such a group
-    get intervals at 99% in place of 95%.
+    get intervals at 99% instead of 95%.
 
     Args:
-        estimate: of a group or of everybody.
+        estimate: of a group or of all users.
         least: the smallest noisy number of users of a published group.
         margin: half the width of a count's 95% interval, in users.
         ends: the smallest and the largest value of the statistic.
@@ -379,7 +379,7 @@ def simultaneous(
         statistic: name of the first statistic.
 
     Returns:
-        1 or -1 if a cell is clearly above or below everybody, else 0, int8[cells]; the ends of the intervals,
+        1 or -1 if a cell is clearly above or below all users, else 0, int8[cells]; the ends of the intervals,
         float64[cells] each, NaN for a statistic that is not compared.
     """
     cells = max(len(names) - 1, 0)

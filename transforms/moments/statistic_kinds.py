@@ -180,8 +180,9 @@ def variance_about(mean: Means, square: Means, centre: float | None, z: float) -
     """Lemma 3.5's two ways, corrected for the bias of the estimated mean.
 
     About a centre c: E[(x - c)^2] - (mean - c)^2. The estimate of the last term is too large by the mean's variance.
-    But c is everybody's estimated mean. So a group's share of everybody is in both and cancels twice: for everybody the
-    estimate of the last term is 0, too small by the variance. About 0: E[x^2] - E[x]^2, where the last is too large.
+    But c is the estimated mean of all users. So a group's share of all users is in both and cancels twice: for all
+    users the estimate of the last term is 0, too small by the variance. About 0: E[x^2] - E[x]^2, where the last is too
+    large.
     """
     about = 0.0 if centre is None else centre
     away = mean.value - about
@@ -325,7 +326,7 @@ def value_range(statistic: Statistic, forms: Forms) -> tuple[float, float]:
 
 
 def shrunk(estimates: Sequence[MomentEstimate], forms: Forms) -> list[MomentEstimate]:
-    """The same estimates in the same order, those of groups shrunk towards everybody's according to their noise.
+    """The same estimates in the same order, those of groups shrunk towards those of all users according to their noise.
 
     The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. SUMS stay
     unchanged.

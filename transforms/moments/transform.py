@@ -94,7 +94,7 @@ class _UserMoments(beam.PTransform, Generic[Plan]):
         plan: the statistics and their privacy. It binds the key, with the columns and the groups: queries for other
             bits with the same randomised response would reveal more than one bit of a client.
         key: of the run; use each key for one input, once.
-        grouping: the groups; None for everybody together.
+        grouping: the groups; None for all users together.
         spill: a folder for blocks between stages (see Spill).
         admit: decides from noisy counts of users whether the run goes on.
 

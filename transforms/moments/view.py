@@ -1,4 +1,4 @@
-"""What the page of means and moments shows, made of a release's published files alone. Pure."""
+"""What the page of means and moments shows, made of a release's published files only. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Page:
         self._second = readable(str(get(manifest, "second.column", "")))
         self._forms = _forms(manifest)
         measured = [MomentEstimate(**row) for row in release.table(MOMENTS_FILE).to_pylist()]
-        self._estimates = shrunk(measured, self._forms)  # those of groups drawn towards everybody's
+        self._estimates = shrunk(measured, self._forms)  # those of groups drawn towards those of all users
         self._overall = [one for one in measured if one.group == EVERYBODY]
         results, bits = manifest["results"], get(manifest, "privacy.meter.bits_per_client")
         self._of = "values" if self._second else "value"
@@ -148,7 +148,7 @@ class _Page:
         return [one for one in self._estimates if one.statistic == statistic and one.group != EVERYBODY]
 
     def _groups(self) -> list[BarsBody]:
-        """The groups of each statistic, in the order of what is surely high; `other` is the last."""
+        """The groups of each statistic, in the order of what is certainly high; `other` is the last."""
         found = []
         for overall in self._overall:
             name = overall.statistic
@@ -204,7 +204,7 @@ class _Page:
         """A statistic of the cells or zones.
 
         Args:
-            overall: the statistic of everybody.
+            overall: the statistic of all users.
             names: of the cells or zones.
             cells: the table whose simultaneous intervals choose those that are listed; None for no list.
         """

@@ -1,1 +1,1 @@
-"""Noise, keyed randomness and budgets: everything that the guarantee rests on."""
+"""Noise, keyed randomness and budgets: everything that the guarantee is based on."""

@@ -64,7 +64,7 @@ class AdditiveNoise(ABC):
 
     @abstractmethod
     def tail_sums(self, sums: int) -> int:
-        """Returns n such that the sum of n Laplace variables bounds the tails of the sum of so many of this noise."""
+        """Returns n such that the sum of n Laplace variables bounds the tails of a sum of `sums` draws of this."""
 
     @abstractmethod
     def draw(

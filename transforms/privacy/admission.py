@@ -140,7 +140,7 @@ class Admit:
             The noisy counts.
 
         Raises:
-            NotAdmittedError: the run is refused. The message holds noisy and public values alone.
+            NotAdmittedError: the run is refused. The message holds noisy and public values only.
             SfumatoError: the gate refused the charge. Then no noise is drawn.
         """
         refused = None if self.gate is None else self.gate.charge()
@@ -151,7 +151,7 @@ class Admit:
             if self.gate is not None:
                 self.gate.settle(self.rule.epsilon, str(refusal))
             raise
-        if refused is not None:  # the ledger holds the cost of the refusal alone
+        if refused is not None:  # the ledger holds the cost of only the refusal
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         if counted.users < 2 * counted.noise_stddev:  # a format without a schema cannot refuse a wrong name
             FEW_USERS.emit(users=counted.users, noise_stddev=counted.noise_stddev)

@@ -11,7 +11,7 @@ These are moments of a positive measure on [0, beta]. So p falls in |d|, and ln 
 
     p(d) / p(d + a) <= p(0) / p(a) <= (p(0) / p(1))^a   for all d and all integers a >= 0.
 
-A user of sensitivity S, at most S over all entries, hence has a privacy loss of at most S ln(p(0) / p(1)). A user who
+A user of sensitivity S, at most S over all entries, so has a privacy loss of at most S ln(p(0) / p(1)). A user who
 adds 1 to each of S entries attains it.
 """
 

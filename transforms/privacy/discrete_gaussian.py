@@ -8,7 +8,7 @@ out in proportion to exp(-x^2 / (2 sigma^2)).
 How exact. The table ends at 10 sigma; the discrete Gaussian is beyond with a probability below 1e-21. Within, every
 block's probability is above 2^-81 and is rounded to a multiple of 2^-128. A block's integers are kept with a
 probability that is a float, exact within a factor 1 +- 2^-48. So every P[Z = k] is exact within e^+-2^-46, and the
-privacy loss exceeds that of the discrete Gaussian by at most 2^-44 (6e-14) for each entry that a user changes, beside
+privacy loss exceeds that of the discrete Gaussian by at most 2^-44 (6e-14) for each entry that a user changes, and
 1e-21 that adds to delta. All arithmetic is on integers, or additions, multiplications and divisions of floats, which
 are the same on every machine.
 

@@ -135,7 +135,7 @@ def keyed_hash(subkey: bytes, values: NDArray[Any]) -> NDArray[np.uint64]:
 
 def _encrypt(subkey: bytes, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
     # ECB over distinct counters is the keystream of counter mode. The counters are explicit, so that any subset (one
-    # shard, one entry) can be drawn again by itself.
+    # shard, one entry) can be drawn again without the others.
     if not counters.size:
         return counters
     encryptor = Cipher(algorithms.AES(subkey), modes.ECB()).encryptor()

@@ -5,7 +5,7 @@ give Polya(n alpha, beta) - Polya(n alpha, beta). A shard with enough survivors 
 
     Polya(1 + delta) - Polya(1 + delta)  =  [Geo - Geo]  +  [Polya(delta) - Polya(delta)].
 
-The first bracket is the discrete Laplace distribution, which alone gives epsilon-differential privacy. So only the
+The first bracket is the discrete Laplace distribution, which gives epsilon-differential privacy. So only the
 first bracket must be exact. It is drawn by comparing integers with integer thresholds, without floating point. The
 second bracket is independent of the first and of the data. It is drawn as a compound Poisson process, and only adds to
 the noise.
@@ -45,7 +45,7 @@ _BASE = 1 << 12
 _MIN_TABLE_RATE = 2.0**-14
 _UNRESOLVED = np.int16(-1)
 _MAX_SMALL = 1 << 14  # the difference of two such variates is an int16
-# Beyond these the thresholds' rounding (2^-64) would no longer be negligible beside the probabilities.
+# Beyond these the thresholds' rounding (2^-64) would no longer be negligible compared with the probabilities.
 MIN_NOISE_EPSILON, MAX_NOISE_EPSILON = 1e-8, 30.0
 
 
@@ -130,7 +130,7 @@ def geometric(
     Args:
         key: of the run.
         label: the purpose of the draw.
-        streams: uint64[s]. Row i depends on the key, the label and streams[i] alone.
+        streams: uint64[s]. Row i depends on the key, the label and streams[i] only.
         count: variates for each stream.
         epsilon: of the noise.
         sensitivity: of the noise.

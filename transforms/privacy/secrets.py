@@ -145,7 +145,7 @@ def _connect(client: Any) -> Any:
 
 
 def check_folder(path: str) -> None:
-    """Raises RequestError if everybody may replace this local file."""
+    """Raises RequestError if every account of the system may replace this local file."""
     folder = os.path.dirname(os.path.realpath(path))
     try:
         mode = os.stat(folder).st_mode
@@ -161,7 +161,7 @@ def check_folder(path: str) -> None:
 def create_key_file(path: str) -> None:
     """Writes a new key to a new local file that only its owner may read.
 
-    Raises RequestError if the path is not local, exists or cannot be written, or everybody may replace files there.
+    Raises RequestError if the path is not local, exists or cannot be written, or every account may replace files there.
     """
     if "://" in path:
         raise RequestError(f"FILE: must be a local path, got {path!r}; copy the key there afterwards")

@@ -13,7 +13,7 @@ one user (McSherry and Talwar 2007). The number of users may stay secret: d need
 How exact. A border's weight is exp(-rate (|d| - d_min)) + 2^-120, with rate = epsilon / (2 m) and d_min the least |d|
 of all borders. A user changes both terms within the same bounds (times exp(-rate d_min)), so the second costs nothing:
 it makes sure that no border's probability is so small that rounding shows. Borders with a first term below 2^-160 have
-the second alone (a factor 1 - 2^-40). Floating point adds up positive weights from the smallest to the largest: each
+the second only (a factor 1 - 2^-40). Floating point adds up positive weights from the smallest to the largest: each
 probability is exact within a factor 1 +- 2^-28 for up to 2^24 runs of equal weights. Random numbers have 256 bits. So
 the privacy loss of a draw is at most epsilon + 2^-26.
 
@@ -23,8 +23,8 @@ users, so a user pays once a level. Two more draws for each quantile, below and 
 Adding or removing a user, instead of replacing one, makes disjoint parts cost no more than one of them.
 
 Two things are ours. The levels' shares of epsilon are chosen for the least expected error, not equal; and the parts are
-counted anew at every level, so no exact number of users is needed; a rough one sets the width of intervals. The plan
-follows from public figures alone.
+counted again at every level, so no exact number of users is needed; a rough one sets the width of intervals. The plan
+follows from public figures only.
 """
 
 from __future__ import annotations
@@ -162,12 +162,12 @@ def _uniform(subkey: bytes, number: int) -> list[int]:
 
 
 # Where values are dense, the rank error of a draw has a Laplace distribution, which exceeds ln(20) / sqrt(2) standard
-# deviations on one side with probability 2.5%. Beside a gap without values the width of the gap counts too. It has up
+# deviations on one side with probability 2.5%. Next to a gap without values the width of the gap counts too. It has up
 # to 2^(bits + STEP_BITS) borders, against one at the quantile, so a rank errs by
 # ln(2) (bits + STEP_BITS) / rate more, where rate is epsilon / (2 max(q, 1 - q)) for a border at the share q.
 _DENSE = math.log(20) / math.sqrt(2)
 _PER_BIT = math.log(2) / math.sqrt(2)
-_END_WEIGHT = 0.03  # of an interval end's squared error, beside 1 for a quantile's
+_END_WEIGHT = 0.03  # of an interval end's squared error, where a quantile's weighs 1
 _ROUNDS = 4  # the margins of intervals and the order of draws depend on each other
 
 

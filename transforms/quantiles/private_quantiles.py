@@ -49,7 +49,7 @@ _CURVE_BITS = 11  # of a published curve
 
 @dataclass(frozen=True)
 class HierarchyNoise:
-    """The noise of a hierarchy, from public figures alone.
+    """The noise of a hierarchy, from public figures only.
 
     Attributes:
         bits: the finest level has 2^bits bins.
@@ -253,7 +253,7 @@ class QuantilesPlan:
         return HierarchyNoise(self.bits, self.levels, self.mechanism_epsilon)
 
     def rank_stddev(self) -> float:
-        """Expected root mean square error of the quantiles' ranks, in users, from public figures alone."""
+        """Expected root mean square error of the quantiles' ranks, in users, from public figures only."""
         if self.method == "exponential":
             plan = self.draws(self.population or TYPICAL_USERS)
             errors = [plan.stddevs[number] for number in plan.quantiles]
@@ -291,7 +291,7 @@ class PrivateDistribution:
 
     Attributes:
         users: estimated users with a value.
-        curve: the distribution function; known at some points alone by the exponential method.
+        curve: the distribution function; the exponential method knows it only at some points.
         quantiles: one for each share; none if there seem to be no users.
         ranges: the answers to ranges; none by the exponential method.
         admission: the noisy counts of users that admitted the run; None without one.

@@ -1,4 +1,4 @@
-"""What the pages of quantiles show, made of a release's published files alone. Pure."""
+"""What the pages of quantiles show, made of a release's published files only. Pure."""
 
 from __future__ import annotations
 

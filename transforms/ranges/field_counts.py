@@ -188,7 +188,7 @@ class CellTally:
         self._field: NDArray[Any] | None = None  # [4^depth], users of every cell
         self._in_field = 0  # users
         self._codes: list[NDArray[np.int64]] = []  # of users that are not in the field yet
-        self._counts = list(counts)  # likewise
+        self._counts = list(counts)  # of the same kind
 
     def add(self, part: NDArray[np.int64] | ExactCounts) -> None:
         """Adds users. part: the cell of each, int64[n], or counts."""
@@ -311,7 +311,7 @@ def clumping(grid: NoisyGrid) -> float:
 def centre_variance(boxes: Boxes, cells: Boxes, users: NDArray[np.float64], clumps: float) -> NDArray[np.float64]:
     """The expected squared error of an answer that assumes a user at the centre of the box: float64[q].
 
-    Queries are asked about places where somebody is, so assume one user at the centre. The answer does not count that
+    Queries are asked about places where a person is, so assume one user at the centre. The answer does not count that
     user: an error of 1, squared 1. A box that covers a small share s of a cell of c users is also likely to cover a
     clump around that user, and so more than c s users. Model: each halving of the cell gives one half (1 + d) / 2 of
     its users, where d is symmetric about 0 with variance r. A box of share s around a random user holds W c users, with

@@ -193,7 +193,7 @@ class SpatialNeural(RangeMethod):
             if is_local:
                 return train_local(training, checkpoint)
             return train_paper(training, seed=self.training_seed, checkpoint=checkpoint)
-        except DivergedError:  # go on with the other networks, or with the counts alone
+        except DivergedError:  # go on with the other networks, or with the counts only
             return None
 
     def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
@@ -213,7 +213,7 @@ class SpatialNeural(RangeMethod):
 
 @dataclass(frozen=True)
 class Automatic(RangeMethod):
-    """Chooses a method by public facts alone: the number of users, epsilon, the sizes of queries, the region.
+    """Chooses a method by public facts only: the number of users, epsilon, the sizes of queries, the region.
 
     Attributes:
         cell_width: in metres; None for the tuner's, or without a tuner the default rule

@@ -194,7 +194,7 @@ class RangesPlan:
     def model_bytes(self, rows: int) -> int:
         """Expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
 
-        They follow from public figures alone. rows: of the logs, at least as many as users.
+        They follow from public figures only. rows: of the logs, at least as many as users.
         """
         most, users = 1 << 2 * BASE_DEPTH, max(rows, self.counting.population or 0)
         epsilon = self.counting.laplace_epsilon(self.counting.budget.total)

@@ -30,7 +30,7 @@ from sfumato.transforms.text_tables import counted, significant
 MAX_NUMBERS = 1_000_000  # that a page holds of a model
 MAX_STRIPS = 512  # along a side, of the raster of a model that a page cannot hold itself
 _MAP_LEVEL = 8  # the background's finest cells: 256 a side
-_ERROR_PLACES, _ERROR_SIZES = 16, 8  # a raster's errors: squares at so many places a side, of so many sizes
+_ERROR_PLACES, _ERROR_SIZES = 16, 8  # a raster's errors: squares at this many places a side, of this many sizes
 _START_PLACES = 24  # places a side among which the first square's is chosen
 _AT_ONCE = 1 << 17  # boxes
 _ALIKE = 0.06  # four cells whose densities differ by at most this share of the largest are drawn as one
@@ -278,7 +278,7 @@ def _merged(
 
 
 def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
-    """Whether each cell's centre lies in a part of the model whose users noise may have made up alone: bool[cells].
+    """Whether each cell's centre lies in a part of the model whose users noise may have made up only: bool[cells].
 
     A small piece of a part is known less well than the part, so parts are judged and not pieces. A model without parts
     is judged by its answers to the cells.
@@ -304,6 +304,6 @@ def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
 
 
 def _numbers(values: NDArray[np.floating[Any]], digits: int = 7) -> list[float]:
-    """Whole numbers as such, others to so many significant digits, row by row."""
+    """Whole numbers as such, others to this many significant digits, row by row."""
     flat = np.asarray(values, dtype=np.float64).ravel().tolist()
     return [int(one) if one == int(one) else float(f"{one:.{digits}g}") for one in flat]

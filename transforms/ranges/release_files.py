@@ -1,4 +1,4 @@
-"""The files of a release of a model of range queries, made from noisy counts alone. Pure."""
+"""The files of a release of a model of range queries, made from noisy counts only. Pure."""
 
 from __future__ import annotations
 

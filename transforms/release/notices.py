@@ -1,4 +1,4 @@
-"""Pages and manifests in place of a release that was refused or taken down, and the charge that a manifest states.
+"""Pages and manifests instead of a release that was refused or taken down, and the charge that a manifest states.
 
 Pure. The notice of a removal holds no result: it names the release, its charge and what it cost, the digest of its
 manifest, and the reason. So a charge that its ledger lost can be made again from it.
@@ -74,7 +74,7 @@ def refusal_files(
 
     Args:
         metadata: the release's identity.
-        reason: the refusal's message, made of noisy and public values alone.
+        reason: the refusal's message, made of noisy and public values only.
         epsilon: what the whole release would have cost.
         spent, delta_spent: epsilon and delta that the refusal cost.
         adjacency: of `spent` and `delta_spent`, as text.
@@ -180,7 +180,7 @@ class StatedCharge:
 
     @property
     def is_notice(self) -> bool:
-        """Whether the manifest stands in place of a release."""
+        """Whether the manifest replaces a release."""
         return self.manifest is None or self.removal is not None
 
 

@@ -133,7 +133,7 @@ class Release:
     def total(self, cells: NDArray[Any]) -> tuple[float, float]:
         """Users of several cells together, and the standard deviation of that sum's error.
 
-        The errors of cells go together, so that their deviations cannot be added up by themselves. Unlike the sum of
+        The errors of cells go together, so that their deviations cannot be added up separately. Unlike the sum of
         `count`, the sum is not shrunk. It is unbiased for cells that the last sub-query measured. A cell that an area
         cuts can only be counted by a guess, such as its share of the area; then the deviation is a lower bound, as it
         is where the manifest's `errors` say so.

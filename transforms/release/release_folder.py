@@ -67,7 +67,7 @@ def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> N
 def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool, restores: bool = False) -> None:
     """Writes all files of a release, or none.
 
-    On a disk, the release is written to a folder beside `output` and moved there in one step. A bucket has no such
+    On a disk, the release is written to a folder next to `output` and moved there in one step. A bucket has no such
     step. There, all files are uploaded to a folder inside `output` and then moved, the manifest last; a folder without
     a manifest is no release. If the same release is already there (equal manifests), the call does nothing, so a
     retried bundle does no harm. Leftover files of a lost worker do no harm either.
@@ -175,7 +175,7 @@ def sync_release(output: str) -> None:
 
 
 def clear_lost(output: str, release_id: str) -> None:
-    """Removes leftover files of killed attempts at a published release, beside it or in its bucket.
+    """Removes leftover files of killed attempts at a published release, next to it or in its bucket.
 
     An attempt that still runs is too late. It will find the published release.
     """
@@ -319,7 +319,7 @@ def _kind_of(manifest: bytes | None) -> str | None:
 
 
 def is_notice(manifest: bytes | None) -> bool:
-    """Returns whether a manifest stands in place of a release that was refused or taken down."""
+    """Returns whether a manifest replaces a release that was refused or taken down."""
     return format_of(manifest) in (REFUSAL_FORMAT, REMOVAL_FORMAT)
 
 

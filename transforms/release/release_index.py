@@ -1,4 +1,4 @@
-"""The index of a folder of dated releases, beside `releases/`: `latest.json`, `timeline.json`, `maps/` and the page.
+"""The index of a folder of dated releases, next to `releases/`: `latest.json`, `timeline.json`, `maps/` and the page.
 
 The index follows from the published releases and the ledger. Any run can rebuild it at any time.
 """

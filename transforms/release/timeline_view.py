@@ -43,7 +43,7 @@ from sfumato.transforms.report.numbers import CHANGES, night_sentences, spoken, 
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import get, noisy_sums
 
-MAP_FORMAT = 2  # of the scripts with maps; a page shows those of its own format alone
+MAP_FORMAT = 2  # of the scripts with maps; a page shows those of its own format only
 TIMELINE_FILE = "timeline.json"
 LATEST_FILE = "latest.json"
 MAX_CELLS = 1 << 15  # of a night's map; finer cells are added up
@@ -209,7 +209,7 @@ def _job(night: DatedRelease) -> str:
 
 
 def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
-    """Who was asked on each night, and on which nights its estimate rests; nothing where each stands by itself."""
+    """Who was asked on each night, and on which nights its estimate is based; nothing where no map uses another's."""
     if not any(night.rotation or night.rests_on or night.started_anew for night in nights):
         return []
     rows = []

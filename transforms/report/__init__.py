@@ -1,1 +1,1 @@
-"""Pages and pictures, made of views alone: nothing here sees more than what is published."""
+"""Pages and pictures, made only of views: nothing here sees more than what is published."""

@@ -57,7 +57,7 @@ def on_pixels(inches: float) -> float:
 class Canvas:
     """A dark figure with a title and headline above, captions below, and room for axes between.
 
-    The view's title, headline and guarantee are written; a demonstration seed's alarm stands in place of the guarantee.
+    The view's title, headline and guarantee are written; a demonstration seed's alarm replaces the guarantee.
     `height` is of the room, margins of axes included, in inches. `notes` are sentences under the figure.
     """
 
@@ -108,7 +108,7 @@ class Canvas:
 
 
 def label(name: str, most: int = 34) -> str:
-    """A name short enough for a label, at most so many characters, in glyphs that the font has."""
+    """A name short enough for a label, at most this many characters, in glyphs that the font has."""
     text = readable(name) or "(empty)"
     return drawable(text if len(text) <= most else text[: most - 1] + "…")
 

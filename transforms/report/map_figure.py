@@ -250,7 +250,7 @@ def _pixels(frame: Frame, points: list[tuple[float, float]]) -> NDArray[np.float
 
 
 def _draw_areas(axes: Axes, basemap: Basemap, frame: Frame) -> None:
-    """Land and water under the cells. On a map with land alone the rest is water."""
+    """Land and water under the cells. On a map with land only the rest is water."""
     if basemap.land:
         axes.set_facecolor(_AREAS["water"])
     for name in ("land", "water"):

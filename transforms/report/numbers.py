@@ -79,7 +79,7 @@ def night_sentences(
 ) -> list[str]:
     """What the pages say of a night: the cohort that was asked, and the nights on which its estimate rests.
 
-    Nothing is said where all users were asked, or of an estimate of the night's own answers alone. rests_on: periods as
+    Nothing is said where all users were asked, or of an estimate of the night's own answers only. rests_on: periods as
     text. started_anew: why the nights before were left out, as a sentence.
     """
     texts = []

@@ -58,7 +58,7 @@ class Released:
         Args:
             body: what it shows.
             sections: of the report.
-            own_chips: facts beside the title that other jobs do not have.
+            own_chips: facts next to the title that other jobs do not have.
             files: descriptions of all files that a release of the job may have, by name.
             pictures: names of the pictures, that of the page first.
             noise: what a known seed makes undone.

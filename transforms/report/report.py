@@ -32,7 +32,7 @@ def render_page(view: PageView) -> str:
 
     Args:
         view: what to show. Tiles of `view.tiles` are allowed by the policy; nothing else is fetched, but for the
-            pictures beside the page and the maps of a timeline's nights.
+            pictures next to the page and the maps of a timeline's nights.
     """
     script, style = (_text("bundle", name) for name in ("page.js", "page.css"))
     tile_host = "" if view.tiles is None else host_of(view.tiles)

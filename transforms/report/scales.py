@@ -23,10 +23,10 @@ _ROOM = 0.1  # of the scale's length between two ticks
 def density_scale(density: NDArray[np.float64], users: NDArray[np.float64], unit: str = "users per km²") -> Scale:
     """A logarithmic scale from 0 on which at most 1% of the users are denser than the brightest colour.
 
-    Cells count by the users they surely hold, so neither a few tiny cells nor noise darken all others. The scale ends
-    at 30 times the density where the median user lives, at most.
+    Cells count by the users they certainly hold, so neither a few tiny cells nor noise darken all others. The scale
+    ends at 30 times the density where the median user lives, at most.
 
-    density: float64[n]. users: float64[n], >= 0, who surely live there, in any unit; cells without any do not count.
+    density: float64[n]. users: float64[n], >= 0, who certainly live there, in any unit; cells without any do not count.
     """
     seen, top = (users > 0) & (density > 0), 1.0
     if seen.any():

@@ -113,7 +113,7 @@ def problems(manifest: Manifest) -> list[str]:
 
 
 def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
-    """The facts beside the title: the budget, those of the job, the days of its records, and the day it was made."""
+    """The facts next to the title: the budget, those of the job, the days of its records, and the day it was made."""
     epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
     budget = "unknown" if epsilon is None else f"ε = {epsilon:g}"
     first, last = (_day(get(manifest, f"ledger.{name}")) for name in ("first_day", "last_day"))

@@ -1,7 +1,7 @@
 """How clients encode their cells as vectors that secure aggregation can add.
 
 Clients' vectors are never materialised. A client has a weight at each of their cells: 1 at their only cell, or integers
-that sum to gamma. An encoding is linear in these weights, so a shard's sum follows from its rows (`ShardGroup`) alone.
+that sum to gamma. An encoding is linear in these weights, so a shard's sum follows only from its rows (`ShardGroup`).
 
 A row's key has three parts: the shard in the upper bits, then the category, then the cell's code in the lowest 2 depth
 bits. A *part* is a shard's users of one category: the bits of shard and category together.
@@ -216,7 +216,7 @@ def l2_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1
 def rounded_sums(group: ShardGroup, block: slice, encoding: Encoding, bits: int, subkey: bytes) -> NDArray[np.int64]:
     """Sums of the vectors of each shard of the block, each client's entries rounded: int64[shards of block, length].
 
-    The R of a client and an entry depends on the subkey, the client's shard, their rank in it and the entry alone.
+    The R of a client and an entry depends on the subkey, the client's shard, their rank in it and the entry only.
 
     Args:
         group: of users with distributions.

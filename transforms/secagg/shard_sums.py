@@ -28,7 +28,7 @@ from sfumato.transforms.secagg.encodings import (
 from sfumato.transforms.secagg.modulus import Window
 
 NoiseSource = Literal["shard", "client"]
-# A block of shards has about so many vector entries and users, which fit the cache.
+# A block of shards has about this many vector entries and users, which fit the cache.
 _BLOCK_ENTRIES, _BLOCK_USERS = 1 << 17, 1 << 17
 
 

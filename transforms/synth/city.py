@@ -40,10 +40,10 @@ _WEEKEND_WORK = (3, 3, 3, 3, 3, 3, 4, 6, 8, 10, 11, 11, 11, 11, 11, 11, 10, 9, 8
 _WEEKEND_ELSEWHERE = (14, 12, 8, 5, 4, 4, 7, 12, 20, 32, 42, 48, 52, 52, 50, 50, 48, 46, 46, 46, 44, 38, 30, 20)
 # fmt: on
 
-# Share of the people who have records on a day with hours of this kind alone.
+# Share of the people who have records on a day with hours of this kind only.
 _WORKDAY_ACTIVE, _WEEKEND_ACTIVE = 0.77, 0.64
 
-SEASON, CROWD = 3, 4  # kinds of location beside HOME, WORK and ELSEWHERE: a holiday home, the crowd at an event
+SEASON, CROWD = 3, 4  # kinds of location next to HOME, WORK and ELSEWHERE: a holiday home, the crowd at an event
 
 SEASON_CENTRE, SEASON_RADIUS_KM = (2.6, 8.4), 1.6
 """Holiday homes are near the beach of the ocean. Centre in km."""

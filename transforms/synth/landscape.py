@@ -175,7 +175,7 @@ BAY_RADIUS = 5.9
 
 
 def depth_inland(x: Field, y: Field, coast: Field) -> tuple[Field, Field]:
-    """The approximate distance to the water, negative on it, for all land and for the piers alone.
+    """The approximate distance to the water, negative on it, for all land and for the piers only.
 
     coast: noise that makes shores irregular.
     """

@@ -1,4 +1,4 @@
-"""The people of the city: records and trips of any users, computed from the seed and the users' numbers alone.
+"""The people of the city: records and trips of any users, computed from the seed and the users' numbers only.
 
 A user has a home and a work place. Each record has an hour of the week, a kind of location that depends on the hour,
 and a position. Every choice is a hash of (seed, choice, user[, record]). So records do not depend on how users are cut
@@ -6,7 +6,7 @@ into blocks, files or workers. With a day (`city.DayPlan`), only the active user
 location and position also depend on the day. People, homes and work places stay the same.
 
 A user also has a place elsewhere, and each trip joins two of the three. The work place of trips is the nearest to the
-home of CANDIDATES places that are drawn by the density of work, and likewise the place elsewhere. Distances are between
+home of CANDIDATES places that are drawn by the density of work, as is the place elsewhere. Distances are between
 the centres of DISTRICTS x DISTRICTS squares, and the first of equally near ones is taken. So the probability of each
 pair of cells is known exactly.
 """

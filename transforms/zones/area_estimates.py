@@ -138,7 +138,7 @@ class AreaUsers:
     """Estimates of n areas."""
 
     users: Floats  # float64[n], unbiased but for cells that a border cuts; may be negative
-    noise_variance: Floats  # float64[n], of the noise alone
+    noise_variance: Floats  # float64[n], of the noise only
     share_variance: Floats  # float64[n], of the users of cut cells inside the area, errors along borders included
     share_moment: Floats  # float64[n], their third central moment
 

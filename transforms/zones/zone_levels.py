@@ -3,9 +3,9 @@
 A user adds one to one zone of each level. The sub-queries of levels compose: their costs add up to the budget.
 
 Shares. The finest level has enough of the budget for noise of at most MAX_FINEST_NOISE times the deviation that it
-would have alone with the whole budget: some 80% of epsilon. So no level ever has a larger error than 1.25 times that of
-adding up the finest level alone. Of all divisions into units of half a per cent, that one is taken which has the least
-product over levels of the mean variance after constrained inference (`tree_least_squares`), for a tree in which all
+would have with the whole budget: some 80% of epsilon. So no level ever has a larger error than 1.25 times that of
+adding up the finest level. Of all divisions into units of half a per cent, the one is taken with the least product
+over levels of the mean variance after constrained inference (`tree_least_squares`), for a tree in which all
 zones of a level have equally many children. A level whose sum of finer zones is about as good as a count of its own is
 not asked. Only the numbers of zones and the budget decide, which are public.
 """
@@ -32,7 +32,7 @@ from sfumato.transforms.statistics.tree_least_squares import upward_variances
 from sfumato.transforms.zones.zone_file import Zones
 
 MAX_LEVELS = 6
-MAX_FINEST_NOISE = 1.25  # standard deviations of the finest level's noise, in those of asking it alone
+MAX_FINEST_NOISE = 1.25  # standard deviations of the finest level's noise, in those of a query of only this level
 _UNITS = 200  # of the budget
 
 
@@ -135,7 +135,7 @@ def level_shares(
         raise RequestError(f"levels: at most {MAX_LEVELS}, got {len(sizes)}")
     least = noise.min_cost(sensitivity)
     costs = [budget * unit / _UNITS for unit in range(_UNITS + 1)]
-    # The variance of a count that costs so many units.
+    # The variance of a count that costs this many units.
     variance = [math.inf if cost < least else noise.stddev(cost, sensitivity) ** 2 for cost in costs]
     limit = MAX_FINEST_NOISE**2 * variance[_UNITS]
     finest = next(unit for unit, one in enumerate(variance) if one <= limit)

@@ -1,4 +1,4 @@
-"""The zone of each point: a raster answers inside zones, and exact tests at their borders alone. Pure.
+"""The zone of each point: a raster answers inside zones, and exact tests at their borders only. Pure.
 
 The raster's cells are small rectangles of degrees. A cell that no border touches lies in one zone, or in none, and
 holds its index. The other cells hold a list of the zones whose bounding boxes they meet, and a point there is tested

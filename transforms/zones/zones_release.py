@@ -1,4 +1,4 @@
-"""The files of a release of zones, made of the final state and the public zones alone: post-processing. Pure."""
+"""The files of a release of zones, made of the final state and the public zones only: post-processing. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sfumato.transforms.zones.zones_view import zones_view
 Array = NDArray[np.float64]
 _Z = float(scipy.special.ndtri(0.975))  # of a 95% interval
 _LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
-_LATTICE = 8  # sums of so many discrete Laplace variables have intervals of their own, which are exact
+_LATTICE = 8  # sums of this many discrete Laplace variables have intervals of their own, which are exact
 _STDDEV = "standard deviation of the noise, after all levels were made to agree by least squares"
 _INTERVALS = "95%, for each zone by itself: of the noise alone, as the zone's users are what is estimated"
 _SUMS = (

@@ -1,4 +1,4 @@
-"""The page of a release of zones as a view, made of its published files alone. Pure."""
+"""The page of a release of zones as a view, made of its published files only. Pure."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Adaptive(Method):
     # k of Eq. 6: a node is split above k standard deviations of the noise to come.
     split_threshold: Annotated[float, Interval(gt=0, lt=1000)] = 2.0
     target: Target = "corrected"  # how Eq. 7 is read, see `target_epsilon`.
-    # Splits a node above so many users; None by Eq. 6.
+    # Splits a node above this many users; None by Eq. 6.
     split_count: Annotated[float, Interval(gt=0, lt=1e12)] | None = None
     # Of epsilon, for every sub-query; None by Eqs. 7 to 9.
     sub_query_share: Annotated[float, Interval(ge=0.01, le=1)] | None = None

@@ -29,7 +29,7 @@ Errors = Literal["independent", "posterior", "lower bound"]
 class Method(ABC):
     """A method is a frozen dataclass. Its fields are its own parameters, whose annotations declare their ranges.
 
-    `next_query` and `decode` see released values alone: the state holds noisy sums and public figures.
+    `next_query` and `decode` see released values only: the state holds noisy sums and public figures.
     """
 
     NAME: ClassVar[str]  # of the command line
@@ -59,12 +59,12 @@ class Method(ABC):
             raise RequestError(f"warm_start: method {self.NAME} has no warm start; use adaptive")
 
     def check_use(self, categories: int, central: bool) -> None:
-        """Raises RequestError if the method does not support so many categories (1 without any), or central noise."""
+        """Raises RequestError if the method does not support this many categories (1 without any), or central noise."""
         if categories > 1 and not self.CATEGORIES:
             raise RequestError(f"auxiliary: method {self.NAME} makes no rates; use adaptive or flat")
 
     def check_slots(self, slots: int) -> None:
-        """Raises RequestError if the method cannot count by so many slots of time."""
+        """Raises RequestError if the method cannot count by this many slots of time."""
         raise RequestError(f"slots: method {self.NAME} makes no maps of slots; use adaptive")
 
     @property
@@ -72,7 +72,7 @@ class Method(ABC):
         """What a cell's standard deviation is, and so whether a release states errors of sums of cells.
 
         independent: of noise that adds up by variances. posterior: of a posterior, whose release has a table for sums.
-        lower bound: of the noise alone, where the map has other errors. Such a release makes no zones and no changes.
+        lower bound: of the noise only, where the map has other errors. Such a release makes no zones and no changes.
         """
         return "lower bound"
 

@@ -45,7 +45,7 @@ class Emd(Method):
     """Measures the cells of each level that the reconstruction reads, and fits a map to them.
 
     The paper measures every cell of levels q..l. But RECONSTRUCT reads level i only at T_i, the children of the w cells
-    selected on the level above. Here a level's sub-query is for T_i alone. Noise on a cell that is not read changes
+    selected on the level above. Here a level's sub-query is for T_i only. Noise on a cell that is not read changes
     nothing, so the map has the same distribution as the paper's. Epsilons of sub-queries that depend on earlier results
     add up as those of fixed ones do. A vector has at most 4 w + 1 entries instead of 4^i. The additional entry is the
     root's: it counts the users outside T_i, costs as much as any other entry, and is not used.

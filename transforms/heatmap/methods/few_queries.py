@@ -103,7 +103,7 @@ class FewQueries:
         return Query(TreeEncoding(tree, state.slots, summed=True), share * remaining)
 
     def uses_disjoint_cohorts(self, state: HeatmapState) -> bool:
-        """Whether each user takes part in one sub-query with the whole epsilon, decided from public figures alone.
+        """Whether each user takes part in one sub-query with the whole epsilon, decided from public figures only.
 
         Let n be the shards, f the share of them that is queried first, and s^2(e) the noise variance of one shard. With
         disjoint cohorts the last sub-query has the variance n s^2(eps) / (1 - f) + f / (1 - f) T for a cell of T users.
@@ -225,7 +225,7 @@ def _first_fraction(shards: int) -> float:
 
 
 def _all_lost_probability(state: HeatmapState, shards: int) -> float:
-    """The probability that so many shards all have too few survivors without dropout; 0 for planned shards."""
+    """The probability that this many shards all have too few survivors without dropout; 0 for planned shards."""
     cohort = state.cohort
     if cohort.planned_clients is not None:
         return 0.0
@@ -235,7 +235,7 @@ def _all_lost_probability(state: HeatmapState, shards: int) -> float:
 def _slot_tree(state: HeatmapState, stddev: float, max_entries: int) -> Tree:
     """The full tree by slot, as fine as profiles over the slots can be seen by the posterior of all slots.
 
-    It has nodes of the earlier sub-queries' trees alone, so a cell of the map is never coarser than its node here.
+    It has nodes of the earlier sub-queries' trees only, so a cell of the map is never coarser than its node here.
     stddev: of the noise of one slot's count, in users; max_entries: of the vector, over all slots.
     """
     posterior = posterior_of(state)

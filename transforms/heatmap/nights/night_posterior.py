@@ -120,7 +120,7 @@ def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:
 
 
 def _tonight(data: WeekData, block: slice, posterior: Floats, centre: Floats, spread: Floats) -> tuple[Floats, Floats]:
-    """Mean float64[n, 4] and variance of x, over all kinds. Tonight's measurement enters the night's effect alone."""
+    """Mean float64[n, 4] and variance of x, over all kinds. Tonight's measurement enters the night's effect only."""
     noise = data.noise[block, None]
     night = data.night_scale * _NIGHT + data.chance[block, None]
     taken = night / (night + noise)

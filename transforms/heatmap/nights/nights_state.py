@@ -1,6 +1,6 @@
 """What a night leaves to the next: the accumulators of all families of siblings, and the table that holds them. Pure.
 
-The table has one row a node. It follows from released noisy counts alone, so it is public.
+The table has one row a node. It follows from released noisy counts only, so it is public.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class NightsState:
     scales: VarianceScales = field(default_factory=VarianceScales)  # of drift and of differences from night to night
 
     def predict(self, night: date, users: float) -> Estimate:
-        """Returns what to expect of a later night with so many users. Raises RequestError if it is not later."""
+        """Returns what to expect of a later night with this many users. Raises RequestError if it is not later."""
         posterior = self.expect(night, users)
         full = posterior.full
         counts, variance = full.leaf_values(posterior.users), full.leaf_values(posterior.variance)

@@ -3,7 +3,7 @@
 Events. The first night of a change does not enter the accumulators. The change is remembered instead, with its size.
 If a night soon after is more likely with the change than without it, the change lasts. The accumulators below and above
 its place then forget what they know, by the variance of a jump of that size, and take in the new night. A change that
-comes back on the same weekday is forgotten and learned for that weekday alone.
+comes back on the same weekday is forgotten and learned for that weekday only.
 
 Scales, of how fast shares drift and of how much nights differ, are learned from what each night's counts say of the
 forecast. Let e be a family's innovation: tonight's measured shares less the expected ones. Its variance is expected to

@@ -94,7 +94,7 @@ class NodeErrors:
 
     def margins(self, log_inverse: Floats) -> Floats:
         """The x that measured - expected exceeds with a probability of exp(-log_inverse): float64[n], for x > 0."""
-        jump = self.cohort + 1  # a queried user counts as so many
+        jump = self.cohort + 1  # a queried user counts as this number of users
         rate = self.cohort * self._users / jump**2
         noise = np.maximum(self.noise, 1e-9) / (2 * self.entries)
         below, before = np.zeros(len(noise)), np.zeros(len(noise))

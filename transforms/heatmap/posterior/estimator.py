@@ -98,7 +98,7 @@ def measurement_of(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
 
 
 def prior_posterior(prior: Estimate, users: float) -> Posterior:
-    """The posterior of an earlier map, scaled to so many users."""
+    """The posterior of an earlier map, scaled to this many users."""
     full = FullTree.from_trees(prior.tree)
     counts = np.maximum(prior.counts, 0)
     total = counts.sum()

@@ -157,7 +157,7 @@ def infer(
         own: measurements of nodes, of every leaf among them.
         users: of the root.
         sampling: share of its users by which a node's variance grows because the cohort is a sample, or 0.
-        noise: the same measurements with the variance of their noise alone; None if `own` has no other variance.
+        noise: the same measurements with the variance of their noise only; None if `own` has no other variance.
         guide: users of the same nodes at an earlier time, by level and node. The weight of the shares that it predicts
             is learned from the measurements.
     """

@@ -5,7 +5,7 @@ errors of neighbours add up. This module uses three sources instead:
 
 - The last sub-query. Its noise is independent of its tree, so generalised least squares over its result is unbiased for
   each of its entries and for every sum of them.
-- All noisy figures, for the root alone. The weight of each does not depend on its noise.
+- All noisy figures, for the root only. The weight of each does not depend on its noise.
 - An earlier sub-query, for cells finer than the last tree's entries, because nothing else has measured them. These
   cells are scaled to their entry's users but remain biased: the noise that is in them decided where not to look again.
   `map_changes` does not test them.
@@ -26,7 +26,7 @@ the users T of the family: log rho = a + b log(T / 100), at most log 0.74. Each 
 from those of the level above. Below the finest known level, the last a and b continue.
 
 A family's measured energy has the expectation rho (T^2 - T) + 3/4 T + noise: the spread of the density, of a finite
-sample, and of the privacy noise. Gamma quasi-likelihood gives a and b. It needs the expectation alone to be right,
+sample, and of the privacy noise. Gamma quasi-likelihood gives a and b. It needs only the expectation to be right,
 whatever the distribution of energies.
 
 Sources: Hay et al. (2010), Boosting the accuracy of differentially private histograms through consistency, Theorem 3;
@@ -77,7 +77,7 @@ class UnbiasedCounts:
     ) -> UnbiasedCounts:
         """Generalised least squares of the measurements of nodes, of every leaf among them, below a known root.
 
-        root_users is from all noisy figures. The measurements enter it by their sum alone, and the families' own errors
+        root_users is from all noisy figures. The measurements enter it by their sum only, and the families' own errors
         do not depend on that sum.
         """
         measured = add_up(full, own)

@@ -63,7 +63,7 @@ class ExactSums:
 def bernstein(t: Array, degree: int) -> Array:
     """The Bernstein polynomials of a degree: float64[degree + 1, n].
 
-    By sums and products alone, whose results are the same on every machine.
+    By sums and products only, whose results are the same on every machine.
     """
     basis = np.ones((1, len(t)))
     for k in range(1, degree + 1):
@@ -150,7 +150,7 @@ _HIGH = np.concatenate(
     [-(2.0 ** np.arange(_LARGEST - 1, _SMALLEST - 1, -1)), [0.0], 2.0 ** np.arange(_SMALLEST + 1, _LARGEST + 1)]
 )
 _LOW = 0.0 - _HIGH[::-1]
-FALSE_SEED_PROBABILITY = 1e-6  # that any empty bin looks surely filled
+FALSE_SEED_PROBABILITY = 1e-6  # that any empty bin looks certainly filled
 _FALSE_STEP_PROBABILITY = 0.05  # that the range grows by an empty bin
 _WINDOW = 4  # adjacent bins, for few users
 _NEAR_ZERO = 1 / 16  # an end so near 0, as a share of the other, is moved to 0: a few small values cost little
@@ -167,13 +167,13 @@ def find_range(counts: NDArray[np.int64], epsilon: float, key: RunKey) -> tuple[
     """The range that noisy counts choose, for a number whose range nobody gave.
 
     As ApproxBounds of Google's differential-privacy library: each user adds 1 to one bin, so one budget serves all. A
-    bin with far more users than noise explains is surely not empty. From such bins the range grows outwards, while the
-    next bin is above the noise as one bin by itself.
+    bin with far more users than noise explains is certainly not empty. From such bins the range grows outwards, while
+    the next bin is above the noise of a single bin.
 
     counts: int64[BINS], exact, one bin a user. epsilon: of the noisy counts.
 
     Returns:
-        The range; and whether some bin is surely not empty. If none is, the range is a guess: the four adjacent bins
+        The range; and whether some bin is certainly not empty. If none is, the range is a guess: the four adjacent bins
         with the most users by the noisy counts.
     """
     noisy = counts + discrete_laplace(key, "range", np.zeros(1, np.uint64), BINS, epsilon)[0]

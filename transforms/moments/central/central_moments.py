@@ -206,7 +206,7 @@ class CentralSums:
     Attributes:
         plan: the plan.
         spans: the range of each column; any where no value is used.
-        span_is_sure: whether the ranges rest on bins that are surely not empty, or were given.
+        span_is_sure: whether the ranges are based on bins that are certainly not empty, or were given.
         slots: float64[G, S], the sums by group and slot (see bernstein_sums.py), in users.
         outside: float64[2 C], users below and above the range of each column; both empty before the sums.
     """
@@ -237,9 +237,9 @@ class CentralSums:
     def estimates(
         self, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None, level: float = 0.95
     ) -> Iterator[MomentEstimate]:
-        """Every statistic, of everybody or by group.
+        """Every statistic, of all users or by group.
 
-        names: of the groups. groups: int64[G], the published group of each row of the sums; None for everybody.
+        names: of the groups. groups: int64[G], the published group of each row of the sums; None for all users.
         """
         published = np.zeros(len(self.slots), np.int64) if groups is None else groups
         slots = np.zeros((len(names), self.slots.shape[1]))

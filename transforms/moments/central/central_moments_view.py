@@ -1,4 +1,4 @@
-"""What the page of moments says of a release by a trusted curator, from its manifest alone. Pure."""
+"""What the page of moments says of a release by a trusted curator, from its manifest only. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reading(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def values_chip(manifest: Mapping[str, Any]) -> str | None:
-    """The range, beside the title; None where no value was used."""
+    """The range, next to the title; None where no value was used."""
     if get(manifest, "range") is None:
         return None
     return f"{get(manifest, 'range.low'):.6g} to {get(manifest, 'range.high'):.6g}".replace("-", "−")

@@ -157,7 +157,7 @@ def capped(weights: Array, reports: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Bit means of a quantity in an earlier release, in place of round one.
+    """Bit means of a quantity in an earlier release, instead of round one.
 
     Attributes:
         weight: float64[S], each bit's place value in the quantity's unit, plus or minus a power of two.
@@ -187,7 +187,7 @@ class PriorRelease:
     """Bit means of an earlier, public release of the same column.
 
     They set the probabilities of round two, in which all clients then report. A poor prior costs accuracy: clients
-    report on less useful bits. The estimates use this release's reports alone.
+    report on less useful bits. The estimates use this release's reports only.
 
     Attributes:
         release_id: of the release.

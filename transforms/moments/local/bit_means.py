@@ -2,7 +2,7 @@
 
 Which bits are in use? The model: every bit is equally likely to be the highest bit in use. That bit and an unknown
 share of the bits below it are in use, with bit means from Beta(1/2, 1/2); all others are empty. A quantity's mean is
-averaged over the highest bit, in place of squashing bit means below a threshold (paper 002, Section 4.4). A quantity
+averaged over the highest bit, instead of squashing bit means below a threshold (paper 002, Section 4.4). A quantity
 with a sign has a distribution for each sign. S is the number of bits: of one sign where one sign is named, else of all.
 """
 
@@ -30,7 +30,7 @@ _LOG_ERROR_STEP = math.log(4)
 _CLEAR = 3.5  # standard deviations above 0 from which a bit is clearly set in some values
 EMPTY = 0.005  # bits with at most this probability to be in use count as empty
 _UNKNOWN = 0.25  # variance of an unknown bit mean
-_SHRINK = 2.0  # weight of everybody's bit mean in a group with noisy tallies, in reports
+_SHRINK = 2.0  # weight of the bit mean of all users in a group with noisy tallies, in reports
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def _log_mean_exp(logs: Array) -> Array:
 def above_threshold(means: Array, variances: Array, slots: Slots, multiple: float) -> UsedBits:
     """The paper's squashing: bits above the highest one whose mean exceeds `multiple` standard deviations are empty.
 
-    Section 4.4 decides for each bit by itself. But values that fill their range up to some bit leave none below it
+    Section 4.4 decides for each bit separately. But values that fill their range up to some bit leave none below it
     empty. Each sign has its own highest bit. If only one sign has a bit above the threshold, all bits of the other are
     empty. Nothing is squashed where no bit of either sign exceeds the threshold, or where the multiple is 0.
 
@@ -146,7 +146,7 @@ class BitEstimates:
         reports: float64[G, S], number of reports.
         used_bits: which bits are in use.
         bits_per_client: reports of one client. Their sampling errors may add up instead of cancelling.
-        everybody: the estimates of all groups together; None if these are they.
+        all users: the estimates of all groups together; None if these are they.
     """
 
     mean: Array
@@ -210,7 +210,7 @@ def unseen_bits(
     """The number of bits up to the highest clear one, and how much the bits above add at most.
 
     Args:
-        mean: float64[S], everybody's bit means of one sign.
+        mean: float64[S], the bit means of all users, of one sign.
         variance: float64[S], of mean.
         weight: float64[S], absolute weights.
         highest: float64[S + 1], distribution of the highest bit in use.
@@ -259,7 +259,7 @@ def bit_means(
     ones, reports = counted.ones.astype(np.float64), counted.reports.astype(np.float64)
     noisy = bool(np.any(noise))
     if noisy:
-        # Few reports in a group: near everybody's bit mean. Many reports: hardly moved.
+        # Few reports in a group: near the bit mean of all users. Many reports: hardly moved.
         all_ones, all_reports = ones.sum(axis=0), reports.sum(axis=0)
         everybody = np.where(all_reports > 0, all_ones / np.maximum(all_reports, 1), 0.5)
         ones = ones + _SHRINK * np.clip(everybody, 0, 1)

@@ -2,7 +2,7 @@
 
 A query asks clients about one quantity, in the paper's round 1 or 2: for a bit, or whether it reaches a threshold. A
 stage is the queries that need only the tallies of earlier stages, so they run at the same time. The next queries depend
-on the plan and the state alone. So Beam and a loop in memory run the same protocol.
+on the plan and the state only. So Beam and a loop in memory run the same protocol.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class MomentsPlan:
         form: of the values.
         statistics: to estimate; each name once.
         method: `threshold` (two rounds), `adaptive` (two) or `weighted` (one); `auto` chooses by the number of users
-            (allocation.py). Thresholds are for everybody, not for groups.
+            (allocation.py). Thresholds are for all users, not for groups.
         epsilon: local, of all that a client reports; None: no randomised response.
         release_epsilon: of the whole release, for adding or removing one user. None: the same as epsilon; if that is
             None too, counts are exact.
         bits_per_client: different bits of one quantity that a client reports.
         variance: about the estimated mean in two phases (`centred`), or as E[x^2] - E[x]^2 (`raw`).
         tuning: the protocol's parameters.
-        prior: by quantity, an earlier release in place of the first round.
+        prior: by quantity, an earlier release instead of the first round.
         second: form of a second column; None without one.
 
     Raises:
@@ -271,9 +271,9 @@ class MomentsState:
         return [(query, tally) for query, tally in self.tallies if query.quantity.kind == kind]
 
     def bits(self, kind: str, groups: NDArray[np.int64] | None = None) -> BitEstimates:
-        """The bit means of a quantity, of everybody or by group.
+        """The bit means of a quantity, of all users or by group.
 
-        groups: int64[tally rows], the published group 0..G - 1 of each row of the tallies; None for everybody.
+        groups: int64[tally rows], the published group 0..G - 1 of each row of the tallies; None for all users.
         """
         rounds = self.tallies_of(kind)
         slots = rounds[0][0].quantity.slots
@@ -338,7 +338,7 @@ class MomentsState:
     def means(
         self, groups: NDArray[np.int64] | None = None, level: float = 0.95, of_pairs: bool = False
     ) -> dict[str, Means]:
-        """The mean of every quantity, of everybody or by group (see `bits`).
+        """The mean of every quantity, of all users or by group (see `bits`).
 
         Args:
             groups: see `bits`.
@@ -359,7 +359,7 @@ class MomentsState:
     def estimates(
         self, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None, level: float = 0.95
     ) -> Iterator[MomentEstimate]:
-        """Every statistic, of everybody or by group (see `bits`). names: of the groups. level: of the intervals."""
+        """Every statistic, of all users or by group (see `bits`). names: of the groups. level: of the intervals."""
         plan = self.plan
         means = {of_pairs: self.means(groups, level, of_pairs) for of_pairs in {False, plan.second is not None}}
         centred = [query.quantity for query, _ in self.tallies if query.quantity.kind in CENTRED]

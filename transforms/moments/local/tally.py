@@ -83,7 +83,7 @@ class RandomisedResponse:
     def respond(
         self, bits: NDArray[np.bool_], subkey: bytes, stream: int, clients: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:
-        """The reported bits: bool[n]. Whether a bit is flipped depends on the key, the stream and the client alone.
+        """The reported bits: bool[n]. Whether a bit is flipped depends on the key, the stream and the client only.
 
         Args:
             bits: bool[n], the true bits.
@@ -205,7 +205,7 @@ def queried_clients(block: Block, query: Query) -> slice:
 
 
 def _uniforms(subkey: bytes, stream: int, clients: NDArray[np.uint64]) -> Array:
-    """Uniform numbers in [0, 1), in steps of 2^-32, by the key, the stream and the client alone: float64[n]."""
+    """Uniform numbers in [0, 1), in steps of 2^-32, by the key, the stream and the client only: float64[n]."""
     drawn = random_bits(subkey, np.full_like(clients, stream), clients)[:, 0]
     return np.asarray((drawn >> np.uint64(32)) * np.float64(2.0**-32))
 

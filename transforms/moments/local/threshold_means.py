@@ -40,7 +40,7 @@ _LOG_ODDS = np.linspace(-10.5, 10.5, 71)  # ends of the cells in which a share b
 _CELLS = len(_LOG_ODDS) - 1
 LEVELS = np.concatenate([[0.0], expit((_LOG_ODDS[:-1] + _LOG_ODDS[1:]) / 2), [1.0]])
 _STAY = 0.7  # probability that a share stays at its level from a stratum to the next
-_NEAR_CELLS = 10  # a share falls by at most so many cells, or to any level below
+_NEAR_CELLS = 10  # a share falls by at most this many cells, or to any level below
 _MODEL_ERROR = 0.05  # standard deviation of a share's answers from which the model's level counts more than they do
 _LEAST_LOG = -500.0  # of a likelihood, so that no state is impossible by rounding
 _RELATIVE = 2.0  # errors count relative to the size of the values: squared, so by the power 2
@@ -61,7 +61,7 @@ _FALLS = _falls()
 
 @dataclass(frozen=True, eq=False)
 class Survival:
-    """The model with the answers of everybody on the strata of one sign.
+    """The model with the answers of all users on the strata of one sign.
 
     Attributes:
         likelihood: float64[S, L], of the answers, up to a factor for each stratum.
@@ -159,7 +159,7 @@ class Survival:
 
 @dataclass(frozen=True, eq=False)
 class ThresholdEstimates:
-    """Answers of everybody on the strata of thresholds of one quantity.
+    """Answers of all users on the strata of thresholds of one quantity.
 
     Attributes:
         counted: the noisy tally, of one group.

@@ -145,7 +145,7 @@ class Ledger:
             release_id: the release. Nothing may have been published under its reservation.
             epsilon: cost of the refusal, above 0 and at most what was reserved.
             delta: cost of the refusal, at most what was reserved.
-            reason: why it was refused, from noisy values and public figures alone.
+            reason: why it was refused, from noisy values and public figures only.
             rho: cost of the refusal where the charge has a rho.
             binding: of the refused charge, in case the release was charged again since; None for any.
 

@@ -32,7 +32,7 @@ _BINS = 8  # of nodes, by their users in deviations of their children's noise
 _MIN_INFORMATIVE_BIN = 2  # nodes of lower bins hold no information on how shares are spread
 _PRIOR_DRAWS = 24  # proposals for each concentration, where noise is large
 _NOISE_DRAWS = 48  # proposals around the measured shares, where noise is small
-_SMALL_NOISE_STRENGTH = 15.0  # noise is small above so many users, in deviations
+_SMALL_NOISE_STRENGTH = 15.0  # noise is small above this many users, in deviations
 _PRIOR_NODES = 20.0  # weight of the frequencies of the level above, in nodes
 _LEAST_SHARE = 1e-3
 _CHUNK = 512  # nodes that are processed together, so that their arrays fit into a processor's cache
@@ -322,7 +322,7 @@ class QueryDistribution:
 def make_examples(
     grid: NoisyGrid, users: float, smoothing: float, queries: QueryDistribution, worlds: int, count: int, rng: Generator
 ) -> Examples:
-    """Draws examples from simulated worlds (see `sample_world`): so many squares of each, in two halves of other noise.
+    """Draws examples from simulated worlds (see `sample_world`): `count` squares of each, in two halves with different noise.
 
     Each world is shifted and scaled against the grid that counts it, because real clusters cross the borders of cells.
     """

@@ -117,7 +117,7 @@ def _loss(smoothing: float) -> Callable[..., Any]:
 class LocalNetwork(Model):
     """Local networks on a noisy grid, trained for squares of `queries`.
 
-    Larger squares are answered by the counts alone, which have no bias. A smaller square gets its share, by area, of
+    Larger squares are answered by the counts only, which have no bias. A smaller square gets its share, by area, of
     the smallest trained square around the same centre. smoothing: psi in users. networks: the weights of each.
     """
 
@@ -150,7 +150,7 @@ class LocalNetwork(Model):
             answer, error = _forward(weights, inputs, own, deviation)
             answers += np.maximum(answer, 0.0) / len(self.networks)
             squares += error**2 / len(self.networks)
-        # Queries are about places where somebody is; worlds of expected users do not model that user: 1 squared.
+        # Queries are about places where a person is; worlds of expected users do not model that user: 1 squared.
         users, stddev = answers * small**2, np.sqrt(squares * small**2 + 1)
         highest = self.queries.high[0] * self.queries.high[1] * 1.05
         large = boxes.areas > highest
@@ -209,7 +209,7 @@ class LocalNetwork(Model):
 
 
 def _cut(edges: NDArray[np.int64], times: int) -> NDArray[np.int64]:
-    """Edges with each strip cut into so many, rounded to whole base cells."""
+    """Edges with each strip cut into this many, rounded to whole base cells."""
     at = np.arange(times * (len(edges) - 1) + 1) / times
     return np.asarray(np.rint(np.interp(at, np.arange(len(edges)), edges)).astype(np.int64))
 

@@ -69,7 +69,7 @@ def fit(
         batch: examples in a step; they are shuffled each epoch by the seed, and an incomplete last batch is left out.
             None: all examples in one step.
         learning_rate: of Adam; with `cosine` it falls to 0 over the epochs.
-        patience: so many epochs without a better loss end the training, and the best parameters are returned. None:
+        patience: this many epochs without a better loss end the training, and the best parameters are returned. None:
             all epochs run, and the last parameters are returned.
         validation: arrays like `data`, for the loss that patience compares; None: the mean loss of an epoch's steps.
         checkpoint: a local file for the state, written every 30 seconds and at the end. The same call resumes from it.
