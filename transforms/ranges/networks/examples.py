@@ -322,7 +322,7 @@ class QueryDistribution:
 def make_examples(
     grid: NoisyGrid, users: float, smoothing: float, queries: QueryDistribution, worlds: int, count: int, rng: Generator
 ) -> Examples:
-    """Draws examples from simulated worlds (see `sample_world`): `count` squares of each, in two halves with different noise.
+    """Draws examples from simulated worlds (see `sample_world`): `count` squares of each, in two halves of other noise.
 
     Each world is shifted and scaled against the grid that counts it, because real clusters cross the borders of cells.
     """
