@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from sfumato.pipelines.console import Console, shown_on
 from sfumato.pipelines.failures import error_of
-from sfumato.pipelines.run import columns_of, request_of, run_request
+from sfumato.pipelines.run import columns_of, request_of, run_job
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
@@ -552,7 +552,7 @@ def _run(job: str, values: Mapping[str, Any]) -> None:
     # The command line prints the path of the page; here the release is returned.
     with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):
         try:
-            run_request(request)
+            run_job(request)
         except SfumatoError:
             raise
         except Exception as error:

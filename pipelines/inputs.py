@@ -22,6 +22,7 @@ from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.log_layout import E7, CellColumn, LogLayout, PartitionFilter
+from sfumato.schemas.requests.log_columns import PlaceColumns
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.files import content_digest, file_version, is_remote, join
@@ -95,9 +96,8 @@ def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
     layout = LogLayout(
         given.get("input_format"), e7=given.get("coordinates") == E7, geometry=given.get("geometry_column")
     )
-    for axis in ("latitude", "longitude"):
-        if (name := getattr(request, f"{axis}_column", None)) is not None:
-            layout = replace(layout, **{axis: name})
+    if isinstance(request, PlaceColumns):
+        layout = replace(layout, latitude=request.latitude_column, longitude=request.longitude_column)
     if (cells := given.get("cell_column")) is not None:
         layout = replace(layout, cells=CellColumn.parse(cells, given["cell_index"]))
     if columns is not None:

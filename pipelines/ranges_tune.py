@@ -49,8 +49,8 @@ class PublicData:
 
 def run(request: TuneRequest) -> None:
     """Runs the command. Raises RequestError or DataError."""
-    for name in ("epsilons", "users"):
-        for number in getattr(request, name) or ():
+    for name, numbers in (("epsilons", request.epsilons), ("users", request.users)):
+        for number in numbers or ():
             check_number(name, number, gt=0)
     users = None if request.users is None else [round(number) for number in request.users]
     sizes = [Sizes(*ends) for ends in request.sizes]

@@ -162,15 +162,6 @@ def request_of(job: str, values: Mapping[str, Any]) -> Request:
     return request_class(job).of(values)
 
 
-def run_request(request: Request) -> str:
-    """Runs a request to the end. Returns the folder or file that it wrote; empty for a job that writes nothing.
-
-    Raises SfumatoErrors, see schemas/errors.py.
-    """
-    run_job(request)
-    return getattr(request, "output", "")
-
-
 def columns_of(request: Request) -> Columns:
     """Returns the columns that a job reads which publishes a release. Raises RequestError."""
     columns: Columns = _load(JOBS[request.COMMAND].release).of(request).columns()
