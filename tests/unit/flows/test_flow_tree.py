@@ -1,4 +1,4 @@
-"""The noisy tree: exact counts without noise, the noise's law, and one trip that changes what the budget says."""
+"""The noisy tree of pairs, its budget, and pairs of zones, against exact counts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import shapely
 
-from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
-from sfumato.transforms.flows.user_trips import count_prefixes
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.flows.flow_estimate import Flows, estimate_zone_flows
+from sfumato.transforms.flows.flow_tree import (
+    MAX_SPLITS,
+    MAX_START,
+    FlowPlan,
+    ZonedCells,
+    measure_flows,
+    measure_zone_flows,
+)
+from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, count_prefixes, join_cells
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.flows.samples import BITS, DEPTH, clustered, key_of
+from tests.unit.zones.polygons import voronoi, zones_of
 
 CODES, COUNTS = clustered(20_000)
 
@@ -60,3 +74,127 @@ def test_without_trips_there_is_noise_everywhere() -> None:
     )
     assert len(level.noisy) == 256
     assert 0.2 < (level.noisy != 0).mean() < 0.9
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("depth", [1, 4, 10])
+def test_the_epsilons_on_every_way_down_add_up_to_the_budget(epsilon: float, depth: int) -> None:
+    plan = FlowPlan(epsilon, depth=depth)
+    levels = plan.levels(100_000)
+    for splits, level in enumerate(levels):  # a pair that ends here was decided about at each level above, and here
+        decisions = splits + (level != levels[-1])
+        spent = decisions * plan.split_epsilon + plan.final_epsilon(splits, level == levels[-1])
+        assert spent + plan.admission_rule.epsilon == pytest.approx(epsilon, rel=1e-12)
+        assert spent + plan.admission_rule.epsilon <= epsilon * (1 + 1e-12)
+
+
+def test_levels_are_finer_for_more_users_and_end_at_the_depth() -> None:
+    starts = [FlowPlan(1.0, depth=15).levels(users)[0] for users in (-500, 10, 1_000, 100_000, 10**9, 10**15)]
+    assert starts == sorted(starts)
+    assert (starts[0], starts[-1]) == (1, MAX_START)
+    assert list(FlowPlan(1.0, depth=4).levels(10**9)) == [4]
+    assert len(FlowPlan(1.0, depth=15).levels(10**9)) == MAX_SPLITS + 1
+
+
+def test_noise_stays_within_what_can_be_drawn() -> None:
+    assert FlowPlan(1e6, max_trips=2).tree_epsilon == 60
+    with rejects("epsilon"):
+        FlowPlan(1e-6, max_trips=1000)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"max_trips": 0}, "max_trips_per_user"),
+        ({"max_trips": 1001}, "max_trips_per_user"),
+        ({"depth": 0}, "depth"),
+        ({"depth": 16}, "depth"),
+        ({"max_bad_fraction": 2}, "max_bad_fraction"),
+    ],
+)
+def test_a_value_out_of_range_is_named(options: dict[str, float], named: str) -> None:
+    with pytest.raises(RequestError, match=named):
+        FlowPlan(**options)  # type: ignore[arg-type]
+
+
+COUNT = 60
+SHAPES = voronoi(COUNT, 3)
+CELLS = ZonedCells(zones_of(SHAPES))
+
+
+def sample(trips: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct codes and counts of trips between hubs, and the exact count of each pair of zones."""
+    rng = seeded_rng(seed)
+    hubs = rng.uniform([3.01, 1.01], [3.19, 1.19], (25, 2))
+    shares = rng.dirichlet(np.full(25, 0.5))
+    ends = [np.clip(hubs[rng.choice(25, trips, p=shares)] + rng.normal(0, 0.01, (trips, 2)), [3, 1], [3.2, 1.2])
+            for _ in range(2)]  # fmt: skip
+    found = [CELLS.locate(*end.T) for end in ends]
+    both = found[0][0] & found[1][0]
+    cells = [codes[both[inside]] for inside, codes in found]
+    zones = [CELLS.zone_of(one) for one in cells]
+    exact = np.bincount(zones[0] * COUNT + zones[1], minlength=COUNT**2)
+    codes, counts = np.unique(join_cells(cells[0], cells[1], MAX_PAIR_DEPTH), return_counts=True)
+    return codes, counts.astype(np.int64), exact
+
+
+def released_zones(codes: np.ndarray, counts: np.ndarray, epsilon: float, number: int) -> Flows:
+    return estimate_zone_flows([measure_zone_flows(codes, counts, CELLS, FlowPlan(epsilon), key_of(number))])
+
+
+def test_the_zone_of_a_place_holds_the_centre_of_its_cell() -> None:
+    """By shapely, zone by zone; all but places within a cell of a border are in the zone that holds them."""
+    rng = seeded_rng(1)
+    x, y = rng.uniform([2.99, 0.99], [3.21, 1.21], (5_000, 2)).T
+    inside, codes = CELLS.locate(x, y)
+    assert np.array_equal(inside, (x >= 3) & (x <= 3.2) & (y >= 1) & (y <= 1.2))
+    zones = CELLS.zone_of(codes)
+    held = np.array([shapely.contains_xy(shape, x[inside], y[inside]) for shape in SHAPES])
+    at_border = ~held[zones, np.arange(len(zones))]
+    side = 0.2 / 2**MAX_PAIR_DEPTH
+    away = [shapely.distance(SHAPES[zone], shapely.points(x[inside][row], y[inside][row]))
+            for row, zone in zip(np.flatnonzero(at_border), zones[at_border], strict=True)]  # fmt: skip
+    assert all(one <= side for one in away)
+    assert at_border.mean() < 0.01
+
+
+def test_every_pair_has_the_noise_of_the_whole_budget() -> None:
+    """Variance over 3,600 pairs: of discrete Laplace noise, kurtosis 6, within 6 standard errors."""
+    codes, counts, exact = sample(20_000, 0)
+    plan = FlowPlan(0.5, max_trips=3)
+    measured = measure_zone_flows(codes, counts, CELLS, plan, key_of(0))
+    noise = measured.noisy - exact
+    stddev = discrete_laplace_stddev(plan.tree_epsilon, 3)
+    assert abs(noise.mean()) < 6 * stddev / COUNT
+    assert abs(noise.var() / stddev**2 - 1) < 6 * np.sqrt(5) / COUNT
+    other = measure_zone_flows(codes, counts, CELLS, FlowPlan(0.6, max_trips=3), key_of(0)).noisy - exact
+    assert abs(np.corrcoef(noise, other)[0, 1]) < 6 / COUNT  # other options, other draws
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0])
+def test_intervals_hold_the_truth(epsilon: float) -> None:
+    """Of listed pairs and of rests, over 8 releases of other trips."""
+    held, rests = [], []
+    for number in range(8):
+        codes, counts, exact = sample(30_000, number)
+        flows = released_zones(codes, counts, epsilon, number)
+        listed, pairs = ~flows.is_rest, flows.pair.astype(np.int64)
+        truth = exact[pairs[listed]]
+        held.append((flows.low[listed] <= truth) & (truth <= flows.high[listed]))
+        others = exact.copy()
+        others[pairs[listed]] = 0
+        rest = others.reshape(COUNT, COUNT).sum(axis=1)
+        rests.append((flows.low[~listed] <= rest) & (rest <= flows.high[~listed]))
+    assert 0.93 <= np.concatenate(held).mean() <= 0.985  # ends are whole numbers: small counts are covered more often
+    assert 0.90 <= np.concatenate(rests).mean() <= 0.995
+
+
+def test_rows_of_an_origin_add_up_to_its_noisy_count() -> None:
+    codes, counts, _ = sample(20_000, 5)
+    flows = released_zones(codes, counts, 0.5, 5)
+    pairs = flows.pair.astype(np.int64)
+    origins = np.where(flows.is_rest, pairs, pairs // COUNT)
+    assert np.allclose(np.bincount(origins, flows.trips), np.bincount(origins, flows.noisy))
+    assert sorted(pairs[flows.is_rest]) == list(range(COUNT))

@@ -1,4 +1,4 @@
-"""The page as one text: what it holds without scripts, what its policy allows, and that nothing breaks out of it."""
+"""The page as one text, its layers and files: what its policy allows, and that nothing breaks out of it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ import base64
 import gzip
 import hashlib
 import html
+import io
 import json
 import re
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import shapely
+from shapely.geometry import box
 
+from sfumato.schemas.region import Region
+from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.views import Basemap, FileLink, PageView, Section, Table
+from sfumato.transforms.report.layers import cell_layer, simple_paths
+from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.report.sections import chips, common_sections, guarantee
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
+from tests.unit.report.samples import layer_of, map_of
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--{{ 7 * 7 }}\u2028"
 
@@ -227,3 +237,47 @@ def test_the_types_of_the_script_are_those_of_the_views() -> None:
     from web.views_schema import schema
 
     assert json.loads((ROOT / "web" / "views.schema.json").read_text()) == schema()
+
+
+def test_cell_layer_places_cells_by_their_nodes() -> None:
+    measures = layer_of({(1, 0, 1): 0.5, (2, 3, 0): 0.7}).measures
+    layer = cell_layer("Map", "", nodes_from_names(["r1", "r22"], 2), measures)
+    assert (layer.level, layer.x, layer.y) == ([1, 2], [0, 3], [1, 0])
+    assert (layer.cell_id, layer.area) == (["r1", "r22"], [1.0, 1.0])
+
+
+def test_simple_paths_leaves_no_gaps_and_keeps_holes() -> None:
+    angle = np.linspace(0, 2 * np.pi, 4000, endpoint=False)
+    disc = shapely.Polygon(np.stack([3.1 + 0.05 * np.cos(angle), 1.1 + 0.05 * np.sin(angle)], axis=1))
+    frame = shapely.difference(box(3.0, 1.0, 3.2, 1.2), disc)
+    shapes = np.array([frame, disc], dtype=object)
+    made = simple_paths(shapes, Region(3.0, 1.0, 3.2, 1.2))
+    assert [len(rings) for rings in made] == [2, 1]
+    assert sum(len(ring) for rings in made for ring in rings) < 1000
+    again = [shapely.Polygon(rings[0], rings[1:]) for rings in made]
+    assert shapely.coverage_is_valid(np.array(again, dtype=object))
+
+
+def released() -> Released:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"count": [1.0], "geometry": [b""]}), file)
+    manifest = {"job": "heatmap", "release_id": "r", "created": "2026-11-20T00:00:00+00:00", "files": {"a": {}}}
+    return Released({"cells.parquet": file.getvalue(), "manifest.json": json.dumps(manifest).encode()})
+
+
+def test_table_leaves_out_columns() -> None:
+    assert released().table("cells.parquet", without={"geometry"}).column_names == ["count"]
+
+
+def test_page_names_only_files_that_are_there() -> None:
+    described = {"cells.parquet": "cells", "zones.parquet": "zones", "map.png": "a picture"}
+    texts = {"title": "Map", "headline": "Users", "description": ""}
+    view = released().page(map_of(layer_of({})), [], [], described, ["map.png"], **texts)
+    assert [file.name for file in view.files] == ["cells.parquet", "map.png"]
+    assert (view.job, view.release_id, view.picture) == ("heatmap", "r", "map.png")
+    assert "files" not in view.manifest
+
+
+def test_page_takes_fields_that_replace_the_manifest_s() -> None:
+    texts = {"title": "Map", "headline": "Users", "description": "", "job": "ranges build"}
+    assert released().page(map_of(layer_of({})), [], [], {}, ["map.png"], **texts).job == "ranges build"
