@@ -85,14 +85,12 @@ def test_deletion_vectors_and_mapped_columns_are_refused(tmp_path: Path) -> None
         delta_files(str(tmp_path / "table"))
 
 
-def test_what_is_no_table_or_has_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with rejects("input"):
-        match_files(f"delta:{tmp_path / 'none'}")
+def test_what_is_no_delta_table_or_has_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = delta(records(60), tmp_path / "table")
-    with pytest.raises(RequestError, match="cannot be opened"):
-        match_files(f"{where}@7")
-    with pytest.raises(RequestError, match="is a Delta table, whose files are not all of its latest version"):
-        match_files(str(tmp_path / "table"))
+    # Of a folder, the files are not all of the table's latest version.
+    for name in (f"delta:{tmp_path / 'none'}", f"{where}@7", str(tmp_path / "table")):
+        with rejects("input"):
+            match_files(name)
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(RequestError, match=r"pip install 'sfumato\[delta\]'"):
         match_files(where)
@@ -123,7 +121,7 @@ def test_a_table_gives_what_its_records_give_as_parquet(catalog: SqlCatalog, tmp
     assert encoded(f"{TABLE}@{first}", {}) == encoded(tmp_path / "expected.parquet", {})
 
 
-def test_a_column_that_was_replaced_by_another_of_its_name_is_not_read(catalog: SqlCatalog) -> None:
+def test_a_column_replaced_by_another_of_its_name_is_not_read(catalog: SqlCatalog) -> None:
     """The old files hold the old column under this name."""
     table = records(30)
     logs = catalog.create_table("city.logs", schema=table.schema)
@@ -184,16 +182,12 @@ def test_deleted_rows_and_other_formats_are_refused(catalog: SqlCatalog, monkeyp
 def test_what_is_no_iceberg_table_or_has_no_library(
     catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, message in (("local.city.none", "Table does not exist"), ("elsewhere.city.logs", "cannot be opened")):
-        with pytest.raises(RequestError, match=message):
-            match_files(f"iceberg:{name}")
-    with pytest.raises(RequestError, match=r"must be iceberg:CATALOG\.NAMESPACE\.TABLE"):
-        match_files("iceberg:logs")
     logs = catalog.create_table("city.logs", schema=records(3).schema)
-    with pytest.raises(RequestError, match="has no data"):
-        match_files(TABLE)
+    for name in ("iceberg:local.city.none", "iceberg:elsewhere.city.logs", "iceberg:logs", TABLE):  # it has no data
+        with rejects("input"):
+            match_files(name)
     logs.append(records(3))
-    with pytest.raises(RequestError, match="is an Iceberg table"):
+    with rejects("input"):
         match_files(str(tmp_path / "warehouse" / "city" / "logs"))
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
     with pytest.raises(RequestError, match=r"pip install 'sfumato\[iceberg\]'"):
