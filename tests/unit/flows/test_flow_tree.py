@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import shapely
 
-from sfumato.schemas.errors import RequestError
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_zone_flows
 from sfumato.transforms.flows.flow_tree import (
     MAX_SPLITS,
@@ -19,17 +18,16 @@ from sfumato.transforms.flows.flow_tree import (
     measure_zone_flows,
 )
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, count_prefixes, join_cells
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
-from tests.unit.flows.samples import BITS, DEPTH, clustered, key_of
+from tests.unit.flows.samples import BITS, DEPTH, assert_covered, clustered, key_of
 from tests.unit.zones.polygons import voronoi, zones_of
 
 CODES, COUNTS = clustered(20_000)
 
 
-def test_with_next_to_no_noise_all_counts_are_exact_and_every_trip_is_counted_once() -> None:
+def test_almost_without_noise_every_trip_is_counted_once() -> None:
     levels = measure_flows(CODES, COUNTS, BITS, FlowPlan(1000.0, depth=DEPTH), 20_000, key_of(0))
     assert len(levels) > 1
     total = 0
@@ -45,6 +43,7 @@ def test_with_next_to_no_noise_all_counts_are_exact_and_every_trip_is_counted_on
         assert len(below.nodes) == 16 * above.is_split.sum()
 
 
+@pytest.mark.false_alarm(3 * FLAKE_RATE)  # of each of at most three levels
 @pytest.mark.parametrize("max_trips", [1, 3])
 def test_the_noise_is_discrete_laplace_of_the_stated_rate(max_trips: int) -> None:
     plan = FlowPlan(1.0, max_trips=max_trips, depth=DEPTH)
@@ -58,7 +57,7 @@ def test_the_noise_is_discrete_laplace_of_the_stated_rate(max_trips: int) -> Non
             assert chi_square_p(noise, discrete_laplace_pmf(one.rate, 80)) > FLAKE_RATE
 
 
-def test_equal_keys_give_equal_noise_and_other_plans_give_other_noise() -> None:
+def test_equal_keys_give_equal_noise_other_plans_other_noise() -> None:
     plan = FlowPlan(1.0, depth=DEPTH)
     first, again = (measure_flows(CODES, COUNTS, BITS, plan, 20_000, key_of(2)) for _ in range(2))
     assert all(np.array_equal(a.noisy, b.noisy) for a, b in zip(first, again, strict=True))
@@ -66,14 +65,6 @@ def test_equal_keys_give_equal_noise_and_other_plans_give_other_noise() -> None:
     for other in (FlowPlan(1.01, depth=DEPTH), FlowPlan(1.0, depth=DEPTH, max_bad_fraction=0.2)):
         one, two = (measure_flows(*nothing, BITS, one, 500, key_of(2))[0] for one in (plan, other))
         assert (one.noisy != two.noisy).mean() > 0.3  # draws of their own agree by chance, mostly where both are 0
-
-
-def test_without_trips_there_is_noise_everywhere() -> None:
-    (level,) = measure_flows(
-        np.zeros(0, np.uint64), np.zeros(0, np.int64), BITS, FlowPlan(1.0, depth=2), 2_000, key_of(3)
-    )
-    assert len(level.noisy) == 256
-    assert 0.2 < (level.noisy != 0).mean() < 0.9
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
@@ -115,7 +106,7 @@ def test_noise_stays_within_what_can_be_drawn() -> None:
     ],
 )
 def test_a_value_out_of_range_is_named(options: dict[str, float], named: str) -> None:
-    with pytest.raises(RequestError, match=named):
+    with rejects(named):
         FlowPlan(**options)  # type: ignore[arg-type]
 
 
@@ -160,19 +151,20 @@ def test_the_zone_of_a_place_holds_the_centre_of_its_cell() -> None:
     assert at_border.mean() < 0.01
 
 
+@pytest.mark.false_alarm(2 * FLAKE_RATE + 2e-9)
 def test_every_pair_has_the_noise_of_the_whole_budget() -> None:
-    """Variance over 3,600 pairs: of discrete Laplace noise, kurtosis 6, within 6 standard errors."""
+    """Of 3,600 pairs. The correlation of two releases' noise is normal: 6 deviations, 2e-9."""
     codes, counts, exact = sample(20_000, 0)
-    plan = FlowPlan(0.5, max_trips=3)
-    measured = measure_zone_flows(codes, counts, CELLS, plan, key_of(0))
-    noise = measured.noisy - exact
-    stddev = discrete_laplace_stddev(plan.tree_epsilon, 3)
-    assert abs(noise.mean()) < 6 * stddev / COUNT
-    assert abs(noise.var() / stddev**2 - 1) < 6 * np.sqrt(5) / COUNT
-    other = measure_zone_flows(codes, counts, CELLS, FlowPlan(0.6, max_trips=3), key_of(0)).noisy - exact
-    assert abs(np.corrcoef(noise, other)[0, 1]) < 6 / COUNT  # other options, other draws
+    found = []
+    for epsilon in (0.5, 0.6):  # other options, other draws
+        plan = FlowPlan(epsilon, max_trips=3)
+        noise = measure_zone_flows(codes, counts, CELLS, plan, key_of(0)).noisy - exact
+        assert chi_square_p(noise, discrete_laplace_pmf(plan.tree_epsilon / 3, 300)) > FLAKE_RATE
+        found.append(noise)
+    assert abs(np.corrcoef(found)[0, 1]) < 6 / COUNT
 
 
+@pytest.mark.false_alarm(4 * FLAKE_RATE)
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
 def test_intervals_hold_the_truth(epsilon: float) -> None:
     """Of listed pairs and of rests, over 8 releases of other trips."""
@@ -187,8 +179,8 @@ def test_intervals_hold_the_truth(epsilon: float) -> None:
         others[pairs[listed]] = 0
         rest = others.reshape(COUNT, COUNT).sum(axis=1)
         rests.append((flows.low[~listed] <= rest) & (rest <= flows.high[~listed]))
-    assert 0.93 <= np.concatenate(held).mean() <= 0.985  # ends are whole numbers: small counts are covered more often
-    assert 0.90 <= np.concatenate(rests).mean() <= 0.995
+    assert_covered(np.concatenate(held))
+    assert_covered(np.concatenate(rests))
 
 
 def test_rows_of_an_origin_add_up_to_its_noisy_count() -> None:
