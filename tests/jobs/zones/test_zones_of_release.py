@@ -72,11 +72,12 @@ def aligned(level: int) -> list[shapely.Polygon]:
     return list(shapely.box(x.ravel(), north - height, x.ravel() + width, north))
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("kind", KINDS)
 def test_squares_of_the_map_hold_the_users_that_they_should(
     kind: str, releases: dict[str, Release], codes: np.ndarray
 ) -> None:
-    """Sixteen sums of cells: their squared z-scores add up to at most what chance exceeds once in 10^7."""
+    """Sixteen sums of cells: their squared z-scores add up to at most 1.5 times what exceeds once in 10^7."""
     table = zones_of_release(releases[kind], zones_from(aligned(2))).to_pandas()
     row, column = np.divmod(np.arange(16), 4)
     place = interleave(column.astype(np.uint32), row.astype(np.uint32)).astype(int)
@@ -121,14 +122,14 @@ def test_another_job_is_refused(job: str, releases: dict[str, Release]) -> None:
         zones_of_release(other, zones_from([BOX]))
 
 
-def test_lost_shards_leave_cells_of_the_last_query_without_an_error(releases: dict[str, Release]) -> None:
+def test_lost_shards_leave_cells_without_an_error(releases: dict[str, Release]) -> None:
     manifest = json.loads(json.dumps(releases["last"].manifest))
     manifest["privacy"]["sub_queries"][-1]["shards_lost"] = 1
     with pytest.raises(RequestError, match="does not state errors"):
         zones_of_release(dataclasses.replace(releases["last"], manifest=manifest), zones_from([BOX]))
 
 
-def test_zones_outside_partly_outside_with_holes_and_across_the_antimeridian(releases: dict[str, Release]) -> None:
+def test_zones_may_lie_outside_have_holes_and_cross_180_degrees(releases: dict[str, Release]) -> None:
     west = shapely.box(-74.1, 40.7, -74.0, 40.75)
     ring = shapely.difference(shapely.box(-73.99, 40.72, -73.93, 40.77), shapely.box(-73.97, 40.73, -73.95, 40.75))
     across = shapely.MultiPolygon([shapely.box(179, 0, 180, 1), shapely.box(-180, 0, -179, 1)])
@@ -221,6 +222,7 @@ def zones(folder: Path, output: Path, *options: str, release: str = "map") -> in
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize("release", ["map", "later"])
 def test_a_tract_has_the_users_of_the_log(folder: Path, tmp_path: Path, release: str) -> None:
     """Within 6 standard deviations, with categories and with a warm start."""
@@ -259,44 +261,38 @@ def test_the_form_of_the_option_does_not_matter_nor_its_place(folder: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("option", "release", "output", "options"),
     [
-        ((), "zones: name their file"),
-        (("--h3", "7", "--quadkey", "9"), "h3 and quadkey: give one of them"),
-        (("--h3", "16"), "h3: must be a whole number in 0..15"),
-        (("--h3", "15"), "more than 1,000,000"),
-        (("--h3", "7", "--id_column", "tract"), "id_column: is of a file"),
-        (("--zones", "tracts.geojson"), "id_column: name the property"),
-        (("--zones", "missing.geojson", "--id_column", "tract"), "cannot be read"),
-        (("--h3", "7", "--input", "logs"), "unknown option --input"),
-        (("--h3", "7", "--epsilon", "1"), "unknown option --epsilon"),
-        (("--h3", "7", "--ledger", "ledger.db"), "unknown option --ledger"),
-        (("--h3", "7", "--key_file", "key"), "unknown option --key_file"),
+        ("zones", "map", "out.csv", ()),
+        ("h3 and quadkey", "map", "out.csv", ("--h3", "7", "--quadkey", "9")),
+        ("h3", "map", "out.csv", ("--h3", "16")),
+        ("h3", "map", "out.csv", ("--h3", "15")),  # too many cells
+        ("id_column", "map", "out.csv", ("--h3", "7", "--id_column", "tract")),
+        ("id_column", "map", "out.csv", ("--zones", "tracts.geojson")),
+        ("zones", "map", "out.csv", ("--zones", "missing.geojson", "--id_column", "tract")),
+        *(
+            ("unknown option", "map", "out.csv", ("--h3", "7", f"--{name}", "1"))
+            for name in ("input", "epsilon", "ledger", "key_file")
+        ),
+        ("release", "hotspots", "out.csv", ("--h3", "7")),
+        ("/", "nothing", "out.csv", ("--h3", "7")),  # the folder is named
+        ("output", "map", "out.shp", ("--h3", "7")),
+        ("output", "map", "taken.csv", ("--h3", "7")),
     ],
 )
-def test_options_that_do_not_fit(
-    folder: Path, tmp_path: Path, options: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert zones(folder, tmp_path / "out.csv", *options) == 2
-    assert text in capsys.readouterr().err
-    assert not (tmp_path / "out.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("release", "output", "text"),
-    [
-        ("hotspots", "out.csv", "is of `sfumato hotspots`"),
-        ("nothing", "out.csv", "no release here"),
-        ("map", "out.shp", "output: must end in .parquet, .geojson, .csv"),
-        ("map", "taken.csv", "exists already"),
-    ],
-)
-def test_releases_and_outputs_that_do_not_fit(
-    folder: Path, tmp_path: Path, release: str, output: str, text: str, capsys: pytest.CaptureFixture[str]
+def test_what_does_not_fit_is_refused_and_writes_nothing(
+    folder: Path,
+    tmp_path: Path,
+    option: str,
+    release: str,
+    output: str,
+    options: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "taken.csv").write_text("mine")
-    assert zones(folder, tmp_path / output, "--h3", "7", release=release) == 2
-    assert text in capsys.readouterr().err
+    assert zones(folder, tmp_path / output, *options, release=release) == 2
+    assert f"zones --release: {option}" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.csv"]
     assert (tmp_path / "taken.csv").read_text() == "mine"
 
 

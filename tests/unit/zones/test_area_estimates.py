@@ -78,6 +78,7 @@ def test_areas_of_complete_cells_have_the_noise_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("rho", [0.03, 0.3])
 def test_the_spread_is_that_of_users_drawn_from_a_cascade(rho: float) -> None:
     """Means and variances of the true users over 400 draws of the density and of its users.
@@ -175,6 +176,7 @@ def errors(truth: np.ndarray, found: list[AreaUsers]) -> tuple[np.ndarray, float
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_wards_that_end_at_a_shore_are_covered() -> None:
     """With independent errors of cut cells 95% coverage is refuted, and with what the levels above show it is not.
 
@@ -188,7 +190,8 @@ def test_wards_that_end_at_a_shore_are_covered() -> None:
 
 
 @pytest.mark.slow
-def test_wards_that_have_nothing_to_do_with_the_density_keep_their_errors() -> None:
+@pytest.mark.false_alarm(FLAKE_RATE)
+def test_wards_apart_from_the_density_keep_their_errors() -> None:
     """The stated deviation grows by a fifth at most."""
     truth, found, plain = estimates(island=False, cut_by_the_shore=False)
     _, covered = errors(truth, found)
@@ -197,12 +200,16 @@ def test_wards_that_have_nothing_to_do_with_the_density_keep_their_errors() -> N
     assert covered > float(stats.binom.ppf(FLAKE_RATE, len(truth), 0.95)) / len(truth)
 
 
+@pytest.mark.false_alarm(2e-9)
 def test_a_zone_is_told_from_its_own_border_alone() -> None:
-    """The island as one zone: the error is stated, and is the same with other zones beside it."""
+    """The island as one zone: the error is stated, and is the same with other zones beside it.
+
+    An error of 6 deviations is one in 10^9.
+    """
     at, unbiased, within = draw(seeded_rng([4, 5]), True)
     alone = estimate_areas(SQUARE_GRID, unbiased, within, np.array([ISLAND]))
     plain = estimate_areas(SQUARE_GRID, unbiased, within, np.array([ISLAND]), borders=False)
     both = estimate_areas(SQUARE_GRID, unbiased, within, np.array([ISLAND, shapely.box(0.1, 0.1, 0.33, 0.47)]))
     error = abs(alone.users[0] - len(at))
-    assert 5 * plain.stddev[0] < error < 3 * alone.stddev[0]
+    assert 5 * plain.stddev[0] < error < 6 * alone.stddev[0]
     assert (alone.users[0], alone.stddev[0]) == (both.users[0], both.stddev[0])

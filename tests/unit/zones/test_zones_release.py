@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 from numpy.typing import NDArray
+from scipy import stats
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.views import MapBody
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.distributions import Distributions
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
@@ -38,6 +40,7 @@ from sfumato.transforms.zones.zones_release import (
 )
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
+from tests.statistics import FLAKE_RATE
 from tests.unit.zones.polygons import voronoi, zones_of
 
 
@@ -101,7 +104,7 @@ def test_no_division_is_better(sizes: list[int], budget: float, noise: AdditiveN
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 20.0])
-def test_no_level_is_worse_than_a_quarter_more_than_the_finest_alone(epsilon: float) -> None:
+def test_no_level_is_much_worse_than_the_finest_alone(epsilon: float) -> None:
     sizes = [1000, 100, 10, 1]
     shares = level_shares(sizes, LAPLACE, epsilon)
     levels = [
@@ -152,52 +155,61 @@ ZONES = nested()
 CODES = (seeded_rng(2).beta(0.5, 2, USERS) * SIZES[0]).astype(np.uint64)  # crowded and empty zones
 
 
-def run(number: int, shares: tuple[float, ...], codes: NDArray[np.uint64] = CODES, **options: Any) -> ZoneCounts:
-    method = ZoneLevels(ZONES, shares)
-    parameters = HeatmapParameters(depth=ZoneLocator(ZONES).depth, method=method, **{"trust": "central", **options})
-    places = Places(parameters.depth, parameters.categories)
+def state_of(codes: NDArray[np.uint64], own: HeatmapParameters, number: int = 0) -> HeatmapState:
+    """The state after counting users with one place each."""
+    places = Places(own.depth, own.categories)
     users = keyed_hash(bytes(16), np.arange(len(codes))) & ~places.mask
     order = np.argsort(users)
     key = RunKey.derive(FixedSecret(b"tests of zones" * 3), {"number": number})
-    return zone_counts(run_in_memory(Rows(places, users[order], codes[order]), USERS, parameters, key), method)
+    return run_in_memory(Rows(places, users[order], codes[order]), len(codes), own, key)
+
+
+def central(zones: Zones, shares: tuple[float, ...], **options: Any) -> HeatmapParameters:
+    method = ZoneLevels(zones, shares)
+    return HeatmapParameters(depth=ZoneLocator(zones).depth, method=method, **{"trust": "central", **options})
+
+
+def run(number: int, shares: tuple[float, ...], **options: Any) -> ZoneCounts:
+    own = central(ZONES, shares, **options)
+    return zone_counts(state_of(CODES, own, number), own.method)
 
 
 TRUTH = [np.bincount(ancestor[CODES.astype(np.int64)], minlength=size) for ancestor, size in zip(
     ZONES.ancestors, SIZES, strict=True)]  # fmt: skip
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize(
     ("shares", "options"),
     [
-        ((1.0, 0.0, 0.0), {}),
         ((1.0, 0.0, 0.0), {"epsilon": 0.3}),
-        ((0.8, 0.0, 0.2), {}),
         ((0.5, 0.3, 0.2), {"epsilon": 2.0}),
         ((0.7, 0.2, 0.1), {"noise": "gaussian", "delta": 1e-6}),
         ((0.8, 0.0, 0.2), {"trust": "secagg", "shard_size": 500}),
     ],
 )
 def test_intervals_hold_and_errors_are_as_stated(shares: tuple[float, ...], options: dict[str, Any]) -> None:
-    """Of 150 keys. Errors of a level's zones are nearly independent, so that 60 zones have 9,000 intervals."""
+    """Of 150 keys. Errors of a level's zones are nearly independent, so that 60 zones have 9,000 intervals.
+
+    Limits are 7 deviations (3e-12) of 84 figures that are normal nearly, as sums of 150 or more.
+    """
     found = [run(number, shares, **options) for number in range(KEYS)]
     for level, truth in enumerate(TRUTH):
         users = np.stack([one.levels[level].counts[0] for one in found])
         held = np.mean([(one.low[level] <= truth) & (truth <= one.high[level]) for one in found])
-        spare = 5 * math.sqrt(0.05 * 0.95 / (KEYS * SIZES[level]) * (1 + (level > 0)))
+        spare = 7 * math.sqrt(0.05 * 0.95 / (KEYS * SIZES[level]) * (1 + (level > 0)))
         assert 0.93 - spare < held < 0.975 + spare
         variance = float(found[0].levels[level].variance.mean())
         error = float(((users - truth) ** 2).mean())
-        assert abs(error / variance - 1) < 5 * math.sqrt(6 / (KEYS * SIZES[level]))
+        assert abs(error / variance - 1) < 7 * math.sqrt(6 / (KEYS * SIZES[level]))
         bias = (users.mean(axis=0) - truth) / np.sqrt(found[0].levels[level].variance / KEYS)
-        assert np.abs(bias).max() < 5
+        assert np.abs(bias).max() < 7
 
 
+@pytest.mark.false_alarm(4e-9)
 def test_users_of_distributions_are_in_users() -> None:
-    """Every user has a third of their weight in each of three zones."""
-    method = ZoneLevels(ZONES, (0.8, 0.0, 0.2))
-    own = HeatmapParameters(
-        depth=ZoneLocator(ZONES).depth, method=method, trust="central", contribution="all", gamma=3, epsilon=8.0
-    )
+    """Every user has a third of their weight in each of three zones. Noise exceeds 16 deviations once in 10^9."""
+    own = central(ZONES, (0.8, 0.0, 0.2), contribution="all", gamma=3, epsilon=8.0)
     places = Places(own.depth)
     users = np.sort(keyed_hash(bytes(16), np.arange(USERS)) & ~places.mask)
     rows = Distributions(
@@ -205,33 +217,32 @@ def test_users_of_distributions_are_in_users() -> None:
     )
     key = RunKey.derive(FixedSecret(b"tests of zones" * 3), {})
     state = run_in_memory(Rows(places, rows.users, rows.codes.astype(np.uint64), rows.weights), USERS, own, key)
-    found = zone_counts(state, method).levels[0]
-    np.testing.assert_allclose(found.counts[0][4:7], USERS / 3, atol=8 * math.sqrt(found.variance.max()))
+    found = zone_counts(state, own.method).levels[0]
+    np.testing.assert_allclose(found.counts[0][4:7], USERS / 3, atol=16 * math.sqrt(found.variance.max()))
     assert abs(found.counts[0].sum() - USERS) < 8 * math.sqrt(SIZES[0] * found.variance.max())
 
 
-def test_rates_of_zones_hold_the_probability() -> None:
-    """A third of all users have the property, in crowded zones: intervals hold it, and the zones' average is near."""
-    rng = seeded_rng(5)
-    sick = rng.random(USERS) < 1 / 3
-    depth = ZoneLocator(ZONES).depth
-    codes = CODES | (sick.astype(np.uint64) << np.uint64(2 * depth))
+@pytest.mark.false_alarm(2 * FLAKE_RATE)
+def test_rates_of_zones_hold_the_share_of_their_users() -> None:
+    """A third of all users have the property: intervals of crowded zones hold the share of those who do."""
+    sick = seeded_rng(5).random(USERS) < 1 / 3
+    own = central(ZONES, (0.8, 0.0, 0.2), categories=2)
     auxiliary = {"columns": {"auxiliary": {"column": "sick", "categories": ["false", "true"]}}}
     metadata = ReleaseMetadata("zones", "one", METADATA.created, "key file", True, auxiliary)
-    method = ZoneLevels(ZONES, (0.8, 0.0, 0.2))
-    own = HeatmapParameters(depth=depth, method=method, trust="central", categories=2)
-    places = Places(depth, 2)
-    users = keyed_hash(bytes(16), np.arange(USERS)) & ~places.mask
-    order = np.argsort(users)
-    key = RunKey.derive(FixedSecret(b"tests of zones" * 3), {})
-    state = run_in_memory(Rows(places, users[order], codes[order]), USERS, own, key)
-    files = zones_files(state, own, method, metadata)
+    state = state_of(CODES | (sick.astype(np.uint64) << np.uint64(2 * own.depth)), own)
+    files = zones_files(state, own, own.method, metadata)
     table = pq.read_table(io.BytesIO(files["zones.parquet"])).to_pandas()
-    crowded = table[(table["level"] == "square") & (table["users"] > 20)]
-    held = ((crowded["rate_low"] <= 1 / 3) & (crowded["rate_high"] >= 1 / 3)).sum()
-    assert len(crowded) > 25
-    assert held >= len(crowded) - 6  # of 30 at 95%: 6 miss with a probability of 3e-3 at most
-    assert abs(table["rate"].iloc[-3:].mean() - 1 / 3) < 0.1
+    exact = np.concatenate(
+        [
+            np.bincount(ancestor[CODES[sick].astype(np.int64)], minlength=size) / np.maximum(truth, 1)
+            for ancestor, size, truth in zip(ZONES.ancestors, SIZES, TRUTH, strict=True)
+        ]
+    )
+    crowded = np.concatenate(TRUTH) > 30
+    held = ((table["rate_low"] <= exact) & (exact <= table["rate_high"]))[crowded]
+    assert len(held) > 25
+    assert held.sum() >= stats.binom.ppf(FLAKE_RATE, len(held), 0.94)
+    assert (table["rate"] - exact)[-3:].abs().max() < 0.1  # of zones with hundreds of users
     assert {"index.html", "zones.png", "rates.png"} <= set(files)
 
 
@@ -270,8 +281,9 @@ def test_intervals_of_integers_hold_95_per_cent(epsilon: float) -> None:
         assert shorter < 0.945
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_intervals_of_every_level_cover_95_per_cent() -> None:
-    """4,000 draws of 56 zones: a level of k zones has 4,000 k intervals, and six deviations allow for the rest."""
+    """4,000 draws of 56 zones: limits of 7 deviations (3e-12) for 118 figures, normal nearly."""
     sizes, epsilons = (40, 12, 4), (0.8, 0.12, 0.08)
     parents = [np.arange(40) % 12, np.arange(12) % 4]
     rng = seeded_rng(7)
@@ -289,10 +301,10 @@ def test_intervals_of_every_level_cover_95_per_cent() -> None:
         error = found.counts - exact
         half = margins(found.variance, found.kurtosis)
         covered = (np.abs(error) <= half).mean()
-        spare = 6 * math.sqrt(0.95 * 0.05 / draws)  # errors of zones are correlated: as if there were one of them
-        assert 0.93 - spare < 0.95 - spare < covered < 0.95 + spare
-        np.testing.assert_allclose(error.var(axis=0), found.variance, rtol=6 * math.sqrt(5 / draws))
-        assert np.abs(error.mean(axis=0) / np.sqrt(found.variance / draws)).max() < 5.5  # 56 means, one in 10^5
+        spare = 7 * math.sqrt(0.95 * 0.05 / draws)  # errors of zones are correlated: as if there were one of them
+        assert 0.95 - spare < covered < 0.95 + spare
+        np.testing.assert_allclose(error.var(axis=0), found.variance, rtol=7 * math.sqrt(5 / draws))
+        assert np.abs(error.mean(axis=0) / np.sqrt(found.variance / draws)).max() < 7
 
 
 EVIL = "<script>alert(1)</script>"
@@ -300,13 +312,9 @@ EVIL = "<script>alert(1)</script>"
 
 def files_of(zones: Zones) -> dict[str, bytes]:
     shares = (0.8, *[0.0] * (len(zones.levels) - 1), 0.2) if zones.levels else (1.0,)
-    method = ZoneLevels(zones, shares)
-    own = HeatmapParameters(depth=ZoneLocator(zones).depth, method=method, trust="central")
-    places = Places(own.depth)
-    users = np.sort(keyed_hash(bytes(16), np.arange(900)) & ~places.mask)
+    own = central(zones, shares)
     codes = seeded_rng(1).integers(0, len(zones), 900).astype(np.uint64)
-    state = run_in_memory(Rows(places, users, codes), 900, own, RunKey.derive(FixedSecret(b"view" * 8), {}))
-    return zones_files(state, own, method, METADATA)
+    return zones_files(state_of(codes, own), own, own.method, METADATA)
 
 
 def with_rows(zones: Zones) -> Zones:
