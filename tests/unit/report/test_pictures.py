@@ -105,7 +105,7 @@ def test_the_picture_says_what_it_shows_and_is_the_same_again() -> None:
 
 
 @pytest.mark.slow
-def test_an_unsafe_release_raises_the_alarm_in_place_of_the_promise() -> None:
+def test_an_unsafe_release_raises_the_alarm_not_the_promise() -> None:
     body = map_of(FOUR)
     data = map_picture(view_of(body, alarm="Made with a demonstration seed: NOT private."), body)
     assert b"NOT private" in data
@@ -116,7 +116,7 @@ def test_an_unsafe_release_raises_the_alarm_in_place_of_the_promise() -> None:
     assert reddish[1] == 0
 
 
-def test_a_count_is_coloured_by_its_users_per_square_kilometre_of_what_the_cell_owns() -> None:
+def test_a_count_is_coloured_by_its_density_in_what_its_cell_owns() -> None:
     region = Bounds(west=0, south=59.5, east=1, north=60.5)
     layer = layer_of({(0, 0, 0): 100.0, (1, 0, 0): 100.0}, kind="count", area=0.5)
     whole, quarter = measure_values(layer, layer.measures[0], region)
@@ -127,7 +127,7 @@ def test_a_count_is_coloured_by_its_users_per_square_kilometre_of_what_the_cell_
     assert math.isnan(measure_values(nothing, nothing.measures[0], region)[0])
 
 
-def test_scales_are_monotone_and_their_ends_are_the_palettes_ends() -> None:
+def test_scales_are_monotone_with_the_ends_of_the_palette() -> None:
     values = np.array([-5.0, 0.0, 1.0, 10.0, 100.0, 900.0, 1e9])
     log = position(Scale(kind="log", low=0, high=900, knee=6, unit="", ticks=[]), values)
     assert log[0] == log[1] == 0
@@ -141,7 +141,7 @@ def test_scales_are_monotone_and_their_ends_are_the_palettes_ends() -> None:
     assert palette("count")[0].sum() < 0.1 < palette("count", on_ground=True)[0].sum()
 
 
-def test_the_palette_of_rates_grows_lighter_and_is_nowhere_infernos() -> None:
+def test_the_palette_of_rates_grows_lighter_and_is_not_inferno() -> None:
     rates = palette("rate")
     light = rates @ (0.2126, 0.7152, 0.0722)
     assert (np.diff(light) > -1e-9).all()
@@ -269,7 +269,7 @@ def test_draw_cells_loses_no_cell_however_small() -> None:
     assert lit[255, 255]
 
 
-def test_draw_cells_draws_cells_on_bare_ground_as_squares_of_some_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draw_cells_on_bare_ground_as_squares_of_some_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(map_figure, "DPI", 170)
     layer = layer_of({(2, 0, 0): 0.5, (12, 2048, 2048): 1.0})
     rows, columns = np.nonzero(cells_of(map_of(layer, missing="None."), Frame.around(REGION, 256)).sum(axis=2) > 2.5)
@@ -383,7 +383,7 @@ COUNTED = CURVE.model_copy(
         "points": [1.0],
     }
 )
-BODIES = [bars_of([5.0, 3.0]), CURVE, COUNTED, MOMENTS]
+BODIES = [bars_of([5.0, 3.0]), COUNTED, MOMENTS]
 
 
 def texts_of(body: Any) -> dict[str, Text]:
@@ -418,36 +418,30 @@ def test_nothing_at_all_is_drawn_too(body: Any) -> None:
     assert pixels(picture(view_of(body)).png()).shape[0] > 200
 
 
-def test_only_the_largest_items_are_drawn_and_the_picture_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_items_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest ones, as the picture says, and no prefix whose items are there."""
     drawn: list[str] = []
     monkeypatch.setattr(chart_figure, "label", lambda name, most=34: drawn.append(name) or name)
     values = seeded_rng(1).permutation(40).astype(float).tolist()
-    body = bars_of(values)
-    assert b"The 30 largest of 40." in picture(view_of(body)).png()
+    assert b"The 30 largest of 40." in picture(view_of(bars_of(values))).png()
     assert drawn == [f"item {values.index(float(one))}" for one in range(39, 9, -1)]
-
-
-def test_prefixes_are_left_out_where_what_extends_them_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
-    monkeypatch.setattr(chart_figure, "label", lambda name, most=34: drawn.append(name) or name)
+    drawn.clear()
     body = bars_of([9.0, 5.0, 4.0])
     tree = [body.bars[0], *(bar.model_copy(update={"parent": 0}) for bar in body.bars[1:])]
     picture(view_of(body.model_copy(update={"bars": tree})))
     assert drawn == ["item 1", "item 2"]
 
 
-def test_shares_beyond_the_chart_are_written_as_numbers_and_unclear_bits_are_keyed() -> None:
+def test_texts_of_charts_are_inside_and_name_what_is_unclear() -> None:
+    texts = texts_of(CURVE)
+    assert texts["50%: 1.000"].get_horizontalalignment() == "left"
+    assert texts["99%: 3.900"].get_horizontalalignment() == "right"
+    # Shares beyond the chart are numbers, and unclear bits are keyed.
     assert {"↓ −90%", "asked too rarely to tell", "squashed: probably empty"} <= set(texts_of(MOMENTS))
     assert "asked too rarely to tell" not in texts_of(MOMENTS.model_copy(update={"bits": BITS[:1]}))
 
 
-def test_quantiles_are_written_inside_the_picture() -> None:
-    texts = texts_of(CURVE)
-    assert texts["50%: 1.000"].get_horizontalalignment() == "left"
-    assert texts["99%: 3.900"].get_horizontalalignment() == "right"
-
-
-def test_an_interval_that_is_known_poorly_does_not_hide_how_values_differ() -> None:
+def test_a_wide_interval_does_not_hide_how_values_differ() -> None:
     value, low, high = np.array([1.0, 2.0, 3.0]), np.array([0.9, -1e6, 2.9]), np.array([1.1, 1e6, 3.1])
     left, right = axis_ends(value, low, high)
     assert -2.5 < left < 0.9

@@ -29,7 +29,7 @@ from sfumato.transforms.report.sections import chips, common_sections, guarantee
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
-from tests.unit.report.samples import layer_of, map_of
+from tests.unit.report.samples import layer_of, map_of, view_of
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--{{ 7 * 7 }}\u2028"
 
@@ -37,40 +37,16 @@ HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)
 def map_view(cells: int = 4, **fields: Any) -> PageView:
     """A map of so many cells of one level with values like those of a real one."""
     side = int(np.ceil(np.sqrt(cells)))
-    level = int(np.ceil(np.log2(max(side, 2))))
     rng = seeded_rng(1)
     users = np.round(rng.gamma(0.6, 60, cells), 1)
-    x, y = np.arange(cells) % side, np.arange(cells) // side
-    layer = {
-        "title": "Map",
-        "note": "",
-        "level": [level] * cells,
-        "x": x.tolist(),
-        "y": y.tolist(),
-        "area": [1.0] * cells,
-        "cell_id": ["r" + np.base_repr(i, 4).zfill(level) for i in range(cells)],
-        "measures": [
-            {
-                "name": "Users",
-                "kind": "count",
-                "unit": "users",
-                "value": users.tolist(),
-                "low": np.round(users - rng.random(cells) * 20, 1).tolist(),
-                "high": np.round(users + rng.random(cells) * 20, 1).tolist(),
-                "uncertain": (users < 20).tolist(),
-                "scale": {"kind": "log", "low": 0, "high": 1e4, "knee": 70, "unit": "users per km²", "ticks": []},
-            }
-        ],
-    }
-    body = {
-        "kind": "map",
-        "region": {"west": 3, "south": 1, "east": 3.1, "north": 1.1},
-        "depth": level,
-        "layers": [layer],
-        "finest_metres": (100, 100),
-    }
-    texts = ("title", "headline", "description", "job", "release_id", "created", "guarantee")
-    return PageView(**{**dict.fromkeys(texts, "text"), "manifest": {"job": "heatmap"}, "body": body, **fields})
+    places = np.array(
+        [np.full(cells, int(np.ceil(np.log2(max(side, 2))))), np.arange(cells) % side, np.arange(cells) // side]
+    )
+    layer = layer_of(dict(zip(map(tuple, places.T.tolist()), users.tolist(), strict=True)), kind="count")
+    low, high = (np.round(users + way * rng.random(cells) * 20, 1).tolist() for way in (-1, 1))
+    measure = layer.measures[0].model_copy(update={"low": low, "high": high})
+    view = view_of(map_of(layer.model_copy(update={"measures": [measure]})), manifest={"job": "heatmap"})
+    return PageView.model_validate({**view.model_dump(), **fields})
 
 
 def embedded(page: str) -> Any:
@@ -101,7 +77,7 @@ class Elements(HTMLParser):
             self.raw[self._in].append(data)
 
 
-def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_is_fetched() -> None:
+def test_the_policy_names_one_script_one_style_and_no_address() -> None:
     found = Elements(render_page(map_view()))
     (policy,) = (a["content"] for tag, a in found.tags if tag == "meta" and a.get("http-equiv"))
     assert policy
@@ -118,7 +94,7 @@ def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_is_fetche
     assert [one for one in addresses if "//" in one and not one.startswith("data:")] == []
 
 
-def test_tiles_are_allowed_only_where_the_operator_names_a_server() -> None:
+def test_tiles_are_allowed_only_of_a_server_that_is_named() -> None:
     tiles = "https://tile.example.org/{z}/{x}/{y}.png"
     page = html.unescape(render_page(map_view(tiles=tiles)))
     assert re.search(r"img-src [^;]*https://tile\.example\.org[;\s]", page)
@@ -162,11 +138,11 @@ def test_equal_views_give_equal_pages_and_the_data_are_the_views() -> None:
     assert "of the report" in render_page(view)
 
 
-def test_a_map_of_30000_cells_weighs_less_than_one_and_a_half_megabytes() -> None:
+def test_a_map_of_30000_cells_weighs_less_than_1_5_megabytes() -> None:
     assert len(render_page(map_view(30_000)).encode()) < 1_500_000
 
 
-def test_without_scripts_there_are_the_report_the_files_and_a_picture() -> None:
+def test_without_scripts_there_are_report_files_and_picture() -> None:
     release = city_release("adaptive", depth=4)
     page = release.page
     readable = html.unescape(re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL))
@@ -265,10 +241,6 @@ def released() -> Released:
     return Released({"cells.parquet": file.getvalue(), "manifest.json": json.dumps(manifest).encode()})
 
 
-def test_table_leaves_out_columns() -> None:
-    assert released().table("cells.parquet", without={"geometry"}).column_names == ["count"]
-
-
 def test_page_names_only_files_that_are_there() -> None:
     described = {"cells.parquet": "cells", "zones.parquet": "zones", "map.png": "a picture"}
     texts = {"title": "Map", "headline": "Users", "description": ""}
@@ -276,8 +248,6 @@ def test_page_names_only_files_that_are_there() -> None:
     assert [file.name for file in view.files] == ["cells.parquet", "map.png"]
     assert (view.job, view.release_id, view.picture) == ("heatmap", "r", "map.png")
     assert "files" not in view.manifest
-
-
-def test_page_takes_fields_that_replace_the_manifest_s() -> None:
-    texts = {"title": "Map", "headline": "Users", "description": "", "job": "ranges build"}
-    assert released().page(map_of(layer_of({})), [], [], {}, ["map.png"], **texts).job == "ranges build"
+    other = released().page(map_of(layer_of({})), [], [], {}, ["map.png"], **texts, job="ranges build")
+    assert other.job == "ranges build"  # given fields replace those of the manifest
+    assert released().table("cells.parquet", without={"geometry"}).column_names == ["count"]
