@@ -28,7 +28,7 @@ def _stop_before_the_rename(place: str, reached: str) -> None:
     write_file(place, b"half")
 
 
-def test_leftovers_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_go_of_living_ones_stay(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads of what other tests imported
     folder = tmp_path / "maps"
     writers = [

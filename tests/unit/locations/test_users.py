@@ -127,7 +127,7 @@ def test_the_number_of_groups_follows_the_rows() -> None:
 
 
 @pytest.mark.parametrize("depth", [10, 18])
-@pytest.mark.parametrize("users", [200_000, 199_000, 40_000, 1])
+@pytest.mark.parametrize("users", [200_000, 40_000, 1])
 @pytest.mark.parametrize("kind", ["one", "top", "weights", "dwell", "slots", "all"])
 def test_bounding_needs_no_more_memory_a_record_than_is_planned(kind: str, users: int, depth: int) -> None:
     """From `--memory` follow the groups by this number. What the records themselves need is in it."""
