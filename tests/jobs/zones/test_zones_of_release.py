@@ -204,21 +204,25 @@ MIDDLE = shapely.box(3.031, 1.027, 3.104, 1.098)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs, a heatmap with a category, one that starts from it, tracts, and releases of which no zones can be had."""
+    """Logs, a heatmap of them with a category, one that starts from it, and tracts."""
     folder = tmp_path_factory.mktemp("zones_of_release")
     logs = folder / "logs" / "*.parquet"
     sfumato.synth(folder / "logs", users=5000, seed=1)
     common = {"region": TOWN, "depth": 6, "seed": 1}
     sfumato.heatmap(logs, output=folder / "map", auxiliary="infected", **common)
     sfumato.heatmap(logs, output=folder / "later", warm_start=folder / "map", trust="central", **common)
-    sfumato.hotspots(logs, output=folder / "hotspots", region=TOWN, depth=4, levels=2, epsilon=1.0, delta=1e-6)
     frame = geopandas.GeoDataFrame({"tract": ["a"]}, geometry=[MIDDLE], crs="OGC:CRS84")
     frame.to_file(folder / "tracts.geojson", driver="GeoJSON")
     return folder
 
 
-def zones(folder: Path, output: Path, *options: str, release: str = "map") -> int:
-    return main(["zones", "--release", str(folder / release), *options, "--output", str(output)])
+def zones(release: str | Path, output: Path, *options: str) -> int:
+    return main(["zones", "--release", str(release), *options, "--output", str(output)])
+
+
+@pytest.fixture(scope="module")
+def central(releases: dict[str, Release]) -> str:
+    return releases["central"].path
 
 
 @pytest.mark.slow
@@ -227,7 +231,7 @@ def zones(folder: Path, output: Path, *options: str, release: str = "map") -> in
 def test_a_tract_has_the_users_of_the_log(folder: Path, tmp_path: Path, release: str) -> None:
     """Within 6 standard deviations, with categories and with a warm start."""
     options = ("--zones", str(folder / "tracts.geojson"), "--id_column", "tract")
-    assert zones(folder, tmp_path / "out.csv", *options, release=release) == 0
+    assert zones(folder / release, tmp_path / "out.csv", *options) == 0
     row = pd.read_csv(tmp_path / "out.csv").iloc[0]
     logs = pd.concat(pd.read_parquet(path) for path in sorted((folder / "logs").glob("*.parquet")))
     inside = shapely.contains_xy(MIDDLE, logs["longitude"], logs["latitude"])
@@ -236,76 +240,69 @@ def test_a_tract_has_the_users_of_the_log(folder: Path, tmp_path: Path, release:
     assert row["stddev"] < 0.2 * inside.sum()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("option", "level"), [("--h3", "8"), ("--quadkey", "14")])
-def test_cells_of_an_index_add_up_to_the_map(folder: Path, tmp_path: Path, option: str, level: str) -> None:
-    assert zones(folder, tmp_path / "out.parquet", option, level) == 0
+def test_cells_of_an_index_add_up_to_the_map(central: str, tmp_path: Path, option: str, level: str) -> None:
+    assert zones(central, tmp_path / "out.parquet", option, level) == 0
     table = geopandas.read_parquet(tmp_path / "out.parquet")
-    release = sfumato.open_release(folder / "map")
+    release = sfumato.open_release(central)
     assert table["users"].sum() == pytest.approx(release.total(np.ones(len(release.cells)))[0])
     assert table["zone"].is_unique
 
 
-def test_the_form_of_the_option_does_not_matter_nor_its_place(folder: Path, tmp_path: Path) -> None:
-    for number, given in enumerate(
-        (
-            ["--release", str(folder / "map"), "--h3", "7"],
-            ["--h3", "7", f"--release={folder / 'map'}"],
-            ["--h3", "7", "--release", str(folder / "map")],
-        )
-    ):
-        assert main(["zones", *given, "--output", str(tmp_path / f"{number}.geojson")]) == 0
-    first, *others = [(tmp_path / f"{number}.geojson").read_bytes() for number in range(3)]
-    assert all(other == first for other in others)
-    assert json.loads(first)["sfumato"]["epsilon"] == 1.0
+def test_the_form_of_the_option_does_not_matter_nor_its_place(central: str, tmp_path: Path) -> None:
+    forms = (
+        ["--release", central, "--h3", "7"],
+        ["--h3", "7", f"--release={central}"],
+        ["--h3", "7", "--release", central],
+    )
+    found = set()
+    for given in forms:
+        assert main(["zones", *given, "--overwrite", "--output", str(tmp_path / "out.geojson")]) == 0
+        found.add((tmp_path / "out.geojson").read_bytes())
+    (content,) = found
+    assert json.loads(content)["sfumato"]["epsilon"] == 1.0
 
 
 @pytest.mark.parametrize(
-    ("option", "release", "output", "options"),
+    ("option", "output", "options"),
     [
-        ("zones", "map", "out.csv", ()),
-        ("h3 and quadkey", "map", "out.csv", ("--h3", "7", "--quadkey", "9")),
-        ("h3", "map", "out.csv", ("--h3", "16")),
-        ("h3", "map", "out.csv", ("--h3", "15")),  # too many cells
-        ("id_column", "map", "out.csv", ("--h3", "7", "--id_column", "tract")),
-        ("id_column", "map", "out.csv", ("--zones", "tracts.geojson")),
-        ("zones", "map", "out.csv", ("--zones", "missing.geojson", "--id_column", "tract")),
+        ("zones", "out.csv", ()),
+        ("h3 and quadkey", "out.csv", ("--h3", "7", "--quadkey", "9")),
+        ("h3", "out.csv", ("--h3", "16")),
+        ("h3", "out.csv", ("--h3", "15")),  # too many cells
+        ("id_column", "out.csv", ("--h3", "7", "--id_column", "tract")),
+        ("id_column", "out.csv", ("--zones", "tracts.geojson")),
+        ("zones", "out.csv", ("--zones", "missing.geojson", "--id_column", "tract")),
         *(
-            ("unknown option", "map", "out.csv", ("--h3", "7", f"--{name}", "1"))
+            ("unknown", "out.csv", ("--h3", "7", f"--{name}", "1"))
             for name in ("input", "epsilon", "ledger", "key_file")
         ),
-        ("release", "hotspots", "out.csv", ("--h3", "7")),
-        ("/", "nothing", "out.csv", ("--h3", "7")),  # the folder is named
-        ("output", "map", "out.shp", ("--h3", "7")),
-        ("output", "map", "taken.csv", ("--h3", "7")),
+        ("/", "out.csv", ("--h3", "7", "--release", "/nothing")),  # the folder is named
+        ("output", "out.shp", ("--h3", "7")),
+        ("output", "taken.csv", ("--h3", "7")),
     ],
 )
 def test_what_does_not_fit_is_refused_and_writes_nothing(
-    folder: Path,
-    tmp_path: Path,
-    option: str,
-    release: str,
-    output: str,
-    options: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
+    central: str, tmp_path: Path, option: str, output: str, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "taken.csv").write_text("mine")
-    assert zones(folder, tmp_path / output, *options, release=release) == 2
+    release = () if "--release" in options else ("--release", central)
+    assert main(["zones", *release, *options, "--output", str(tmp_path / output)]) == 2
     assert f"zones --release: {option}" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["taken.csv"]
     assert (tmp_path / "taken.csv").read_text() == "mine"
 
 
-def test_overwrite_replaces_a_table(folder: Path, tmp_path: Path) -> None:
+def test_overwrite_replaces_a_table(central: str, tmp_path: Path) -> None:
     (tmp_path / "taken.csv").write_text("mine")
-    assert zones(folder, tmp_path / "taken.csv", "--h3", "7", "--overwrite") == 0
+    assert zones(central, tmp_path / "taken.csv", "--h3", "7", "--overwrite") == 0
     assert len(pd.read_csv(tmp_path / "taken.csv")) > 30
 
 
 @pytest.mark.slow
-def test_a_local_release_is_read_without_beam(folder: Path, tmp_path: Path) -> None:
+def test_a_local_release_is_read_without_beam(central: str, tmp_path: Path) -> None:
     code = f"""import sys; from sfumato.pipelines.cli import main
-assert main(['zones', '--release', {str(folder / "map")!r}, '--h3', '7', '--output', {str(tmp_path / "o.csv")!r}]) == 0
+assert main(['zones', '--release', {central!r}, '--h3', '7', '--output', {str(tmp_path / "o.csv")!r}]) == 0
 assert 'apache_beam' not in sys.modules"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
