@@ -162,33 +162,6 @@ def test_the_index_does_not_depend_on_batches_or_order(depth: int) -> None:
     assert all(same(one[number], many[number]) for number in one)
 
 
-@pytest.mark.parametrize("depth", [3, 20])
-def test_users_are_in_the_same_shards_with_one_or_all_locations(depth: int) -> None:
-    records, cohort = some_records(400, depth), Cohort(400, 200, 0.5, 30, 1)
-    words = bound_users([pack(records, depth)], Places(depth))
-    chunks: dict[int, list[bytes]] = {}
-    for number, chunk in split_by_shard_group(words, cohort, Places(depth), Spill()):
-        chunks.setdefault(number, []).append(chunk)
-    one, all_ = np.zeros((30, 2), dtype=int), np.zeros((30, 2), dtype=int)
-    end = np.array([4**depth], dtype=np.uint64)
-
-    def enter(table: np.ndarray, group: ShardGroup) -> None:
-        shards = slice(group.first, group.first + group.shards)
-        table[shards, 0] = group.sizes()
-        table[shards, 1] = group.counts_below(end, slice(0, group.shards))[:, 0]
-
-    for number, mine in chunks.items():
-        group = build_shard_group(number, mine, cohort, Places(depth), Spill())
-        enter(one, group)
-        assert group.user_starts is group.starts
-        assert group.weights_of(slice(0, 1)) is None
-    for group in groups_of(records, cohort, depth, 9).values():
-        enter(all_, group)
-    # With one location or all, a user counts the same in all, in the same shard.
-    assert all_.tolist() == (one * [1, 9]).tolist()
-    assert one[:, 0].sum() > 100
-
-
 def test_parts_of_rows_keep_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user whose rows are split over elements is still one user."""
     records, cohort = some_records(100, 5), Cohort(100, 100, 1.0, 4, 1)

@@ -14,11 +14,9 @@ from scipy import stats
 
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations.distributions import MAX_GAMMA, bound_distributions
-from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import bound_users, dwell_weights, split_by_user_group
+from sfumato.transforms.locations.users import bound_users, dwell_weights
 from sfumato.transforms.privacy.keys import keyed_hash
-from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.locations import oracle
 
@@ -95,30 +93,11 @@ def test_weighted_users_against_an_oracle_in_any_order(places: Places, kind: str
     assert rows == rows_of(other, places, gamma, max_dwell)
     users = by_user(records, max_dwell, weighted)
     assert rows == {user: oracle.rounded(user, oracle.amounts(*mine), gamma) for user, mine in users.items()}
-    for user, mine in users.items():
+    for user, mine in users.items():  # each by their own records, whoever else is there
         assert sum(rows[user].values()) == gamma
         assert min(rows[user].values()) >= 1
         for where, share in oracle.exact_shares(*mine).items():  # nearly what the exact arithmetic gives
             assert abs(rows[user].get(where, 0) - gamma * share) <= 1 + gamma * len(mine[0]) * Fraction(1, 2**29)
-
-
-@pytest.mark.parametrize("places", [Places(6), Places(20, 5)])
-def test_equal_weights_are_no_weights(places: Places) -> None:
-    """Whatever all records weigh, 0 too: the same words, tops and distributions as counts give."""
-    rng = seeded_rng(0)
-    users = keyed_hash(b"e" * 32, rng.integers(0, 300, 4000)).copy()
-    codes = rng.integers(0, 12, 4000).astype(places.dtype)
-    plain = Spill().store(users.data, codes.data)
-    for weight in (0.0, 1.0, 0.3, 1e300):
-        packed = pack([(*pair, weight) for pair in zip(users.tolist(), codes.tolist(), strict=True)], places)
-        tops = [np.sort(bound_users([chunk], places, None, True)) for chunk in (plain, packed)]
-        assert np.array_equal(*tops)
-        # Shares are rounded to 2^-31, so a draw or an edge that falls on a border to that precision may differ.
-        ones = [np.sort(bound_users([chunk], places)) for chunk in (plain, packed)]
-        assert np.mean(ones[0] != ones[1]) < 0.01
-        a, b = (bound_distributions([chunk], places, 100) for chunk in (plain, packed))
-        assert a.population() == b.population() == 300
-        assert abs(np.bincount(a.codes, a.weights) - np.bincount(b.codes, b.weights)).sum() < 10
 
 
 @pytest.mark.false_alarm(FLAKE_RATE)
@@ -166,66 +145,16 @@ def test_ties_for_the_top_are_broken_evenly_by_the_hash() -> None:
     assert set((bound_users([weighted], places, top=True) & places.mask).tolist()) == {2}
 
 
-def test_dwell_times_by_hand() -> None:
-    users = np.array([7, 3, 7, 7, 3, 7, 9], dtype=np.uint64)
-    seconds = np.array([100.0, 50.0, 0.0, 30.0, 50.0, 5000.0, -1e9])
-    # 7: 0 until 30, 30 until 100, 100 until 5000 but at most 3600, and the last; 3: two records share its only moment.
-    assert dwell_weights(users, seconds, 3600.0).tolist() == [3600.0, 1800.0, 30.0, 70.0, 1800.0, 3600.0, 3600.0]
-    far = dwell_weights(np.zeros(2, np.uint64), np.array([-1.7e308, 1.7e308]), 5.0)
-    assert far.tolist() == [5.0, 5.0]
-
-
 @given(data=st.data())
 def test_dwell_times_against_an_oracle(data) -> None:
-    moments = st.integers(0, 40).map(float) | st.floats(-1e12, 1e12)
+    moments = st.integers(0, 40).map(float) | st.floats(allow_nan=False, allow_infinity=False)
     records = data.draw(st.lists(st.tuples(st.integers(0, 3), moments), min_size=1, max_size=30))
     max_dwell = data.draw(st.floats(1e-3, 1e6))
     users, seconds = (np.array(column) for column in zip(*records, strict=True))
     found = dwell_weights(users.astype(np.uint64), seconds.astype(np.float64), max_dwell)
     for user in set(users.tolist()):
-        expected = oracle.dwell_times(seconds[users == user].tolist(), max_dwell)
+        mine = seconds[users == user].tolist()
+        expected = oracle.dwell_times(mine, max_dwell)
         assert found[users == user].tolist() == expected
         assert max(expected) > 0
-        span = np.ptp(seconds[users == user])
-        assert sum(expected) <= (span + max_dwell) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("max_dwell", [None, 30.0])
-@pytest.mark.parametrize("kind", ["one", "top", "all"])
-def test_one_user_more_changes_nobody_elses_rows(kind: str, max_dwell: float | None) -> None:
-    """One user with any records and weights joins: they add 1 or gamma in L1 norm, and nothing else changes."""
-    places, gamma, rng = Places(8, 3), 1000, seeded_rng(2)
-    ids = keyed_hash(b"n" * 32, np.arange(400))
-    ids = ids >> np.uint64(58) << np.uint64(58) | ids >> np.uint64(40)  # many in few groups of users
-    records: Records = []
-    for user in ids.tolist():
-        n = int(rng.integers(1, 12))
-        codes = rng.integers(0, 3, n) << 16 | rng.integers(0, 9, n)
-        values = rng.choice([0.0, 1.0, 1e-300, 1e308, *rng.uniform(0, 1e4, 5)], n)
-        records += zip([user] * n, codes.tolist(), values.tolist(), strict=True)
-
-    def sums(those: Records) -> Counter[tuple[int, int]]:
-        """What everybody's rows are: weights by (upper bits of the hash, place)."""
-        groups: dict[int, list[bytes]] = {}
-        users, codes, values = zip(*those, strict=True)
-        batch = EncodedLocations(np.array(users, np.uint64), np.array(codes, places.dtype), 0, (), np.array(values))
-        for number, chunk in split_by_user_group(batch, Spill()):
-            groups.setdefault(number, []).append(chunk)
-        found: Counter[tuple[int, int]] = Counter()
-        for chunks in groups.values():
-            if kind == "all":
-                for user, held in rows_of(chunks, places, gamma, max_dwell).items():
-                    for place, weight in held.items():
-                        found[user >> places.bits, place] += weight
-            else:
-                for word in bound_users(chunks, places, max_dwell, kind == "top").tolist():
-                    found[word >> places.bits, word & int(places.mask)] += 1
-        return found
-
-    everybody = sums(records)
-    for user in ids[::40].tolist():
-        others = sums([record for record in records if record[0] != user])
-        assert not others - everybody
-        added = everybody - others
-        assert added.total() == (gamma if kind == "all" else 1)
-        assert {upper for upper, _ in added} == {user >> places.bits}
+        assert sum(expected) <= (max(mine) - min(mine) + max_dwell) * (1 + 1e-9)
