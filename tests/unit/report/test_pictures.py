@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -305,16 +303,6 @@ def test_draw_cells_polygons_have_holes_and_none_is_lost() -> None:
     assert all(at(*one) for one in ((0.15, 0.15), (0.65, 0.65), (0.81, 0.81)))
     assert not any(at(*one) for one in ((0.05, 0.05), (0.25, 0.25), (0.75, 0.75), (0.85, 0.85)))
     assert lit.sum() == pytest.approx(1500 + 100 + 75 + 1, abs=10)
-
-
-@pytest.mark.slow
-def test_no_pyplot_is_imported() -> None:
-    script = (
-        "import sys; from tests.unit.report.samples import *;"
-        "from sfumato.transforms.release.builder import picture;"
-        "picture(view_of(map_of(layer_of({(0, 0, 0): 1.0})))).png(); assert 'matplotlib.pyplot' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 WORLD = Bounds(west=-180, south=-90, east=180, north=90)
