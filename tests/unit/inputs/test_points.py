@@ -45,7 +45,7 @@ def degrees(column: pa.Array) -> tuple[list[Any], list[Any]]:
         pa.array(shapely.to_wkb(SHAPES, hex=True)),
         pa.array([text.lower() for text in shapely.to_wkb(SHAPES, hex=True)]),
         pa.array(shapely.to_wkb(shapely.set_srid(SHAPES, 4326), include_srid=True, hex=True)),
-        pa.array(shapely.to_wkt(SHAPES, rounding_precision=-1)),
+        pa.array([f"POINT ({x} {y})" for x, y in zip(LONGITUDES, LATITUDES, strict=True)]),  # all digits
         pa.StructArray.from_arrays([pa.array(LONGITUDES), pa.array(LATITUDES)], ["x", "y"]),
     ],
     ids=["WKB", "large", "view", "dictionary", "big-endian", "SRID", "Z", "hex", "lower", "hex SRID", "WKT", "struct"],
