@@ -158,7 +158,7 @@ def test_a_new_start_gives_its_reason() -> None:
     assert texts[1:] == ["It was started anew. The region changed."]
 
 
-def test_the_places_that_differ_most_come_first_with_known_digits() -> None:
+def test_places_that_differ_most_come_first_with_known_digits() -> None:
     changes = [PlaceChange(("r1",), 310.0, 120.0, 500.0, 640.0), PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)]
     assert changes_table(changes).rows == [
         ["r0213", "2,100", "1,500", "2,700", "150"],

@@ -114,7 +114,7 @@ def test_an_unsafe_release_raises_the_alarm_not_the_promise() -> None:
     assert reddish[1] == 0
 
 
-def test_a_count_is_coloured_by_its_density_in_what_its_cell_owns() -> None:
+def test_a_count_is_coloured_by_density_in_what_its_cell_owns() -> None:
     region = Bounds(west=0, south=59.5, east=1, north=60.5)
     layer = layer_of({(0, 0, 0): 100.0, (1, 0, 0): 100.0}, kind="count", area=0.5)
     whole, quarter = measure_values(layer, layer.measures[0], region)
