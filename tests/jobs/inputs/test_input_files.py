@@ -1,35 +1,26 @@
-"""Which files an input names, on disks and in a storage, and what is left out or refused."""
+"""Which files an input names: patterns, folders, partitions, and what is left out or refused."""
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
-import socket
 import stat
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines import inputs
-from sfumato.pipelines.inputs import content_digests, has_logs, inspect, layout_of, match_files, partition_of, with_rows
+from sfumato.pipelines.inputs import content_digests, has_logs, layout_of, match_files, partition_of
 from sfumato.pipelines.run import request_of
-from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.log_layout import PartitionFilter
-from sfumato.transforms import storage
-from sfumato.transforms.files import content_digest, file_version
-from sfumato.transforms.inputs.log_reader import bundled, read_bundle, slice_bundle
+from sfumato.transforms.files import content_digest
 from tests.conftest import make_logs, write_files
 from tests.log_forms import hive, records, write_csv
 from tests.rejections import rejects
-from tests.storage import BUCKET, Emulator, put, storage_emulator, upload
 
 REQUEST = {"input": "a", "output": "out", "region": "-1,50,1,51"}
 
@@ -203,52 +194,6 @@ def test_links_to_folders_are_followed_and_no_file_is_read_twice(day: Path, tmp_
     assert names(day.parent / "*" / "*.parquet") == expected
 
 
-FILES = 24
-COLUMNS = LocationColumns()
-
-
-@pytest.fixture
-def bucket() -> Iterator[Emulator]:
-    with storage_emulator() as running:
-        yield running
-
-
-@pytest.fixture
-def logs(bucket: Emulator, tmp_path: Path) -> str:
-    """A pattern of FILES logs of one user each, in the bucket."""
-    write_files(make_logs(FILES, 1, seed=0), tmp_path, FILES)
-    return upload(tmp_path, f"{BUCKET}/logs/day=2026-11-20")
-
-
-@pytest.mark.slow
-def test_a_run_looks_once_at_each_object(bucket: Emulator, logs: str) -> None:
-    """The listing has versions and digests; one request reads a footer."""
-    bucket.requests.clear()
-    files = match_files(logs)
-    assert len(bucket.requests) == 1
-    assert inspect(with_rows(files, COLUMNS), COLUMNS)[0] == FILES
-    digests = content_digests(files)
-    assert len(bucket.requests) == 1 + FILES
-    assert [file.version for file in files] == [file_version(file.path) for file in files]
-    assert digests == [content_digest(file.path) for file in files]
-    assert len(set(digests)) == FILES
-
-
-@pytest.mark.slow
-def test_footers_are_read_at_once(bucket: Emulator, logs: str) -> None:
-    """Each request waits until eight have come; alone they would wait for ever."""
-    files, together = match_files(logs), Barrier(8)
-
-    def wait(method: str, path: str) -> None:
-        if path.startswith("/download/"):
-            together.wait(timeout=30)
-
-    bucket.fault = wait
-    assert len(with_rows(files)) == FILES
-    assert inspect(files, COLUMNS)[0] == FILES
-    assert not together.broken
-
-
 def test_local_files_are_digested_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, together = match_files(write_files(make_logs(16, 1, seed=0), tmp_path, 8)), Barrier(4)
 
@@ -258,80 +203,3 @@ def test_local_files_are_digested_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(inputs, "content_digest", digest)
     assert content_digests(files) == [content_digest(file.path) for file in files]
-
-
-@pytest.mark.slow
-def test_a_replaced_object_is_not_read_as_the_listed_one(logs: str) -> None:
-    files = match_files(logs)
-    other = io.BytesIO()
-    pq.write_table(make_logs(3, 1, seed=1), other)
-    put(files[5].path, other.getvalue())
-    with pytest.raises((DataError, RequestError), match=r"log-\d+\.parquet"):
-        inspect(files, COLUMNS)
-    parts = [part for bundle in bundled([file.log for file in files]) for part in slice_bundle(bundle)]
-    with pytest.raises(DataError, match="changed while the job was running"):
-        list(read_bundle(parts[0], COLUMNS))
-
-
-@pytest.mark.slow
-def test_a_bundle_of_objects_has_their_rows(logs: str, tmp_path: Path) -> None:
-    local = [file.log for file in match_files(str(tmp_path / "*.parquet"))]
-    remote = [file.log for file in match_files(logs)]
-    found = []
-    for files in (local, remote):
-        ((parts,),) = (tuple(slice_bundle(bundle)) for bundle in bundled(files))
-        found.append([batch.to_pylist() for batch in read_bundle(parts, COLUMNS)])
-    assert found[0] == found[1]
-    assert sum(map(len, found[1])) == FILES
-
-
-@pytest.mark.slow
-def test_a_listing_shows_what_a_pattern_matches_and_no_more(bucket: Emulator, logs: str) -> None:
-    put(f"{BUCKET}/logs/day=2026-11-20/deep/one.parquet", b"1")
-    put(f"{BUCKET}/logs/day=2026-11-20/notes.txt", b"1")
-    assert len(match_files(logs)) == FILES
-    assert len(match_files(f"{BUCKET}/logs")) == FILES + 1
-    assert len(match_files(f"{BUCKET}/logs/**/log-1?.parquet")) == 10
-    assert [file.path for file in match_files(f"{BUCKET}/logs/day=2026-11-20/log-3.parquet")] == [
-        f"{BUCKET}/logs/day=2026-11-20/log-3.parquet"
-    ]
-    for status, words in ((403, "cannot be listed"), (404, "there is no such file or bucket")):
-        bucket.fault = lambda method, path, status=status: status
-        with pytest.raises(RequestError, match=words):
-            match_files(logs)
-
-
-NO_CREDENTIALS = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
-
-
-@pytest.mark.slow
-def test_without_credentials_a_bucket_is_refused_at_once(tmp_path: Path) -> None:
-    """Google's client looks for its metadata server, here one that takes connections and never responds."""
-    kept = {name: value for name, value in os.environ.items() if name not in NO_CREDENTIALS}
-    nowhere = {"HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path)}
-    logs, output = "gs://a-bucket/*.parquet", str(tmp_path / "out")
-    arguments = ["heatmap", "--input", logs, "--output", output, "--region=-1,50,1,51"]
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        server = dict.fromkeys(("GCE_METADATA_IP", "GCE_METADATA_HOST"), f"127.0.0.1:{silent.getsockname()[1]}")
-        done = subprocess.run(
-            [sys.executable, "-m", "sfumato.pipelines.cli", *arguments],
-            env={**kept, **nowhere, **server}, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert "no credentials for Google Cloud; log in with 'gcloud auth application-default login'" in done.stderr
-
-
-def test_credentials_are_looked_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long Google's client looks, and whatever it finds then."""
-    auth = pytest.importorskip("apache_beam.internal.gcp.auth", reason="needs apache-beam[gcp]")
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
-    storage._check_credentials.cache_clear()  # a process looks once, and the emulator's tests needed none
-    assert storage.CREDENTIALS_S <= 10
-    monkeypatch.setattr(storage, "CREDENTIALS_S", 0.1)
-    found = Event()
-    monkeypatch.setattr("google.auth.default", lambda: found.wait(60))
-    with rejects("input"):
-        match_files("gs://a-bucket/*.parquet")
-    assert not found.is_set()
-    found.set()
