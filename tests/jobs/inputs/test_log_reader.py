@@ -18,7 +18,7 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Auxiliary, ItemColumns, LocationColumns
 from sfumato.schemas.moments import ValueColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.inputs import log_reader, text_lines
+from sfumato.transforms.inputs import log_reader, parquet_log, text_lines
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import (
     FORMATS,
@@ -83,6 +83,16 @@ def test_slices_and_chunks_leave_out_no_line_and_repeat_none(
     (file,) = matched(where, options)
     assert (len(list(slice_file(file.log))) > 5) == (suffix != "csv.gz")
     assert encoded(where, options) == expected
+
+
+def test_slices_leave_out_no_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six groups of 300 rows in slices of two."""
+    table = records(900)
+    where, options = FORMS["parquet"](table, tmp_path)
+    monkeypatch.setattr(parquet_log, "SLICE_ROWS", 500)
+    (file,) = matched(where, options)
+    assert len(list(slice_file(file.log))) == 3
+    assert len(encoded(where, options)) == table.num_rows
 
 
 def test_rows_are_counted_or_estimated_and_none_is_none(tmp_path: Path) -> None:
