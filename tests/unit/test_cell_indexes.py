@@ -1,10 +1,11 @@
+"""Cells of H3 and quadkeys against their own libraries, and cells that cover a region once."""
+
 import h3
 import mercantile
 import numpy as np
 import pytest
 import shapely
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
 from sfumato.transforms.cell_indexes import INDEXES, index_cells, index_names, index_polygons
 from tests.rejections import rejects
@@ -59,7 +60,7 @@ def test_a_point_lies_in_the_polygon_of_its_cell(kind):
 @pytest.mark.parametrize("kind", INDEXES)
 def test_cells_of_a_region_cover_it_once(kind, region):
     box = shapely.box(region.west, region.south, region.east, region.north)
-    for level in (1, 2, 4):
+    for level in (1, 3):
         names, shapes = index_cells(kind, level, region)
         assert len(set(names.tolist())) == len(names)
         assert shapely.is_valid(shapes).all()
@@ -95,17 +96,12 @@ def test_mean_areas_are_those_of_the_libraries():
 
 
 @pytest.mark.parametrize(
-    ("kind", "level", "text"),
-    [
-        ("h3", 16, "h3: the resolution must be a whole number in 0..15"),
-        ("quadkey", 0, "quadkey: the resolution must be a whole number in 1..23"),
-        ("geohash", 5, "index: must be one of h3, quadkey"),
-    ],
+    ("kind", "level", "option"), [("h3", 16, "h3"), ("quadkey", 0, "quadkey"), ("geohash", 5, "index")]
 )
-def test_a_resolution_that_an_index_lacks_is_refused(kind, level, text):
-    with pytest.raises(RequestError, match=text):
+def test_a_resolution_that_an_index_lacks_is_refused(kind, level, option):
+    with rejects(option):
         index_names(kind, level, LONGITUDE, LATITUDE)
-    with pytest.raises(RequestError, match=text):
+    with rejects(option):
         index_cells(kind, level, REGIONS[0])
 
 

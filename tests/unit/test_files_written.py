@@ -1,4 +1,4 @@
-"""Files are written in one step: what a killed process left goes, and what another process writes stays."""
+"""Files are written in one step, and what processes of a session of tests share is made once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from sfumato.transforms import files
 from sfumato.transforms.files import write_file
+from tests.once import made_once
 
 
 def _stop_before_the_rename(place: str, reached: str) -> None:
@@ -27,7 +28,7 @@ def _stop_before_the_rename(place: str, reached: str) -> None:
     write_file(place, b"half")
 
 
-def test_leftovers_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_go_of_living_ones_stay(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads of what other tests imported
     folder = tmp_path / "maps"
     writers = [
@@ -93,3 +94,33 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert raised.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []
+
+
+def _ask(factory: pytest.TempPathFactory) -> None:
+    def make(folder: Path) -> None:
+        (folder / "made").write_text("whole")
+
+    assert (made_once(factory, "asked_at_once", make) / "made").read_text() == "whole"
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # where an earlier test has started JAX
+def test_processes_that_ask_at_once_share_one(tmp_path_factory: pytest.TempPathFactory) -> None:
+    processes = [multiprocessing.get_context("fork").Process(target=_ask, args=(tmp_path_factory,)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    made = made_once(tmp_path_factory, "asked_at_once", lambda _: pytest.fail("made again"))
+    assert [one.name for one in made.parent.glob("asked_at_once[0-9]*") if one.is_dir()] == [made.name]
+
+
+def test_what_failed_is_made_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise ValueError("halfway")
+
+    with pytest.raises(ValueError, match="halfway"):
+        made_once(tmp_path_factory, "failed", fail)
+    made = made_once(tmp_path_factory, "failed", lambda folder: (folder / "whole").touch())
+    assert [one.name for one in made.iterdir()] == ["whole"]

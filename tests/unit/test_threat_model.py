@@ -1,4 +1,4 @@
-"""The table of promises names tests that exist, and every attack that is replayed has a row."""
+"""Promises of the threat model have tests that exist, and the planted faults can be planted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 import pytest
 
 from tests import ROOT
+from tests.mistakes import FAULTS, SHOWN
+from tests.planted_faults import main
 
 PAGE = (ROOT / "docs" / "explanation" / "threat_model.md").read_text()
 ROWS = re.findall(r"^\| ([^|]+) \| `(tests/[\w/]+\.py)::(\w+)` \|$", PAGE, flags=re.MULTILINE)
@@ -30,3 +32,13 @@ def test_each_promise_has_a_test(promise: str, file: str, name: str) -> None:
 def test_each_attack_is_the_test_of_a_promise() -> None:
     attacks = {f"tests/attacks/{path.name}" for path in (ROOT / "tests" / "attacks").glob("test_*.py")}
     assert attacks <= {file for _, file, _ in ROWS}
+
+
+def test_every_fault_can_be_planted() -> None:
+    assert main(["--list"]) == 0
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 150
+    assert sum(fault.subject in SHOWN for fault in FAULTS) >= 30
+    for fault in FAULTS:
+        assert len(fault.name) <= 60
+        assert fault.old.count("\n") <= 2
+        assert fault.old != fault.new

@@ -1,4 +1,6 @@
-"""BigQuery against stubs on local sockets: the Storage API on gRPC, which serves streams of Arrow, and tables by REST.
+"""Inputs in Google's services: buckets of an emulator, with few requests, many at once, and tables of BigQuery.
+
+BigQuery is stubs on local sockets: the Storage API on gRPC, which serves streams of Arrow, and tables by REST.
 
 The stubs keep to the protocol's messages, and to what the service promises of a session: a fixed state, rows of each
 stream once, the selected columns alone. What they do not show: Google's own limits, credentials and errors.
@@ -6,14 +8,18 @@ stream once, the selected columns alone. What they do not show: Google's own lim
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -29,18 +35,28 @@ from google.cloud.bigquery_storage_v1 import types
 from google.cloud.bigquery_storage_v1.services.big_query_read.transports import BigQueryReadGrpcTransport
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.inputs import match_files
+from sfumato.pipelines.inputs import content_digests, inspect, match_files, with_rows
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
-from sfumato.transforms import google_errors
+from sfumato.transforms import google_errors, storage
+from sfumato.transforms.files import content_digest, file_version
 from sfumato.transforms.inputs import bigquery_table
 from sfumato.transforms.inputs.bigquery_table import table_digest
-from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
+from sfumato.transforms.inputs.log_reader import (
+    bundled,
+    inspect_log,
+    read_batches,
+    read_bundle,
+    slice_bundle,
+    slice_file,
+)
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from tests.conftest import make_logs, write_files
 from tests.jobs.inputs.test_log_reader import encoded
 from tests.keys import write_key
 from tests.log_forms import records
 from tests.rejections import rejects
+from tests.storage import BUCKET, Emulator, put, storage_emulator, upload
 
 TABLE = "bigquery:project.city.visits"
 SERVICE = "google.cloud.bigquery.storage.v1.BigQueryRead"
@@ -128,7 +144,7 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     tables = ThreadingHTTPServer(("127.0.0.1", 0), Tables)
-    thread = Thread(target=tables.serve_forever, daemon=True)
+    thread = Thread(target=tables.serve_forever, args=(0.01,), daemon=True)  # seconds until it sees that it is to end
     thread.start()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
     transport = BigQueryReadGrpcTransport(channel=channel)
@@ -153,11 +169,10 @@ def test_a_table_gives_what_its_records_give_as_parquet(warehouse: Warehouse, tm
     assert encoded(TABLE, {}) == encoded(tmp_path / "expected.parquet", {})
 
 
-def test_a_job_reads_its_columns_alone_and_charges_the_table_once(warehouse: Warehouse, tmp_path: Path) -> None:
+def test_a_job_reads_its_columns_and_charges_the_table_once(warehouse: Warehouse, tmp_path: Path) -> None:
     write_key(tmp_path / "key")
     command = ["heatmap", f"--input={TABLE}", "--region=-1,50,1,51", "--depth=4", f"--key_file={tmp_path / 'key'}"]
-    ledger = [f"--ledger={tmp_path / 'ledger.db'}", "--dataset=city", "--budget=1/1d"]
-    command += ledger
+    command += [f"--ledger={tmp_path / 'ledger.db'}", "--dataset=city", "--budget=1/1d"]
 
     def run(name: str, day: str) -> int:
         more = [f"--output={tmp_path / name}", f"--release_id={name}", f"--period={day}"]
@@ -195,14 +210,13 @@ def test_services_that_fail_are_asked_again(warehouse: Warehouse, monkeypatch: p
 
 
 def test_what_is_no_table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    with rejects("input"):
-        match_files("bigquery:visits")
-    with pytest.raises(RequestError, match="there is no such table"):
-        match_files("bigquery:project.city.none")
+    for name in ("bigquery:visits", "bigquery:project.city.none"):
+        with rejects("input"):
+            match_files(name)
     with pytest.raises(RequestError, match="no column 'lat'"):
         encoded(TABLE, {"latitude_column": "lat"}, LocationColumns(latitude="lat"))
-    warehouse.kind = "VIEW"
-    with pytest.raises(RequestError, match="is a view; only a table has a known state"):
+    warehouse.kind = "VIEW"  # only a table has a known state
+    with rejects("input"):
         match_files(TABLE)
     monkeypatch.setitem(sys.modules, "google.cloud.bigquery", None)
     monkeypatch.delattr("google.cloud.bigquery")
@@ -213,3 +227,131 @@ def test_what_is_no_table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch)
 def test_an_empty_table_has_no_rows(warehouse: Warehouse) -> None:
     warehouse.table = warehouse.table.slice(0, 0)
     assert encoded(TABLE, {}) == []
+
+
+# --- buckets ---
+
+
+FILES = 24
+
+
+COLUMNS = LocationColumns()
+
+
+@pytest.fixture
+def bucket() -> Iterator[Emulator]:
+    with storage_emulator() as running:
+        yield running
+
+
+@pytest.fixture
+def logs(bucket: Emulator, tmp_path: Path) -> str:
+    """A pattern of FILES logs of one user each, in the bucket."""
+    write_files(make_logs(FILES, 1, seed=0), tmp_path, FILES)
+    return upload(tmp_path, f"{BUCKET}/logs/day=2026-11-20")
+
+
+@pytest.mark.slow
+def test_a_run_looks_once_at_each_object(bucket: Emulator, logs: str) -> None:
+    """The listing has versions and digests; one request reads a footer."""
+    bucket.requests.clear()
+    files = match_files(logs)
+    assert len(bucket.requests) == 1
+    assert inspect(with_rows(files, COLUMNS), COLUMNS)[0] == FILES
+    digests = content_digests(files)
+    assert len(bucket.requests) == 1 + FILES
+    assert [file.version for file in files] == [file_version(file.path) for file in files]
+    assert digests == [content_digest(file.path) for file in files]
+    assert len(set(digests)) == FILES
+
+
+@pytest.mark.slow
+def test_footers_are_read_at_once(bucket: Emulator, logs: str) -> None:
+    """Each request waits until eight have come; alone they would wait for ever."""
+    files, together = match_files(logs), Barrier(8)
+
+    def wait(method: str, path: str) -> None:
+        if path.startswith("/download/"):
+            together.wait(timeout=30)
+
+    bucket.fault = wait
+    assert len(with_rows(files)) == FILES
+    assert inspect(files, COLUMNS)[0] == FILES
+    assert not together.broken
+
+
+@pytest.mark.slow
+def test_a_replaced_object_is_not_read_as_the_listed_one(logs: str) -> None:
+    files = match_files(logs)
+    other = io.BytesIO()
+    pq.write_table(make_logs(3, 1, seed=1), other)
+    put(files[5].path, other.getvalue())
+    with pytest.raises((DataError, RequestError), match=r"log-\d+\.parquet"):
+        inspect(files, COLUMNS)
+    parts = [part for bundle in bundled([file.log for file in files]) for part in slice_bundle(bundle)]
+    with pytest.raises(DataError, match="changed while the job was running"):
+        list(read_bundle(parts[0], COLUMNS))
+
+
+@pytest.mark.slow
+def test_a_bundle_of_objects_has_their_rows(logs: str, tmp_path: Path) -> None:
+    local = [file.log for file in match_files(str(tmp_path / "*.parquet"))]
+    remote = [file.log for file in match_files(logs)]
+    found = []
+    for files in (local, remote):
+        ((parts,),) = (tuple(slice_bundle(bundle)) for bundle in bundled(files))
+        found.append([batch.to_pylist() for batch in read_bundle(parts, COLUMNS)])
+    assert found[0] == found[1]
+    assert sum(map(len, found[1])) == FILES
+
+
+@pytest.mark.slow
+def test_a_listing_shows_what_a_pattern_matches_and_no_more(bucket: Emulator, logs: str) -> None:
+    put(f"{BUCKET}/logs/day=2026-11-20/deep/one.parquet", b"1")
+    put(f"{BUCKET}/logs/day=2026-11-20/notes.txt", b"1")
+    assert len(match_files(logs)) == FILES
+    assert len(match_files(f"{BUCKET}/logs")) == FILES + 1
+    assert len(match_files(f"{BUCKET}/logs/**/log-1?.parquet")) == 10
+    assert [file.path for file in match_files(f"{BUCKET}/logs/day=2026-11-20/log-3.parquet")] == [
+        f"{BUCKET}/logs/day=2026-11-20/log-3.parquet"
+    ]
+    for status, words in ((403, "cannot be listed"), (404, "there is no such file or bucket")):
+        bucket.fault = lambda method, path, status=status: status
+        with pytest.raises(RequestError, match=words):
+            match_files(logs)
+
+
+NO_CREDENTIALS = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
+
+
+@pytest.mark.slow
+def test_without_credentials_a_bucket_is_refused_at_once(tmp_path: Path) -> None:
+    """Google's client looks for its metadata server, here one that takes connections and never responds."""
+    kept = {name: value for name, value in os.environ.items() if name not in NO_CREDENTIALS}
+    nowhere = {"HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path)}
+    logs, output = "gs://a-bucket/*.parquet", str(tmp_path / "out")
+    arguments = ["heatmap", "--input", logs, "--output", output, "--region=-1,50,1,51"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = dict.fromkeys(("GCE_METADATA_IP", "GCE_METADATA_HOST"), f"127.0.0.1:{silent.getsockname()[1]}")
+        done = subprocess.run(
+            [sys.executable, "-m", "sfumato.pipelines.cli", *arguments],
+            env={**kept, **nowhere, **server}, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "no credentials for Google Cloud; log in with 'gcloud auth application-default login'" in done.stderr
+
+
+def test_credentials_are_looked_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long Google's client looks, and whatever it finds then."""
+    auth = pytest.importorskip("apache_beam.internal.gcp.auth", reason="needs apache-beam[gcp]")
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
+    storage._check_credentials.cache_clear()  # a process looks once, and the emulator's tests needed none
+    assert storage.CREDENTIALS_S <= 10
+    monkeypatch.setattr(storage, "CREDENTIALS_S", 0.1)
+    found = Event()
+    monkeypatch.setattr("google.auth.default", lambda: found.wait(60))
+    with rejects("input"):
+        match_files("gs://a-bucket/*.parquet")
+    assert not found.is_set()
+    found.set()

@@ -1,7 +1,8 @@
-"""One reader for all formats: the same records in each give a job the same batches, and wrong files a clear answer."""
+"""One reader for all formats: the same records in each give a job the same batches, alone and in bundles."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import inspect, layout_of, match_files
 from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Auxiliary, ItemColumns, LocationColumns
 from sfumato.schemas.moments import ValueColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.inputs import text_lines
+from sfumato.transforms.inputs import log_reader, parquet_log, text_lines
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import FORMATS, SUFFIXES, count_rows, format_by_name, read_batches, slice_file
+from sfumato.transforms.inputs.log_reader import (
+    FORMATS,
+    SUFFIXES,
+    bundled,
+    count_rows,
+    format_by_name,
+    read_batches,
+    read_bundle,
+    slice_bundle,
+    slice_file,
+)
 from sfumato.transforms.locations.encode import encode_locations
-from tests.conftest import REGION
+from tests.conftest import REGION, make_logs, write_files
 from tests.log_forms import FORMS, records, write_csv, write_ndjson
 
 KEY = b"k" * 32
@@ -46,28 +58,15 @@ def encoded(where: Any, options: dict[str, Any], columns: Any = None) -> list[tu
     return sorted(found)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_same_records_in_every_form_are_the_same_users_in_the_same_cells(form: str, tmp_path: Path) -> None:
-    table = records()
+@pytest.mark.parametrize(("form", "kind"), [*((form, "string") for form in FORMS), ("ndjson", "int")])
+def test_records_in_every_form_are_the_same_users_and_cells(form: str, kind: str, tmp_path: Path) -> None:
+    table = records(kind=kind)
     pq.write_table(table, tmp_path / "expected.parquet")
     expected = encoded(tmp_path / "expected.parquet", {})
     assert len(expected) == table.num_rows
     (tmp_path / "form").mkdir()
     where, options = FORMS[form](table, tmp_path / "form")
     assert encoded(where, options) == expected
-
-
-@pytest.mark.parametrize("form", ["ndjson", "Delta"])
-def test_integer_ids_are_those_of_parquet(form: str, tmp_path: Path) -> None:
-    table = records(kind="int")
-    pq.write_table(table, tmp_path / "expected.parquet")
-    (tmp_path / "form").mkdir()
-    where, options = FORMS[form](records(), tmp_path / "form") if form == "Delta" else (None, {})
-    if form == "ndjson":
-        where = write_ndjson(table, tmp_path / "log.ndjson")
-        assert encoded(where, options) == encoded(tmp_path / "expected.parquet", {})
-    else:  # the rows of the first version had other users
-        assert encoded(where, options) != encoded(f"{where}@0", options)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "ndjson", "csv.gz"])
@@ -84,6 +83,16 @@ def test_slices_and_chunks_leave_out_no_line_and_repeat_none(
     (file,) = matched(where, options)
     assert (len(list(slice_file(file.log))) > 5) == (suffix != "csv.gz")
     assert encoded(where, options) == expected
+
+
+def test_slices_leave_out_no_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six groups of 300 rows in slices of two."""
+    table = records(900)
+    where, options = FORMS["parquet"](table, tmp_path)
+    monkeypatch.setattr(parquet_log, "SLICE_ROWS", 500)
+    (file,) = matched(where, options)
+    assert len(list(slice_file(file.log))) == 3
+    assert len(encoded(where, options)) == table.num_rows
 
 
 def test_rows_are_counted_or_estimated_and_none_is_none(tmp_path: Path) -> None:
@@ -147,11 +156,24 @@ def test_numbers_and_groups_of_moments(form: str, tmp_path: Path) -> None:
     assert batch.select(["user_id", "km", "kind"]).to_pylist() == table.to_pylist()
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_missing_column_is_named_with_the_nearest(suffix: str, tmp_path: Path) -> None:
-    where, _ = FORMS[suffix](records().rename_columns(["user_id", "lattitude", "longitude", "day"]), tmp_path)
-    with pytest.raises(RequestError, match="no column 'latitude'; did you mean lattitude"):
-        encoded(where, {})
+@pytest.mark.parametrize(
+    ("form", "names", "options", "words"),
+    [
+        ("csv", ["user_id", "lattitude", "longitude", "day"], {}, "no column 'latitude'; did you mean lattitude"),
+        ("parquet", ["user_id", "lattitude", "longitude", "day"], {}, "no column 'latitude'; did you mean lattitude"),
+        # By the declared type, and not by a value.
+        ("E7 Parquet", None, {}, "column 'latitude' holds int64; set --coordinates e7"),
+        # Degrees that are read as E7 would all lie in the Gulf of Guinea.
+        ("parquet", None, {"coordinates": "e7"}, "must hold integers"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(
+    form: str, names: list[str] | None, options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    table = records() if names is None else records().rename_columns(names)
+    where, _ = FORMS[form](table, tmp_path)
+    with pytest.raises((RequestError, DataError), match=words):
+        encoded(where, options)
 
 
 @pytest.mark.parametrize("write", [write_csv, write_ndjson])
@@ -166,28 +188,13 @@ def test_ids_of_two_types_in_two_files_are_the_same_users(write: Any, tmp_path: 
 # --- E7 ---
 
 
-def test_integers_in_a_column_of_degrees_ask_for_e7(tmp_path: Path) -> None:
-    """By the declared type, and not by a value."""
-    where, _ = FORMS["E7 Parquet"](records(), tmp_path)
-    with pytest.raises(RequestError, match=r"column 'latitude' holds int64; set --coordinates e7"):
-        encoded(where, {})
-
-
-def test_degrees_read_as_e7_are_refused(tmp_path: Path) -> None:
-    """They would all lie in the Gulf of Guinea."""
-    where, _ = FORMS["parquet"](records(), tmp_path)
-    with pytest.raises((RequestError, DataError), match=r"must hold integers"):
-        encoded(where, {"coordinates": "e7"})
-
-
-@pytest.mark.parametrize("form", ["csv", "ndjson"])
-def test_text_of_another_unit_has_no_place(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "options"), [("csv", {"coordinates": "e7"}), ("ndjson", {"coordinates": "e7"}), ("E7 CSV", {})]
+)
+def test_text_of_another_unit_has_no_place(form: str, options: dict[str, Any], tmp_path: Path) -> None:
     """Text has no type, so the noisy count of users without a place ends the run."""
     where, _ = FORMS[form](records(), tmp_path)
-    assert encoded(where, {"coordinates": "e7"}) == []
-    if form == "csv":
-        where, _ = FORMS["E7 CSV"](records(), tmp_path)
-        assert encoded(where, {}) == []
+    assert encoded(where, options) == []
 
 
 # --- changes ---
@@ -203,3 +210,92 @@ def test_a_change_while_a_job_runs_is_found(form: str, tmp_path: Path) -> None:
         list(read_batches(parts[0], LocationColumns()))
     with pytest.raises(DataError, match="changed while the job was running"):
         list(slice_file(file.log))
+
+
+PLAIN_COLUMNS = LocationColumns()
+
+
+def rows_of(logs: list[LogFile]) -> list[list[dict[str, object]]]:
+    """The rows of each batch that a pipeline reads."""
+    parts = [parts for bundle in bundled(logs) for parts in slice_bundle(bundle)]
+    return [batch.to_pylist() for one in parts for batch in read_bundle(one, PLAIN_COLUMNS)]
+
+
+def logs_of(pattern: str | Path) -> list[LogFile]:
+    return [file.log for file in match_files(str(pattern))]
+
+
+def test_small_neighbours_share_an_element_up_to_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "BUNDLE_BYTES", 100)
+    monkeypatch.setattr(log_reader, "BUNDLE_FILES", 3)
+    sizes = [40, 60, 1, 100, 250, 10, 10, 10, 10, None, 10]
+    logs = [LogFile(f"{number}.parquet", size=size) for number, size in enumerate(sizes)]
+    found = bundled(logs)
+    assert [[one.size for one in bundle] for bundle in found] == [
+        [40, 60], [1], [100], [250], [10, 10, 10], [10], [None], [10]
+    ]  # fmt: skip
+    assert [log for bundle in found for log in bundle] == logs
+    assert bundled([]) == []
+
+
+def test_a_bundle_has_the_rows_of_its_files_in_few_batches(tmp_path: Path) -> None:
+    """Of every format, in the files' order, an empty file among them."""
+    table = records(300, kind="string")
+    pq.write_table(table.slice(0, 100), tmp_path / "a.parquet", row_group_size=30)
+    write_csv(table.slice(100, 50), tmp_path / "b.csv")
+    pq.write_table(table.slice(0, 0), tmp_path / "c.parquet")
+    write_ndjson(table.slice(150, 50), tmp_path / "d.ndjson")
+    write_csv(table.slice(200), tmp_path / "e.csv.gz")
+    batches = rows_of(logs_of(tmp_path))
+    wanted = table.select(PLAIN_COLUMNS.names()).to_pylist()
+    assert [row for batch in batches for row in batch] == wanted
+    assert len(batches) <= 2  # columns of Parquet may be of another type than those of text
+    assert len(bundled(logs_of(tmp_path))) == 1
+
+
+def test_batches_of_one_type_are_joined_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "BATCH_ROWS", 100)
+    table = records(180)
+    for number in range(6):
+        part = table.slice(30 * number, 30)
+        if number == 4:
+            part = part.set_column(0, "user_id", part["user_id"].cast(pa.large_string()))
+        pq.write_table(part, tmp_path / f"{number}.parquet")
+    assert [len(batch) for batch in rows_of(logs_of(tmp_path))] == [90, 30, 30, 30]
+
+
+def test_a_bundle_refuses_a_file_that_changed_or_is_damaged(tmp_path: Path) -> None:
+    pattern = write_files(make_logs(300, 1, seed=0), tmp_path, 3)
+    logs = logs_of(pattern)
+    content = (tmp_path / "log-1.parquet").read_bytes()
+    (tmp_path / "log-1.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"log-1\.parquet: changed while the job was running"):
+        rows_of(logs)
+    (tmp_path / "log-1.parquet").write_bytes(content[:-50])
+    with pytest.raises(DataError, match=r"log-1\.parquet: cannot be read as Parquet"):
+        rows_of(logs_of(pattern))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "job",
+    [
+        ["heatmap", "--region", "-1,50,1,51", "--depth", "6"],
+        ["histogram", "--region", "-1,50,1,51", "--cells", "3"],
+        ["moments", "--column", "latitude", "--bits", "8"],
+        ["moments", "--column", "latitude", "--bits", "8", "--rows_are_users"],
+    ],
+    ids=["heatmap", "histogram", "moments", "moments of rows"],
+)
+def test_bundles_change_no_byte_of_a_release(job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = write_files(make_logs(2000, 2, seed=4), tmp_path / "logs", 9)
+    found = []
+    for files in (1, 4):
+        monkeypatch.setattr(log_reader, "BUNDLE_FILES", files)
+        place = tmp_path / "release"
+        assert cli.main([*job, "--input", pattern, "--output", str(place), "--epsilon", "2", "--seed", "1"]) == 0
+        tables = {path.name: path.read_bytes() for path in place.iterdir() if path.suffix in (".parquet", ".npy")}
+        shutil.rmtree(place)
+        assert tables
+        found.append(tables)
+    assert found[0] == found[1]

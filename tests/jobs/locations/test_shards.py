@@ -1,4 +1,9 @@
+"""Shards of users with one location each, against an oracle: who is in which one, and how many there are."""
+
+from __future__ import annotations
+
 import math
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -72,23 +77,22 @@ def test_shard_counts_against_an_oracle(depth: int, users: int | None, shards: i
 
 
 def test_one_user_more_moves_nobody_else() -> None:
-    """Each of 50 users, put into the logs of all others, adds one key to one shard or does not take part."""
+    """Each of 20 users, put into the logs of all others, adds one key to one shard or does not take part."""
     cohort, words = Cohort.plan(5000, 2000, 100, 0.05), words_of(5000, 8)
-    everybody = {(g, key) for g, found in groups_of(words, cohort, 8).items() for key in found.keys.tolist()}
-    taking_part = 0
-    for user in range(50):
-        others = groups_of(np.delete(words, user), cohort, 8)
-        before = sorted((g, key) for g, found in others.items() for key in found.keys.tolist())
-        after = sorted((g, key) for g, f in groups_of(words, cohort, 8).items() for key in f.keys.tolist())
-        added = list(after)
-        for one in before:
-            added.remove(one)
-        assert len(added) in (0, 1)
-        assert set(added) <= everybody
-        taking_part += len(added)
-    assert 5 < taking_part < 40  # two users in five
+    # Words follow position in the cohort: of the first users half are moved into it and half out of it.
+    words[:20] = np.where(np.arange(20) % 2, words[:20] >> np.uint64(2), words[:20] | np.uint64(3 << 62))
+
+    def keys(those: np.ndarray) -> Counter[tuple[int, int]]:
+        return Counter((g, key) for g, found in groups_of(those, cohort, 8).items() for key in found.keys.tolist())
+
+    everybody = keys(words)
+    for user in range(20):
+        others = keys(np.delete(words, user))
+        assert not others - everybody
+        assert (everybody - others).total() == user % 2
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_the_cohort_is_a_uniform_sample_of_the_stated_rate() -> None:
     cohort = Cohort.plan(200_000, 20_000, 1000, 0.05)
     taken = sum(int(group.sizes().sum()) for group in groups_of(words_of(200_000, 6), cohort, 6).values())
@@ -113,18 +117,11 @@ def test_plans(population: float, users: int | None, size: int, shards: int, req
     assert cohort.required_survivors >= 0.95 * min(size, cohort.users / cohort.shards)
 
 
-def test_the_coder_keeps_everything() -> None:
-    cohort = Cohort.plan(5000, None, 100, 0.05)
-    for depth in (5, 20):
-        group = groups_of(words_of(5000, depth), cohort, depth)[0]
-        coder = ShardGroupCoder()
-        with_keys = ShardGroup(group.first, group.shards, group.places, group.keys)
-        assert coder.encode(group) == coder.encode(with_keys)
-        back = coder.decode(coder.encode(group))
-        assert (back.first, back.shards, back.places, back.keys.dtype) == (
-            0,
-            group.shards,
-            group.places,
-            group.keys.dtype,
-        )
-        assert np.array_equal(back.keys, group.keys)
+@pytest.mark.parametrize("depth", [5, 20])
+def test_coder_keeps_everything(depth: int) -> None:
+    group = groups_of(words_of(5000, depth), Cohort.plan(5000, None, 100, 0.05), depth)[0]
+    coder = ShardGroupCoder()
+    assert coder.encode(group) == coder.encode(ShardGroup(group.first, group.shards, group.places, group.keys))
+    back = coder.decode(coder.encode(group))
+    assert (back.first, back.shards, back.places, back.keys.dtype) == (0, group.shards, group.places, group.keys.dtype)
+    assert np.array_equal(back.keys, group.keys)

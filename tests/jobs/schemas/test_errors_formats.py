@@ -55,7 +55,7 @@ def test_an_earlier_ledger_is_read_charged_and_copied(written: Path) -> None:
     assert book.history().entries == history.entries + 1
 
 
-def test_entries_that_an_earlier_version_could_read_stay_in_its_format(written: Path) -> None:
+def test_entries_that_an_earlier_version_reads_keep_its_format(written: Path) -> None:
     open_ledger(str(written / "ledger.db")).set_limits(
         "new", open_ledger(str(written / "ledger.db")).history().limits["city"]
     )
@@ -140,17 +140,17 @@ def _read_newer_nights(folder: Path) -> None:
     NightsState.from_table(table.replace_schema_metadata({b"sfumato.nights": text}), 4)
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        _read_newer_release,
-        _read_newer_refusal,
-        _read_newer_timeline,
-        _read_newer_model,
-        _read_newer_tuner,
-        _read_newer_nights,
-    ],
-)
+READERS = [
+    _read_newer_release,
+    _read_newer_refusal,
+    _read_newer_timeline,
+    _read_newer_model,
+    _read_newer_tuner,
+    _read_newer_nights,
+]
+
+
+@pytest.mark.parametrize("read", READERS)
 def test_a_newer_file_is_not_said_to_be_damaged(tmp_path: Path, read: Callable[[Path], None]) -> None:
     folder = Path(shutil.copytree(VERSIONS[-1], tmp_path / "copy"))
     with pytest.raises(FormatError, match=NEWER):

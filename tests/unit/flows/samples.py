@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
 from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
 from sfumato.transforms.flows.user_trips import count_prefixes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng
+from tests.statistics import FLAKE_RATE
 
 DEPTH = 6
 BITS = 4 * DEPTH
@@ -51,3 +53,13 @@ def truth(flows: Flows, codes: NDArray[np.uint64], counts: NDArray[np.int64]) ->
     for row in np.flatnonzero(~flows.is_rest).tolist():
         exact[rests[int(flows.pair[row]) >> (4 * (int(flows.level[row]) - coarse))]] -= exact[row]
     return exact
+
+
+def assert_covered(held: NDArray[np.bool_]) -> None:
+    """Asserts that as many intervals at 95% hold as may be, but for a probability of 2 FLAKE_RATE.
+
+    With a prior that is learned 94% hold at least; with ends that are whole numbers, 98% at most.
+    """
+    low = stats.binom.ppf(FLAKE_RATE, len(held), 0.94)
+    high = stats.binom.isf(FLAKE_RATE, len(held), 0.98)
+    assert low <= held.sum() <= high, held.mean()

@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.log_layout import DayRows, LogLayout
 from sfumato.transforms.inputs.local_time import of_days
@@ -96,5 +97,5 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     day = date(2026, 11, 20)
     pq.write_table(pa.table({"user_id": [1], "latitude": [0.1], "longitude": [0.1]}), tmp_path / "log.parquet")
     log = LogFile(str(tmp_path / "log.parquet"), layout=LogLayout(days=DayRows("time", "UTC", day, day)))
-    with pytest.raises(Exception, match=r"no column 'time'.*--day_column"):
+    with pytest.raises(DataError, match=r"no column 'time'.*--day_column"):
         list(read_batches(next(slice_file(log)), LocationColumns()))

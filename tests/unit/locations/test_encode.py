@@ -1,14 +1,20 @@
+"""Rows become users and codes: what is dropped and why, categories, times, slots of local time."""
+
+from __future__ import annotations
+
 import itertools
+import zoneinfo
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import DROP_REASONS, Auxiliary, LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.locations.encode import EncodedLocations, encode_locations
+from sfumato.schemas.slots import Slots
+from sfumato.transforms.locations.encode import EncodedLocations, encode_locations, slots_of
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.conftest import REGION
 from tests.seeds import seeded_rng
@@ -29,6 +35,10 @@ def batch(rows: list[tuple]) -> pa.RecordBatch:
             "longitude": pa.array(longitude, pa.float64()),
         }
     )
+
+
+def dropped_of(encoded: EncodedLocations) -> dict[str, int]:
+    return {reason: number for reason, number in zip(DROP_REASONS, encoded.dropped, strict=True) if number}
 
 
 def test_bad_rows_are_dropped_and_counted_by_their_first_reason() -> None:
@@ -52,76 +62,29 @@ def test_bad_rows_are_dropped_and_counted_by_their_first_reason() -> None:
         KEY,
     )
     assert encoded.rows == 10
-    assert dict(zip(DROP_REASONS, encoded.dropped, strict=True)) == {
+    assert dropped_of(encoded) == {
         "null_user_id": 1,
         "null_coordinate": 2,
         "not_finite": 2,
         "out_of_range": 2,
         "out_of_region": 1,
-        "null_value": 0,
-        "no_prefix_code": 0,
-        "not_utf8": 0,
-        "bad_weight": 0,
-        "unknown_category": 0,
-        "negative_value": 0,
     }
     assert encoded.users.tolist() == keyed_hash(KEY, np.array([1, 9])).tolist()
     expected = GRID.codes(np.array([0.0, 1.0]), np.array([50.5, 51.0]))
     assert encoded.codes.tolist() == expected.tolist()
 
 
-def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = seeded_rng(1)
-    rows = [
-        (i, la, lo) for i, la, lo in zip(range(500), rng.uniform(49.9, 51, 500), rng.uniform(-1, 1.1, 500), strict=True)
-    ]
-    whole = encode_locations(batch(rows), COLUMNS, GRID, KEY)
-    monkeypatch.setattr("sfumato.transforms.locations.encode._BLOCK_ROWS", 7)
-    blocks = encode_locations(batch(rows), COLUMNS, GRID, KEY)
-    assert 0 < sum(whole.dropped) < 500
-    assert (blocks.users == whole.users).all()
-    assert (blocks.codes == whole.codes).all()
-    assert blocks.dropped == whole.dropped
-
-
 @pytest.mark.parametrize(
-    ("kind", "distinct"),
-    [
-        (pa.int32(), 3),
-        (pa.uint64(), 3),
-        (pa.string(), 3),
-        (pa.large_string(), 3),
-        (pa.binary(), 3),
-        (pa.dictionary(pa.int32(), pa.string()), 3),
-    ],
+    "kind",
+    [pa.int32(), pa.uint64(), pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())],
 )
-def test_ids_of_every_type_hash_equal_users_equally(kind: pa.DataType, distinct: int) -> None:
+def test_ids_of_every_type_hash_equal_users_equally(kind: pa.DataType) -> None:
     ids = pa.array(["7", "8", "7", "9"])
     column = ids.dictionary_encode() if pa.types.is_dictionary(kind) else ids.cast(kind)
     table = pa.record_batch({"user_id": column, "latitude": pa.array([50.5] * 4), "longitude": pa.array([0.0] * 4)})
     users = encode_locations(table, COLUMNS, GRID, KEY).users
     assert users[0] == users[2]
-    assert len(set(users.tolist())) == distinct
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"user_id": None}, r"f\.parquet: no column 'user_id'; set --user_id_column to one of: latitude, longitude"),
-        ({"latitude": None}, "no column 'latitude'"),
-        ({"user_id": pa.float64()}, "column 'user_id' must hold integers, strings or bytes, it holds double"),
-        ({"longitude": pa.string()}, "column 'longitude' must hold degrees .* it holds string"),
-    ],
-)
-def test_columns_are_checked_by_name_and_type(changes: dict, message: str) -> None:
-    types = {"user_id": pa.int64(), "latitude": pa.float64(), "longitude": pa.float64(), **changes}
-    schema = pa.schema([(name, kind) for name, kind in types.items() if kind is not None])
-    with pytest.raises(RequestError, match=message):
-        COLUMNS.check(schema, "f.parquet")
-
-
-def dropped_of(encoded: EncodedLocations) -> dict[str, int]:
-    return {reason: number for reason, number in zip(DROP_REASONS, encoded.dropped, strict=True) if number}
+    assert len(set(users.tolist())) == 3
 
 
 def test_ids_that_are_views_can_be_dropped() -> None:
@@ -146,7 +109,7 @@ def users_of(encoded: EncodedLocations) -> list[int]:
     return [known[one] for one in encoded.users.tolist()]
 
 
-def test_bad_weights_are_dropped_and_counted() -> None:
+def test_bad_weights_and_times_are_dropped_and_counted() -> None:
     weights = pa.array([1.5, -1.0, None, np.nan, np.inf, 0.0, -np.inf, 1e308, -0.0])
     encoded = encode_locations(with_values(w=weights), LocationColumns(weight="w"), GRID, KEY)
     assert dropped_of(encoded) == {"null_value": 1, "bad_weight": 4}
@@ -157,6 +120,11 @@ def test_bad_weights_are_dropped_and_counted() -> None:
     assert dropped_of(whole) == {"null_value": 1, "bad_weight": 1}
     assert whole.values is not None
     assert whole.values.tolist() == [3, 0]
+    times = encode_locations(
+        with_values(t=pa.array([np.nan, np.inf, 3.0, -np.inf])), LocationColumns(time="t"), GRID, KEY
+    )
+    assert dropped_of(times) == {"null_value": 3}
+    assert users_of(times) == [2]
 
 
 @pytest.mark.parametrize(
@@ -177,13 +145,6 @@ def test_times_become_seconds(kind: pa.DataType, seconds: float) -> None:
     assert encoded.values is not None
     assert encoded.values.tolist() == [seconds, -seconds]
     assert users_of(encoded) == [0, 2]
-
-
-def test_times_that_are_no_numbers_are_dropped() -> None:
-    times = pa.array([np.nan, np.inf, 3.0, -np.inf])
-    encoded = encode_locations(with_values(t=times), LocationColumns(time="t"), GRID, KEY)
-    assert dropped_of(encoded) == {"null_value": 3}
-    assert users_of(encoded) == [2]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +185,7 @@ def test_texts_that_are_not_utf8_are_no_category() -> None:
     assert dropped_of(encoded) == {"unknown_category": 1}
 
 
-def test_a_row_counts_for_its_first_reason_and_stays_with_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_counts_for_its_first_reason_and_keeps_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every combination of a user, a latitude, a weight and a category, good and bad, in blocks and in one."""
     ids, latitudes = (
         [(1, None), (None, "null_user_id")],
@@ -259,3 +220,57 @@ def test_a_row_counts_for_its_first_reason_and_stays_with_its_values(monkeypatch
         assert set((encoded.codes >> np.uint64(12)).tolist()) == {1}
         some = encode_locations(table, columns, GRID, KEY, lambda hashes: np.arange(len(hashes)) < 0)
         assert (len(some.users), some.dropped) == (0, encoded.dropped)
+
+
+def expected(moment: datetime, slots: Slots) -> int:
+    """The slot of a moment by the calendar."""
+    local = moment.astimezone(zoneinfo.ZoneInfo(slots.time_zone))
+    if slots.kind == "weekday":
+        return local.weekday()
+    second = 3600 * local.hour + 60 * local.minute + local.second
+    hour = sum(second >= edge for edge in slots.edge_seconds[:-1]) - 1
+    return 24 * local.weekday() + hour if slots.kind == "hour_of_week" else hour
+
+
+@pytest.mark.parametrize("kind", ["hour", "weekday", "hour_of_week", "0,7.5,10,16,19,24"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
+def test_slots_follow_the_calendar_through_daylight_saving(kind: str, zone: str) -> None:
+    slots = Slots.parse("t", kind, zone)
+    changes = [
+        datetime(2026, month, day, tzinfo=UTC) for month, day in ((3, 8), (3, 29), (4, 5), (10, 4), (10, 25), (11, 1))
+    ]
+    moments = [day + timedelta(minutes=10 * step) for day in changes for step in range(-150, 290)]
+    moments += [datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(1912, 5, 5, tzinfo=UTC)]
+    found, known = slots_of(pa.array(moments, pa.timestamp("us", "UTC")), slots)
+    assert known.all()
+    assert found.tolist() == [expected(moment, slots) for moment in moments]
+
+
+def test_the_type_of_the_column_makes_no_difference() -> None:
+    slots, seconds = Slots.parse("t", "hour_of_week", "Asia/Tokyo"), [1_700_000_000, 0, -1, 1_774_746_000]
+    moments = [datetime.fromtimestamp(one, UTC) for one in seconds]
+    columns = [
+        pa.array(seconds),
+        pa.array(seconds, pa.int32()),
+        pa.array([one + 0.25 for one in seconds]),
+        pa.array([one.replace(tzinfo=None) for one in moments], pa.timestamp("s")),  # without a zone it is UTC
+        pa.array(moments, pa.timestamp("ms", "America/New_York")),  # the zone of the column is not that of the slots
+        pa.array(moments, pa.timestamp("us", "UTC")).dictionary_encode(),
+    ]
+    wanted = [expected(moment, slots) for moment in moments]
+    for column in columns:
+        found, known = slots_of(column, slots)
+        assert known.all()
+        assert found.tolist() == wanted
+
+
+def test_what_is_no_time_is_not_known_and_breaks_nothing() -> None:
+    slots = Slots.parse("t", "hour", "Europe/Berlin")
+    numbers = pa.array([None, np.nan, np.inf, -np.inf, 1e300, -1e300, 1e12, 0.0])
+    found, known = slots_of(numbers, slots)
+    assert known.tolist() == [False] * 7 + [True]
+    assert (found < 24).all()
+    integers = pa.array([None, (1 << 63) - 1, -(1 << 63), 253_402_300_800, 0])
+    assert slots_of(integers, slots)[1].tolist() == [False] * 4 + [True]
+    times = pa.array([None, (1 << 63) - 1, -(1 << 62), 0], pa.timestamp("s"))
+    assert slots_of(times, slots)[1].tolist() == [False] * 3 + [True]

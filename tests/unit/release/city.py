@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,13 +51,6 @@ def city_density(side: int = 1024) -> NDArray[np.float64]:
     density[river | bay] *= 0.002
     density[park] *= 0.03
     return density / density.sum()
-
-
-def embedded(text: str) -> Any:
-    """What the page's own JSON says."""
-    match = re.search(r'<script type="application/json" id="sfumato-data">(.*?)</script>', text, re.DOTALL)
-    assert match
-    return json.loads(match[1])
 
 
 @dataclass(frozen=True)

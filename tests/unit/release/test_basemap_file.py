@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_a_bare_geometry_and_a_single_feature_are_geojson_too() -> None:
     assert file_basemap("a/b/coast.json", json.dumps(POINT).encode(), REGION).source == "coast.json"
 
 
-def test_what_lies_beyond_the_region_and_its_margin_is_not_published() -> None:
+def test_what_lies_beyond_the_margin_is_not_published() -> None:
     made = read(
         feature("LineString", [[-50, 1.1], [50, 1.1]]),
         feature("Polygon", [[[-9, -9], [9, -9], [9, 9], [-9, 9], [-9, -9]]], natural="water"),
@@ -125,35 +125,41 @@ def test_names_do_nothing_but_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"", "neither GeoJSON nor GeoParquet"),
-        (b"\xff\xfe\x00", "neither GeoJSON nor GeoParquet"),
-        (b"[" * 100_000, "neither GeoJSON nor GeoParquet"),
-        (b"[1, 2]", "must be an object"),
-        (b'{"type": 3}', "must be an object"),
-        (b'{"type": "FeatureCollection", "features": 5}', "must have a list of features"),
-        (b'{"type": "FeatureCollection"}', "must have a list of features"),
-        (geojson(), "holds no geometry"),
-        (geojson({"type": "Feature", "geometry": None}), "holds no geometry"),
-        (geojson(POINT, 7), "feature 1 is not GeoJSON"),
-        (geojson(POINT, {"type": "Feature"}), "feature 1 is not GeoJSON"),
-        (geojson(feature("Heap", [1, 2])), "feature 0 is not GeoJSON"),
-        (geojson(feature("Polygon", [[[3, 1]]])), "feature 0 is not GeoJSON"),
-        (geojson(feature("LineString", [["a", "b"], [1, 2]])), "feature 0 is not GeoJSON"),
-        (geojson(feature("Point", [float("nan"), 1], name="x")), "feature 0 is not GeoJSON"),
-        (geojson({"type": "Feature", "geometry": POINT["geometry"], "properties": [1]}), "feature 0 is not GeoJSON"),
-        (geojson(feature("Point", [9.5, 1.5], name="x")), r"nothing to draw in the region .*; it spans 9\.5,1\.5,9\.5"),
-        (geojson(feature("Point", [3.1, 1.1])), "nothing to draw"),  # without a name
-        (geojson(feature("Point", [344_000, 122_000], name="x")), "not in degrees .*344,000.*EPSG:4326"),
-        (geojson(POINT, crs={"type": "name", "properties": {"name": "EPSG:3857"}}), "has coordinates in EPSG:3857"),
-        (geojson(POINT, crs={"type": "link"}), "does not say its coordinate system"),
-        (geojson(POINT, crs=5), "does not say its coordinate system"),
-        (b"PAR1 and nothing more", "cannot be read as Parquet"),
+        b"", b"\xff\xfe\x00", b"[" * 100_000, b"[1, 2]", b'{"type": 3}', b'{"type": "FeatureCollection"}',
+        b'{"type": "FeatureCollection", "features": 5}', b"PAR1 and nothing more", geojson(),
+        geojson({"type": "Feature", "geometry": None}),
+        geojson(POINT, 7),
+        geojson(POINT, {"type": "Feature"}),
+        geojson(feature("Heap", [1, 2])),
+        geojson(feature("Polygon", [[[3, 1]]])),
+        geojson(feature("LineString", [["a", "b"], [1, 2]])),
+        geojson(feature("Point", [float("nan"), 1], name="x")),
+        geojson({"type": "Feature", "geometry": POINT["geometry"], "properties": [1]}),
+        geojson(feature("Point", [9.5, 1.5], name="x")),  # elsewhere
+        geojson(feature("Point", [3.1, 1.1])),  # without a name
+        geojson(feature("Point", [344_000, 122_000], name="x")),  # in metres
+        geojson(POINT, crs={"type": "name", "properties": {"name": "EPSG:3857"}}),
+        geojson(POINT, crs={"type": "link"}),
+        geojson(POINT, crs=5),
     ],
 )  # fmt: skip
-def test_bad_files_are_refused_with_a_clear_message(content: bytes, message: str) -> None:
-    with pytest.raises(RequestError, match=rf"^basemap: map\.geojson.*({message})"):
+def test_bad_geojson_is_refused(content: bytes) -> None:
+    with rejects("basemap"):
+        file_basemap("map.geojson", content, REGION)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (geojson(feature("Point", [9.5, 1.5], name="x")), r"nothing to draw in the region .*; it spans 9\.5,1\.5,9\.5"),
+        (geojson(feature("Point", [344_000, 122_000], name="x")), "not in degrees .*344,000.*EPSG:4326"),
+        (geojson(POINT, crs={"type": "name", "properties": {"name": "EPSG:3857"}}), "has coordinates in EPSG:3857"),
+    ],
+)
+def test_a_file_of_another_place_is_told_from_a_damaged_one(content: bytes, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         file_basemap("map.geojson", content, REGION)
 
 
@@ -216,20 +222,20 @@ def test_a_heatmaps_own_cells_are_a_basemap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (parquet([shapely.to_wkb(shapely.Point(0, 0))], "none"), "not GeoParquet: its metadata `geo` is missing"),
-        (parquet([], [1]), "its metadata `geo` is missing"),
-        (parquet([], {"encoding": "point"}), "has geometry as point; write it as WKB"),
-        (parquet([], {"crs": UTM}), "has coordinates in WGS 84 / UTM zone 31N; convert"),
-        (parquet([], {"crs": None}), "does not say its coordinate system"),
-        (parquet([b"no shape"]), "cannot be read as GeoParquet"),
-        (parquet([]), "holds no geometry"),
-        (parquet([shapely.to_wkb(shapely.Point(3, 1))])[:-40] + b"PAR1", "cannot be read as Parquet"),
+        parquet([shapely.to_wkb(shapely.Point(0, 0))], "none"),
+        parquet([], [1]),
+        parquet([], {"encoding": "point"}),
+        parquet([], {"crs": UTM}),
+        parquet([], {"crs": None}),
+        parquet([b"no shape"]),
+        parquet([]),
+        parquet([shapely.to_wkb(shapely.Point(3, 1))])[:-40] + b"PAR1",
     ],
 )
-def test_bad_geoparquet_is_refused(content: bytes, message: str) -> None:
-    with pytest.raises(RequestError, match=rf"^basemap: zones\.parquet .*{re.escape(message)}"):
+def test_bad_geoparquet_is_refused(content: bytes) -> None:
+    with rejects("basemap"):
         file_basemap("zones.parquet", content, REGION)
 
 
@@ -270,7 +276,7 @@ def test_no_coast_jumps_over_the_antimeridian() -> None:
 def test_the_shipped_file_is_small_and_states_its_source() -> None:
     path = Path(basemap_file.__file__).with_name("world_map.json.gz")
     assert path.stat().st_size <= 300_000
-    assert "public domain" in basemap_file._world()[0]
+    assert "public domain" in json.loads(gzip.decompress(path.read_bytes()))["source"]
 
 
 def test_what_is_published_can_be_read_again() -> None:

@@ -1,16 +1,34 @@
-"""Numbers are written with the digits that are known."""
+"""Numbers are written with the digits that are known, on pages, of nights and in the terminal."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
+from datetime import date, timedelta
 
 import pytest
 
 from sfumato.schemas.known_digits import about, between, figures, not_negative, with_interval
-from sfumato.transforms.report.numbers import column_texts, coordinates, length, percent, plural, tiny
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import PlaceChange
+from sfumato.transforms.logs import COUNTED_USERS, FEW_USERS, SUB_QUERY
+from sfumato.transforms.report.numbers import (
+    changes_table,
+    column_texts,
+    coordinates,
+    length,
+    night_sentences,
+    percent,
+    plural,
+    rests_sentence,
+    spoken,
+    times,
+    tiny,
+)
 from sfumato.transforms.text_tables import counted
 from tests import ROOT
+from tests.seeds import seeded_rng
 
 # The pages' script has the same rules, and tests them against the same file.
 EXAMPLES = json.loads((ROOT / "web/test/numbers.json").read_text())
@@ -81,3 +99,86 @@ def test_other_numbers() -> None:
         "2,000 cells",
         "2 prefixes",
     ]
+
+
+def test_cohorts_are_named_and_all_users_are_not() -> None:
+    (text,) = night_sentences(Rotation(7, 30), None)
+    assert text.startswith("Cohort 7 of 30 was asked. The counts are scaled to all users")
+    assert night_sentences(Rotation(1, 1), None) == night_sentences(None, None) == night_sentences(None, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("rests_on", "text"),
+    [
+        (["2026-11-20"], "of this night alone, 20 November 2026."),
+        (["2026-10-01:2026-11-20"], "of 51 nights, 1 October to 20 November 2026."),
+        (
+            ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"],
+            "of 50 nights, 1 October to 20 November 2026, without 4 November.",
+        ),
+        (
+            ["2026-11-01", "2026-11-03", "2026-11-06:2026-11-07"],
+            "of 4 nights, 1 November to 7 November 2026, without 2 November, 4 November and 5 November.",
+        ),
+        (["2026-11-01", "2026-11-09"], "of 2 nights, 1 November to 9 November 2026, without 7 nights between them."),
+        (
+            ["2025-12-30:2025-12-31", "2026-01-02:2026-01-03"],
+            "of 4 nights, 30 December 2025 to 3 January 2026, without 1 January 2026.",
+        ),
+    ],
+)
+def test_the_nights_of_an_estimate_are_counted_and_gaps_named(rests_on: list[str], text: str) -> None:
+    assert rests_sentence(rests_on) == f"The estimate rests on the answers {text}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nights_and_missing_nights_add_up_to_the_span(seed: int) -> None:
+    rng = seeded_rng(seed)
+    first = date(2026, 1, 1)
+    is_there = rng.random(60) < 0.9
+    is_there[[0, -1]] = True
+    rests_on, start = [], None
+    for number in range(61):
+        if number < 60 and is_there[number]:
+            start = number if start is None else start
+        elif start is not None:
+            rests_on.append(f"{first + timedelta(start)}:{first + timedelta(number - 1)}")
+            start = None
+    text = rests_sentence(rests_on)
+    missing = [first + timedelta(number) for number in range(60) if not is_there[number]]
+    assert f"{60 - len(missing)} nights" in text
+    if len(missing) > 4:
+        assert f"without {len(missing)} nights between them." in text
+    else:
+        assert all(f"{day.day} {day:%B}" in text.partition("without")[2] for day in missing)
+
+
+def test_a_new_start_gives_its_reason() -> None:
+    texts = night_sentences(None, ["2026-11-20"], "The region changed.")
+    assert texts[1:] == ["It was started anew. The region changed."]
+
+
+def test_places_that_differ_most_come_first_with_known_digits() -> None:
+    changes = [PlaceChange(("r1",), 310.0, 120.0, 500.0, 640.0), PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)]
+    assert changes_table(changes).rows == [
+        ["r0213", "2,100", "1,500", "2,700", "150"],
+        ["r1", "300", "100", "500", "640"],
+    ]
+
+
+def test_words_of_dates_and_numbers() -> None:
+    assert spoken("2026-11-05") == "5 November 2026"
+    assert [times(number) for number in (0, 1, 2, 3, 1000)] == ["never", "once", "twice", "3 times", "1,000 times"]
+
+
+def test_users_have_a_margin_and_are_never_negative(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "sfumato.progress"):
+        COUNTED_USERS.emit(users=1_000_130.0, noise_stddev=141.4)
+        SUB_QUERY.emit(sub_query=1, entries=16, cost="epsilon 1", remaining=0.0, noise_stddev=10.0)
+        FEW_USERS.emit(users=-196.0, noise_stddev=141.4)
+    many, noise, few = caplog.messages
+    assert "1,000,100 users (± 280, 95%)" in many
+    assert "0 users (at most 280, 95%)" in few
+    assert "-196" not in few
+    assert noise.endswith("noise ± 20 users (95%)")
+    assert [vars(record)["fields"].get("users") for record in caplog.records] == [1_000_130.0, None, -196.0]

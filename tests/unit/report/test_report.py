@@ -1,4 +1,4 @@
-"""The page as one text: what it holds without scripts, what its policy allows, and that nothing breaks out of it."""
+"""The page as one text, its layers and files: what its policy allows, and that nothing breaks out of it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ import base64
 import gzip
 import hashlib
 import html
+import io
 import json
 import re
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import shapely
+from shapely.geometry import box
 
+from sfumato.schemas.region import Region
+from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.views import Basemap, FileLink, PageView, Section, Table
+from sfumato.transforms.report.layers import cell_layer, simple_paths
+from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.report.sections import chips, common_sections, guarantee
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
+from tests.unit.report.samples import layer_of, map_of, view_of
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--{{ 7 * 7 }}\u2028"
 
@@ -27,40 +37,16 @@ HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)
 def map_view(cells: int = 4, **fields: Any) -> PageView:
     """A map of so many cells of one level with values like those of a real one."""
     side = int(np.ceil(np.sqrt(cells)))
-    level = int(np.ceil(np.log2(max(side, 2))))
     rng = seeded_rng(1)
     users = np.round(rng.gamma(0.6, 60, cells), 1)
-    x, y = np.arange(cells) % side, np.arange(cells) // side
-    layer = {
-        "title": "Map",
-        "note": "",
-        "level": [level] * cells,
-        "x": x.tolist(),
-        "y": y.tolist(),
-        "area": [1.0] * cells,
-        "cell_id": ["r" + np.base_repr(i, 4).zfill(level) for i in range(cells)],
-        "measures": [
-            {
-                "name": "Users",
-                "kind": "count",
-                "unit": "users",
-                "value": users.tolist(),
-                "low": np.round(users - rng.random(cells) * 20, 1).tolist(),
-                "high": np.round(users + rng.random(cells) * 20, 1).tolist(),
-                "uncertain": (users < 20).tolist(),
-                "scale": {"kind": "log", "low": 0, "high": 1e4, "knee": 70, "unit": "users per km²", "ticks": []},
-            }
-        ],
-    }
-    body = {
-        "kind": "map",
-        "region": {"west": 3, "south": 1, "east": 3.1, "north": 1.1},
-        "depth": level,
-        "layers": [layer],
-        "finest_metres": (100, 100),
-    }
-    texts = ("title", "headline", "description", "job", "release_id", "created", "guarantee")
-    return PageView(**{**dict.fromkeys(texts, "text"), "manifest": {"job": "heatmap"}, "body": body, **fields})
+    places = np.array(
+        [np.full(cells, int(np.ceil(np.log2(max(side, 2))))), np.arange(cells) % side, np.arange(cells) // side]
+    )
+    layer = layer_of(dict(zip(map(tuple, places.T.tolist()), users.tolist(), strict=True)), kind="count")
+    low, high = (np.round(users + way * rng.random(cells) * 20, 1).tolist() for way in (-1, 1))
+    measure = layer.measures[0].model_copy(update={"low": low, "high": high})
+    view = view_of(map_of(layer.model_copy(update={"measures": [measure]})), manifest={"job": "heatmap"})
+    return PageView.model_validate({**view.model_dump(), **fields})
 
 
 def embedded(page: str) -> Any:
@@ -91,7 +77,7 @@ class Elements(HTMLParser):
             self.raw[self._in].append(data)
 
 
-def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_is_fetched() -> None:
+def test_the_policy_names_one_script_one_style_and_no_address() -> None:
     found = Elements(render_page(map_view()))
     (policy,) = (a["content"] for tag, a in found.tags if tag == "meta" and a.get("http-equiv"))
     assert policy
@@ -108,7 +94,7 @@ def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_is_fetche
     assert [one for one in addresses if "//" in one and not one.startswith("data:")] == []
 
 
-def test_tiles_are_allowed_only_where_the_operator_names_a_server() -> None:
+def test_tiles_are_allowed_only_of_a_server_that_is_named() -> None:
     tiles = "https://tile.example.org/{z}/{x}/{y}.png"
     page = html.unescape(render_page(map_view(tiles=tiles)))
     assert re.search(r"img-src [^;]*https://tile\.example\.org[;\s]", page)
@@ -152,11 +138,11 @@ def test_equal_views_give_equal_pages_and_the_data_are_the_views() -> None:
     assert "of the report" in render_page(view)
 
 
-def test_a_map_of_30000_cells_weighs_less_than_one_and_a_half_megabytes() -> None:
+def test_a_map_of_30000_cells_weighs_less_than_1_5_megabytes() -> None:
     assert len(render_page(map_view(30_000)).encode()) < 1_500_000
 
 
-def test_without_scripts_there_are_the_report_the_files_and_a_picture() -> None:
+def test_without_scripts_there_are_report_files_and_picture() -> None:
     release = city_release("adaptive", depth=4)
     page = release.page
     readable = html.unescape(re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL))
@@ -227,3 +213,41 @@ def test_the_types_of_the_script_are_those_of_the_views() -> None:
     from web.views_schema import schema
 
     assert json.loads((ROOT / "web" / "views.schema.json").read_text()) == schema()
+
+
+def test_cell_layer_places_cells_by_their_nodes() -> None:
+    measures = layer_of({(1, 0, 1): 0.5, (2, 3, 0): 0.7}).measures
+    layer = cell_layer("Map", "", nodes_from_names(["r1", "r22"], 2), measures)
+    assert (layer.level, layer.x, layer.y) == ([1, 2], [0, 3], [1, 0])
+    assert (layer.cell_id, layer.area) == (["r1", "r22"], [1.0, 1.0])
+
+
+def test_simple_paths_leaves_no_gaps_and_keeps_holes() -> None:
+    angle = np.linspace(0, 2 * np.pi, 4000, endpoint=False)
+    disc = shapely.Polygon(np.stack([3.1 + 0.05 * np.cos(angle), 1.1 + 0.05 * np.sin(angle)], axis=1))
+    frame = shapely.difference(box(3.0, 1.0, 3.2, 1.2), disc)
+    shapes = np.array([frame, disc], dtype=object)
+    made = simple_paths(shapes, Region(3.0, 1.0, 3.2, 1.2))
+    assert [len(rings) for rings in made] == [2, 1]
+    assert sum(len(ring) for rings in made for ring in rings) < 1000
+    again = [shapely.Polygon(rings[0], rings[1:]) for rings in made]
+    assert shapely.coverage_is_valid(np.array(again, dtype=object))
+
+
+def released() -> Released:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"count": [1.0], "geometry": [b""]}), file)
+    manifest = {"job": "heatmap", "release_id": "r", "created": "2026-11-20T00:00:00+00:00", "files": {"a": {}}}
+    return Released({"cells.parquet": file.getvalue(), "manifest.json": json.dumps(manifest).encode()})
+
+
+def test_page_names_only_files_that_are_there() -> None:
+    described = {"cells.parquet": "cells", "zones.parquet": "zones", "map.png": "a picture"}
+    texts = {"title": "Map", "headline": "Users", "description": ""}
+    view = released().page(map_of(layer_of({})), [], [], described, ["map.png"], **texts)
+    assert [file.name for file in view.files] == ["cells.parquet", "map.png"]
+    assert (view.job, view.release_id, view.picture) == ("heatmap", "r", "map.png")
+    assert "files" not in view.manifest
+    other = released().page(map_of(layer_of({})), [], [], {}, ["map.png"], **texts, job="ranges build")
+    assert other.job == "ranges build"  # given fields replace those of the manifest
+    assert released().table("cells.parquet", without={"geometry"}).column_names == ["count"]

@@ -45,7 +45,7 @@ def test_the_rules_are_rules_of_prometheus() -> None:
     promtool("check", "rules", str(RULES), cwd=ROOT)
 
 
-def test_every_status_of_the_code_raises_its_alert_and_success_raises_none(tmp_path: Path) -> None:
+def test_every_status_raises_its_alert_and_success_none(tmp_path: Path) -> None:
     """By Prometheus itself: a series of each status, and the alerts that fire after a while."""
     rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     by_name = {rule["alert"]: rule for rule in rules}
@@ -79,7 +79,7 @@ def test_every_status_of_the_code_raises_its_alert_and_success_raises_none(tmp_p
 
 
 @pytest.mark.parametrize("status", [0, 4, 75, 143])
-def test_the_wrapper_keeps_the_status_and_writes_what_prometheus_reads(tmp_path: Path, status: int) -> None:
+def test_the_wrapper_keeps_the_status_and_writes_metrics(tmp_path: Path, status: int) -> None:
     published = tmp_path / "published"
     published.mkdir()
     (published / "latest.json").write_text(

@@ -1,4 +1,4 @@
-"""Which files an input names: patterns, folders, partitions, and what is left out."""
+"""Which files an input names: patterns, folders, partitions, and what is left out or refused."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.inputs import has_logs, layout_of, match_files, partition_of
+from sfumato.pipelines import inputs
+from sfumato.pipelines.inputs import content_digests, has_logs, layout_of, match_files, partition_of
 from sfumato.pipelines.run import request_of
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.log_layout import PartitionFilter
+from sfumato.transforms.files import content_digest
+from tests.conftest import make_logs, write_files
 from tests.log_forms import hive, records, write_csv
 from tests.rejections import rejects
+
+REQUEST = {"input": "a", "output": "out", "region": "-1,50,1,51"}
 
 
 def names(*patterns: str | Path, where: str | None = None) -> list[str]:
@@ -38,12 +44,8 @@ def test_several_patterns_name_each_file_once(tmp_path: Path) -> None:
     folder = hive(records(30), tmp_path / "logs")
     days = [f"day=2026-11-{day}/part.parquet" for day in (20, 21, 22)]
     assert names(f"{folder}/*/part.parquet", folder, f"{folder}/day=2026-11-21/*") == days
-    values = {"output": "out", "region": "-1,50,1,51"}
     for given in ("a,b", ["a", "b"], ("a", Path("b")), ["a,b"]):
-        assert request_of("heatmap", {**values, "input": given}).input == ("a", "b")
-    for given in ("", "a,", ["a", ""], [], 7, [7]):
-        with rejects("input"):
-            request_of("heatmap", {**values, "input": given})
+        assert request_of("heatmap", {**REQUEST, "input": given}).input == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -53,20 +55,6 @@ def test_several_patterns_name_each_file_once(tmp_path: Path) -> None:
 def test_partitions_are_filtered_by_their_folders(where: str, days: list[int], tmp_path: Path) -> None:
     folder = hive(records(30), tmp_path / "logs")
     assert names(folder, where=where) == [f"day=2026-11-{day}/part.parquet" for day in days]
-
-
-def test_filters_that_leave_nothing_or_name_no_folder(tmp_path: Path) -> None:
-    folder = hive(records(30), tmp_path / "logs")
-    with rejects("where"):
-        names(folder, where="day=2027-01-01")
-    with rejects("where"):
-        names(folder, where="date=2026-11-20")
-
-
-@pytest.mark.parametrize("text", ["day", "=3", "day=", "day=3:", "day=5:3", "day=b:a"])
-def test_wrong_filters_name_the_option(text: str) -> None:
-    with rejects("where"):
-        request_of("heatmap", {"input": "a", "output": "out", "region": "-1,50,1,51", "where": text})
 
 
 def test_numbers_compare_as_numbers() -> None:
@@ -83,40 +71,44 @@ def test_partitions_are_decoded_as_spark_writes_them() -> None:
 def test_inputs_that_name_no_log(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("no log")
-    with rejects("input"):
-        match_files(str(tmp_path / "empty"))
-    with rejects("input"):
-        match_files(str(tmp_path / "*.csv"))
     pq.write_table(records(3), tmp_path / "a.parquet")
-    with rejects("input"):
-        match_files([str(tmp_path / "*.parquet"), str(tmp_path / "*.csv")])
+    for given in (["empty"], ["*.csv"], ["*.parquet", "*.csv"]):
+        with rejects("input"):
+            match_files([str(tmp_path / one) for one in given])
+    folder = hive(records(30), tmp_path / "logs")
+    for where in ("day=2027-01-01", "date=2026-11-20"):  # nothing is left, or no folder is named so
+        with rejects("where"):
+            names(folder, where=where)
+
+
+CELLS = {"cell_column": "c", "cell_index": "h3:9"}
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"geometry_column": "g", "cell_column": "c", "cell_index": "h3:9"}, "geometry_column, cell_column: each says"),
-        ({"geometry_column": "g", "coordinates": "e7"}, "geometry_column, coordinates: each says where a record is"),
-        ({"geometry_column": "g", "latitude_column": "y"}, "latitude_column: --geometry_column takes its place"),
-        ({"cell_column": "c"}, "cell_column, cell_index: give both"),
-        ({"cell_index": "h3:9"}, "cell_column, cell_index: give both"),
-        ({"cell_column": "c", "cell_index": "h3:99"}, "cell_index: must be h3:RESOLUTION"),
-        ({"coordinates": "radians"}, "coordinates: must be one of degrees, e7"),
-        ({"input_format": "orc"}, "input_format: must be one of parquet, csv, ndjson"),
+        *(({"input": given}, "input") for given in ("", "a,", ["a", ""], [], 7, [7])),
+        *(({"where": text}, "where") for text in ("day", "=3", "day=", "day=3:", "day=5:3", "day=b:a")),
+        ({"geometry_column": "g", **CELLS}, "geometry_column, cell_column"),
+        ({"geometry_column": "g", "coordinates": "e7"}, "geometry_column, coordinates"),
+        ({"geometry_column": "g", "latitude_column": "y"}, "latitude_column"),
+        ({"cell_column": "c"}, "cell_column, cell_index"),
+        ({"cell_index": "h3:9"}, "cell_column, cell_index"),
+        ({"cell_column": "c", "cell_index": "h3:99"}, "cell_index"),
+        ({"coordinates": "radians"}, "coordinates"),
+        ({"input_format": "orc"}, "input_format"),
     ],
 )
-def test_options_that_contradict_each_other(options: dict[str, str], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        request_of("heatmap", {"input": "a", "output": "out", "region": "-1,50,1,51", **options})
+def test_options_of_inputs_that_cannot_be_are_refused(options: dict[str, Any], named: str) -> None:
+    with rejects(named):
+        request_of("heatmap", {**REQUEST, **options})
 
 
 def test_the_layout_of_a_request() -> None:
-    values = {"input": "a", "output": "out", "region": "-1,50,1,51", "longitude_column": "x", "coordinates": "e7"}
-    layout = layout_of(request_of("heatmap", values))
+    layout = layout_of(request_of("heatmap", {**REQUEST, "longitude_column": "x", "coordinates": "e7"}))
     assert (layout.latitude, layout.longitude, layout.e7) == ("latitude", "x", True)
-    assert (
-        layout_of(request_of("quantiles", {"input": "a", "output": "o", "column": "km", "range": "0,5"})).format is None
-    )
+    of_items = request_of("quantiles", {"input": "a", "output": "o", "column": "km", "range": "0,5"})
+    assert layout_of(of_items).format is None
 
 
 # --- what is named like a log and is none ---
@@ -152,10 +144,10 @@ def _folder_without_logs(path: Path) -> None:
 def test_what_is_named_like_a_log_and_is_none_is_refused(day: Path, make: Callable[[Path], None], pattern: str) -> None:
     """A pipe was read for ever; the others were left out in silence."""
     make(day / "b.parquet")
-    with pytest.raises(RequestError, match=f"input: {day}/b.parquet is "):
+    with rejects("input"):
         match_files(str(day / pattern))
     if not pattern:
-        with pytest.raises(RequestError, match=f"input: {day}/b.parquet is "):
+        with rejects("input"):
             has_logs(str(day), None)
         (day / "b.parquet").rename(day / "_b.parquet")
         assert names(day) == ["dt=2026-11-20/a.parquet"]
@@ -164,10 +156,10 @@ def test_what_is_named_like_a_log_and_is_none_is_refused(day: Path, make: Callab
 @pytest.mark.parametrize("name", ["b.json.gz", "b.parquet.zst", "B.CSV.ZIP"])
 def test_packed_logs_that_are_not_read_are_refused(day: Path, name: str) -> None:
     (day / name).touch()
-    with pytest.raises(RequestError, match=f"input: {day}/{name} is packed"):
+    with rejects("input"):
         match_files(str(day))
     (day / "a.parquet").unlink()  # a night is not without data then
-    with pytest.raises(RequestError, match=name):
+    with rejects("input"):
         has_logs(str(day), None)
 
 
@@ -200,3 +192,14 @@ def test_links_to_folders_are_followed_and_no_file_is_read_twice(day: Path, tmp_
     expected = ["dt=2026-11-20/a.parquet", "dt=2026-11-20/b.parquet", "dt=2026-11-21/c.parquet"]
     assert names(day.parent) == expected
     assert names(day.parent / "*" / "*.parquet") == expected
+
+
+def test_local_files_are_digested_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, together = match_files(write_files(make_logs(16, 1, seed=0), tmp_path, 8)), Barrier(4)
+
+    def digest(path: str) -> str:
+        together.wait(timeout=30)
+        return content_digest(path)
+
+    monkeypatch.setattr(inputs, "content_digest", digest)
+    assert content_digests(files) == [content_digest(file.path) for file in files]

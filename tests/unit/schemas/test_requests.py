@@ -1,0 +1,272 @@
+"""Options as people write them: sizes, limits, periods, slots, configurations; errors name their option."""
+
+from __future__ import annotations
+
+import ast
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.known_digits import byte_text, parse_bytes
+from sfumato.schemas.ledger import Limit, Period, format_amount, parse_amount, parse_day
+from sfumato.schemas.refresh import RefreshConfig
+from sfumato.schemas.slots import Slots
+from tests import ROOT
+from tests.rejections import rejects
+from tests.unit.schemas.cases import each
+
+# Errors that are about an option or a file; the others are about a run, or about users.
+KINDS = {"RequestError", "FormatError", "LedgerError", "BudgetError"}
+# Wrapped by whoever knows the option, or about the command line as a whole.
+WITHOUT = {
+    "no file matches ", "the folder ", "no job named ", "unknown option ", "no credentials for Google Cloud",
+    "BigQuery needs its library", "Delta tables need their library", "Iceberg tables need their library",
+    "column ", "there are none", "the release's manifest ", "a release of `sfumato heatmap`", "second_",
+    "delta:", "iceberg:", "FILE: ", "format ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "option", "file"),
+    [
+        ("epsilon: must be above 0, got 0", "epsilon", None),
+        ("log.parquet: cannot be opened", None, "log.parquet"),
+        ("region, column: give one of them", "region, column", None),
+        ("h3 and quadkey: give one of them", "h3 and quadkey", None),
+        ("zones: city.geojson: damaged", "zones", None),
+        ("gs://bucket/release: no release here", None, "gs://bucket/release"),
+        ("/tmp/a/release: cells.parquet: is damaged", None, "/tmp/a/release"),
+        ("too few users: none of 3 shards had the required 40 survivors", None, None),
+        ("nothing is said of it", None, None),
+    ],
+)
+def test_an_error_names_its_option_or_its_file(message: str, option: str | None, file: str | None) -> None:
+    error = LedgerError(message)
+    assert (error.option, error.file, str(error)) == (option, file, message)
+
+
+def test_a_message_is_one_line() -> None:
+    assert str(RequestError("input: \n first\n  second ")) == "input: first second"
+
+
+def _heads() -> list[tuple[str, str]]:
+    """How the messages in the product begin: where they stand, and their first words, {} for a value."""
+    found = []
+    for folder in ("api", "pipelines", "transforms", "schemas"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS):
+                    continue
+                first = node.args[0]
+                parts = first.values if isinstance(first, ast.JoinedStr) else [first]
+                texts = [str(one.value) if isinstance(one, ast.Constant) else "{}" for one in parts]
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", "".join(texts)))
+    return found
+
+
+def test_every_message_begins_with_what_it_is_about() -> None:
+    heads = _heads()
+    assert len(heads) > 500
+    bad = [
+        (place, head)
+        for place, head in heads
+        if RequestError(head).option is None and not head.startswith("{}") and not head.startswith(tuple(WITHOUT))
+    ]
+    assert bad == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1.5G", 1_500_000_000),
+        ("800M", 800_000_000),
+        ("2GB", 2_000_000_000),
+        ("1GiB", 1 << 30),
+        ("512mi", 512 << 20),
+        ("3 T", 3 * 10**12),
+        ("700000", 700_000),
+        (42, 42),
+    ],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_bytes("memory", text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1G", "1.5 gigabytes", "1i", "1e9", "0", "0.1", "nan", "1.5.2G"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with rejects("memory"):
+        parse_bytes("memory", text)
+
+
+def test_sizes_for_people() -> None:
+    assert [byte_text(one) for one in (0, 5, 1500, 1_500_000_000, 21_000_000_000)] == ["0", "5", "1.5K", "1.5G", "21G"]
+    assert [byte_text(one) for one in (999_499_999, 999_600_000)] == ["999M", "1G"]
+    assert parse_bytes("memory", byte_text(123_000_000)) == 123_000_000
+
+
+def test_limits_as_they_are_written() -> None:
+    limits = Limit.parse_all("10:1e-6/365d, 1/1d")
+    assert [str(limit) for limit in limits] == ["1/1d", "10:1e-6/365d"]
+    assert limits[1] == Limit(Decimal(10), Decimal("1e-6"), 365)
+    assert limits[0].describe() == "epsilon 1 in 1 day"
+    assert Limit.parse_all(",".join(map(str, limits))) == limits
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "10",
+        "10/365",
+        "10/0d",
+        "0/1d",
+        "-1/1d",
+        "nan/1d",
+        "inf/1d",
+        "1:1/1d",
+        "1:-1/1d",
+        "1/99999d",
+        "1/1d,2/1d",
+        "x/1d",
+    ],
+)
+def test_limits_that_are_none(text: str) -> None:
+    with rejects("budget"):
+        Limit.parse_all(text)
+
+
+def test_periods() -> None:
+    assert str(Period.parse("2026-11-20")) == "2026-11-20"
+    days = [str(one) for one in Period.parse("2026-02-27:2026-03-01").days()]
+    assert days == ["2026-02-27", "2026-02-28", "2026-03-01"]
+    for text in ("", "20261120", "2026-11-31", "2026-11-20:", "2026-11-20:2026-11-19", "tomorrow", "2026-1-1"):
+        with rejects("period"):
+            Period.parse(text)
+    with rejects("date"):
+        parse_day("date", "x")
+
+
+def test_amounts_are_the_decimals_that_people_wrote() -> None:
+    assert sum([parse_amount("epsilon", 0.1)] * 10) == 1
+    for number, text in ((1.0, "1"), (10.0, "10"), (1e-8, "1e-8"), (0.0, "0"), (0.25, "0.25")):
+        assert format_amount(parse_amount("epsilon", number)) == text
+    for text in ("0.1", "1e-12", "123.456", "0.0001", "0.00009", "1E+2", "3e-10"):
+        assert Decimal(format_amount(Decimal(text))) == Decimal(text)
+    for bad in (float("nan"), float("inf"), -1.0, "much"):
+        with rejects("epsilon"):
+            parse_amount("epsilon", bad)
+
+
+GOOD: dict[str, Any] = {
+    "dataset": "taxis",
+    "input": "logs",
+    "output": "./published",
+    "ledger": "/var/lib/ledger.db",
+    "key_file": "../key",
+    "budget": [{"epsilon": 10, "delta": "1e-6", "days": 365}, {"epsilon": 1, "days": 1}],
+    "options": {"region": "-1,50,1,51"},
+}
+
+
+def test_places_are_relative_to_the_file() -> None:
+    config = RefreshConfig.read(GOOD, "/etc/sfumato")
+    assert (config.input, config.output, config.ledger, config.key_file) == (
+        "/etc/sfumato/logs",
+        "/etc/sfumato/published",
+        "/var/lib/ledger.db",
+        "/etc/key",
+    )
+    remote = RefreshConfig.read({**GOOD, "key_file": "gs://private/key"}, "gs://bucket/jobs/")
+    assert (remote.input, remote.output) == ("gs://bucket/jobs/logs", "gs://bucket/jobs/published")
+    assert remote.key_file == "gs://private/key"
+
+
+def test_limits_and_defaults() -> None:
+    config = RefreshConfig.read(GOOD, "/")
+    assert [(limit.epsilon, limit.delta, limit.days) for limit in config.budget] == [
+        (Decimal(1), Decimal(0), 1),
+        (Decimal(10), Decimal("1e-6"), 365),
+    ]
+    assert (config.job, config.warm_start, config.min_users, config.runner_config) == ("heatmap", True, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    each(
+        {
+            "unknown key": ({"datset": "taxis"}, {"wram_start": True}, {"zzz": 1}, {3: 1}),
+            "dataset": [{"dataset": bad} for bad in (None, 7, "my taxis")],
+            "input": [{"input": bad} for bad in ("logs/*", ["logs"])],
+            "output": ({"output": "s3://bucket/x"},),
+            "runner_config": ({"runner_config": "ftp://x.yaml"},),
+            "key_secret": ({"key_secret": 5, "key_file": None},),
+            "beam": ({"beam": ["x"]},),
+            "min_users": [{"min_users": bad} for bad in (1.0, -1, True, "many")],
+            "key_file, key_secret": ({"key_file": None}, {"key_secret": "projects/p/secrets/s/versions/1"}),
+            "budget": [
+                *({"budget": bad} for bad in (None, {"epsilon": 1}, [])),
+                *(
+                    {"budget": [bad]}
+                    for bad in ({"epsilon": 1, "dayz": 1}, {"epsilon": 1}, {"epsilon": 1, "days": 1.5})
+                ),
+                *({"budget": [{"epsilon": bad, "days": 1}]} for bad in (0, float("nan"))),
+                {"budget": [{"epsilon": 1, "days": 1}, {"epsilon": 2, "days": 1}]},
+            ],
+            "warm_start": ({"warm_start": "yes"},),
+            "options": ({"options": None}, {"options": "depth=4"}),
+        }
+    ),
+)
+def test_bad_configurations_are_refused_by_key(key: str, change: dict[Any, Any]) -> None:
+    with rejects("config") as caught:
+        RefreshConfig.read({**GOOD, **change}, "/")
+    assert str(caught.value).startswith(f"config: {key}")
+
+
+def test_a_misspelt_key_is_named_with_the_nearest() -> None:
+    with pytest.raises(RequestError, match="did you mean dataset"):
+        RefreshConfig.read({**GOOD, "datset": "taxis"}, "/")
+
+
+@pytest.mark.parametrize("settings", [None, [], "text", 3])
+def test_a_file_that_holds_no_map(settings: Any) -> None:
+    with rejects("config"):
+        RefreshConfig.read(settings, "/")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "first", "last"),
+    [
+        ("hour", 24, "00-01 h", "23-24 h"),
+        ("weekday", 7, "Monday", "Sunday"),
+        ("hour_of_week", 168, "Monday 00-01 h", "Sunday 23-24 h"),
+        ("0,7,10,16,19,24", 5, "00-07 h", "19-24 h"),
+        ("0, 7.5, 24", 2, "00-07:30 h", "07:30-24 h"),
+    ],
+)
+def test_a_text_gives_slots_with_names(text: str, count: int, first: str, last: str) -> None:
+    slots = Slots.parse("t", text, "Asia/Tokyo")
+    assert (len(slots), len(slots.names), len(set(slots.names))) == (count, count, count)
+    assert (slots.names[0], slots.names[-1]) == (first, last)
+    assert all(0 <= slot <= count for slot, _ in slots.ticks)
+    assert slots.metadata()["time_zone"] == "Asia/Tokyo"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("hours", "", "edges", "0,24", "7,10,16", "0,10,7,24", "0,7,7,24", "0,a,24", "0,nan,24", "0,7.3333,24"),
+        ",".join(map(str, range(25))) + ",23.5",
+    ],
+)
+def test_bad_slots_are_refused(text: str) -> None:
+    with rejects("slots"):
+        Slots.parse("t", text, "UTC")
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokio", "../etc/passwd", ""])
+def test_bad_time_zones_are_refused(zone: str) -> None:
+    with rejects("time_zone"):
+        Slots.parse("t", "hour", zone)
