@@ -1,3 +1,7 @@
+"""Noise against exact probabilities, its cost where clients collude, and the budget that it is charged to."""
+
+from __future__ import annotations
+
 import hashlib
 import itertools
 import math
@@ -7,13 +11,16 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.colluding import colluding_epsilon
+from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian, discrete_gaussian_survival
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.mechanism import (
-    discrete_laplace_stddev,
-    epsilon_for_stddev,
-)
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev, sigma_for_rho
 from sfumato.transforms.privacy.noise import (
     GeometricTable,
     digit_table,
@@ -23,6 +30,7 @@ from sfumato.transforms.privacy.noise import (
     polya_difference_events,
 )
 from tests.keys import earlier_key
+from tests.rejections import rejects
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf
 
 KEY = RunKey.derive(FixedSecret(b"noise tests" * 2), {"test": "noise"})
@@ -234,3 +242,114 @@ def test_polya_difference_stddev_by_summation() -> None:
     pmf = polya_difference_pmf(1.7, 0.4, 150)
     k = np.arange(-150, 151)
     assert math.isclose(polya_difference_stddev(1.7, 0.4), math.sqrt((pmf * k**2).sum()), rel_tol=1e-9)
+
+
+# --- Laplace and Gaussian noise behind one interface ---
+
+
+ADDITIVE_KEY = RunKey.derive(FixedSecret(b"additive noise" * 2), {})
+FEW_STREAMS = np.arange(50, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("noise", [LAPLACE, GAUSSIAN], ids=lambda noise: noise.NAME)
+@pytest.mark.parametrize("sensitivity", [1, 1000])
+@pytest.mark.parametrize("cost", [1e-4, 0.01, 1.0])
+def test_the_drawn_noise_has_the_stated_deviation_cost_and_quantile(
+    noise: AdditiveNoise, cost: float, sensitivity: int
+) -> None:
+    stddev = noise.stddev(cost, sensitivity)
+    z = noise.draw(ADDITIVE_KEY, "a", FEW_STREAMS, 1000, cost, sensitivity).ravel() / stddev
+    # 50,000 squares, whose variance is at most 5 (Laplace): 6.2 deviations of their mean.
+    assert abs((z**2).mean() - 1) < 6.2 * math.sqrt(5 / z.size)
+    assert math.isclose(noise.cost(stddev, sensitivity), cost, rel_tol=2e-3 if sensitivity == 1 else 1e-9)
+    assert noise.min_cost(sensitivity) < cost
+    noise.draw(ADDITIVE_KEY, "least", FEW_STREAMS[:1], 2, noise.min_cost(sensitivity), sensitivity)
+    t = noise.quantile(cost, 0.01, sensitivity)
+    share = (z * stddev > t).mean()
+    assert share <= 0.01 + 6.2 * math.sqrt(0.01 / z.size)
+
+
+def test_they_draw_what_the_samplers_draw() -> None:
+    assert np.array_equal(
+        LAPLACE.draw(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7),
+        discrete_laplace(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7),
+    )
+    sigma = sigma_for_rho(0.3, 7.5)
+    assert np.array_equal(
+        GAUSSIAN.draw(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7.5),
+        discrete_gaussian(ADDITIVE_KEY, "a", FEW_STREAMS, 9, sigma),
+    )
+    t = GAUSSIAN.quantile(0.3, 1e-9, 7.5)
+    assert discrete_gaussian_survival(sigma, t + 1) <= 1e-9 < discrete_gaussian_survival(sigma, t)
+    assert GAUSSIAN.tail_sums(3) > 1000 > LAPLACE.tail_sums(3) == 3
+
+
+# --- what honest clients' shares of the noise leave ---
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.4, 1.0, 3.0])
+@pytest.mark.parametrize("shape", [0.3, 0.5, 0.8, 0.95, 0.99])
+def test_epsilon_is_the_largest_log_ratio_of_neighbouring_probabilities(epsilon: float, shape: float) -> None:
+    reach = math.ceil(12 / epsilon)
+    logs = np.log(polya_difference_pmf(shape, epsilon, 2 * reach))[reach:-reach]
+    assert math.isclose(np.abs(np.diff(logs)).max(), colluding_epsilon(epsilon, 1, shape), rel_tol=1e-6)
+    assert colluding_epsilon(epsilon, 1, shape) > epsilon
+
+
+@pytest.mark.parametrize("shape", [0.3, 0.8, 0.95])
+def test_the_logarithms_of_probabilities_are_convex_beside_zero(shape: float) -> None:
+    """So a change of 1 in each of several entries costs most, and `colluding_epsilon` adds that up."""
+    pmf = polya_difference_pmf(shape, 0.3, 60)
+    assert (np.diff(np.log(pmf[60:]), 2) > 0).all()
+    losses = [math.log(pmf[60] / pmf[60 + change]) for change in range(6)]
+    bound = [change * colluding_epsilon(0.3, 1, shape) for change in range(6)]
+    assert math.isclose(losses[1], bound[1], rel_tol=1e-9)
+    assert all(loss < most for loss, most in zip(losses[2:], bound[2:], strict=True))
+    assert math.isclose(colluding_epsilon(1.5, 5, shape), bound[5], rel_tol=1e-9)
+
+
+def test_the_discrete_laplace_noise_and_more_have_the_stated_epsilon() -> None:
+    for shape in (1.0, 1.05, 3.0):
+        assert colluding_epsilon(0.7, 1, shape) == 0.7
+    assert math.isclose(colluding_epsilon(0.7, 1, 1 - 1e-12), 0.7, rel_tol=1e-9)
+    assert math.isclose(colluding_epsilon(1, 1, 0.95), 1.0479, rel_tol=1e-4)
+
+
+def test_epsilon_is_finite_for_the_smallest_rates() -> None:
+    epsilons = [colluding_epsilon(1, sensitivity, 0.95) for sensitivity in (1, 10, 10**3, 10**6)]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] < 4
+
+
+# --- budgets ---
+
+
+@given(st.floats(1e-6, 50), st.lists(st.floats(1e-9, 60), max_size=12))
+def test_spending_is_exact(total: float, wishes: list[float]) -> None:
+    budget = Budget(total)
+    for wish in wishes:
+        charge = budget.affordable(wish)
+        assert 0 <= charge <= wish
+        if charge > 0:
+            budget = budget.charge(charge)
+        exact = sum(map(Fraction, budget.charges), Fraction(0))
+        assert exact <= Fraction(total)
+        assert Fraction(budget.spent) == exact
+        assert Fraction(budget.remaining) == Fraction(total) - exact
+    if budget.remaining > 0:
+        budget = budget.charge(budget.remaining)
+    assert math.fsum(budget.charges) == total
+    assert budget.spent == total
+    assert budget.remaining == 0
+
+
+@pytest.mark.parametrize("total", [0.0, -1.0, math.nan, math.inf])
+def test_a_bad_total_is_refused(total: float) -> None:
+    with rejects("epsilon"):
+        Budget(total)
+
+
+@pytest.mark.parametrize("charge", [1.0000000001, 0.0, -0.1, math.nan, 1 / 3 * 2.0**-60])
+def test_a_charge_beyond_the_budget_or_off_its_grid_is_refused(charge: float) -> None:
+    with pytest.raises(ValueError, match="cannot charge"):
+        Budget(1.0).charge(charge)

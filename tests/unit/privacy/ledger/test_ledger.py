@@ -1,4 +1,4 @@
-"""Reserve, then commit; the chain; limits. Each test of a refusal also sees that nothing was written."""
+"""Reserve, then commit; the chain; limits; refusals; cohorts. Each refusal also shows that nothing was written."""
 
 from __future__ import annotations
 
@@ -10,14 +10,27 @@ import sqlite3
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sfumato.schemas.errors import BudgetError, FormatError, LedgerError, RequestError
-from sfumato.schemas.ledger import Limit
-from sfumato.transforms.privacy.ledger.history import COMMIT, RESERVE, charge_content, entry_bytes, read_entries, replay
+from sfumato.schemas.ledger import Charge, Limit
+from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.privacy.ledger.history import (
+    COMMIT,
+    PRUNE,
+    RESERVE,
+    SETTLE,
+    charge_content,
+    charge_of,
+    entry_bytes,
+    read_entries,
+    replay,
+)
 from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError, open_ledger
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
+from tests.rejections import rejects
 from tests.unit.privacy.ledger.helpers import charge, forks, ledger
 
 LIMITS = Limit.parse_all("3/7d,1/1d")
@@ -350,3 +363,282 @@ def test_two_at_once_under_one_release_id_are_charged_once(tmp_path: Path) -> No
     reservation = Ledger(Raced(str(tmp_path / "ledger.db"))).reserve(charge("one"), LIMITS)
     assert reservation == first[0]
     assert len(book.history().reservations) == 1
+
+
+# --- a refused release costs what its check cost ---
+
+
+ONE_A_DAY = Limit.parse_all("1/1d")
+WHY = "about 12 users, fewer than 100"
+
+
+def test_a_refused_release_counts_what_its_check_cost(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    first = book.reserve(charge("one", delta="1e-9"), Limit.parse_all("1:1e-8/1d"))
+    settled = book.settle("one", 0.01, 0.0, WHY)
+    assert book.settle("one", "0.01", "0", WHY) == settled  # again changes nothing
+    history = book.history(with_limits=True)
+    assert history.entries == 3
+    assert history.reservations["one"] == settled
+    assert (settled.index, settled.hash, settled.refusal) == (first.index, first.hash, WHY)
+    assert settled.reserved_charge == first.charge
+    assert [(one.epsilon, one.delta) for one in history.charges] == [(Decimal("0.01"), Decimal(0))]
+    with pytest.raises(LedgerError, match="was refused, so no result of it can be published"):
+        book.commit("one", "result")
+    with pytest.raises(BudgetError):
+        book.reserve(charge("two"))
+    book.reserve(charge("two", epsilon="0.99"))
+
+
+def test_the_same_input_repeats_its_refusal_and_a_mended_one_is_charged_anew(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one", epsilon="0.9"), ONE_A_DAY)
+    settled = book.settle("one", 0.01, 0.0, WHY)
+    assert book.check(charge("one", epsilon="0.9")) == settled
+    assert book.reserve(charge("one", epsilon="0.9")) == settled
+    with pytest.raises(ReusedError, match="another request"):  # the same noise on the same input
+        book.reserve(charge("one", "2026-11-19", epsilon="0.9"))
+    mended = charge("one", epsilon="0.9", binding="mended")
+    reservation = book.reserve(mended)
+    assert (reservation.charge, reservation.refusal) == (mended, None)
+    history = book.history(with_limits=True)
+    assert sum(one.epsilon for one in history.charges) == Decimal("0.91")
+    assert history.refusals == (settled,)
+    with pytest.raises(ReusedError, match="other input"):
+        book.reserve(charge("one", epsilon="0.9"))
+    with pytest.raises(BudgetError):
+        book.reserve(charge("two", epsilon="0.1"))
+    book.settle("one", 0.01, 0.0, WHY)
+    book.reserve(charge("one", epsilon="0.9", binding="mended twice"))
+    assert sum(one.epsilon for one in book.history(with_limits=True).charges) == Decimal("0.92")
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [("1.01", "0"), ("0.5", "1e-9"), ("0", "0"), ("-1", "0"), ("nan", "0")])
+def test_a_refusal_costs_a_part_of_what_was_reserved(tmp_path: Path, epsilon: str, delta: str) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), ONE_A_DAY)
+    with pytest.raises(RequestError):
+        book.settle("one", epsilon, delta, WHY)
+    entries = SqliteStore(str(tmp_path / "ledger.db")).read()
+    assert len(entries) == 2
+    content = {"release_id": "one", "epsilon": epsilon, "delta": delta, "reason": WHY}
+    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", SETTLE, content)
+    with pytest.raises(LedgerError, match="entry 2 cannot be read"):
+        replay([*entries, forged])
+
+
+def test_what_was_published_is_spent(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    with pytest.raises(LedgerError, match="nothing was ever charged"):
+        book.settle("one", 0.1, 0.0, WHY)
+    book.reserve(charge("one"), ONE_A_DAY)
+    book.commit("one", "abc")
+    with pytest.raises(LedgerError, match="was published"):
+        book.settle("one", 0.1, 0.0, WHY)
+    book.reserve(charge("two", "2026-11-21"))
+    book.settle("two", 0.1, 0.0, WHY)
+    with pytest.raises(LedgerError, match="refused before"):
+        book.settle("two", 0.2, 0.0, WHY)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_entry_that_settles_nothing_shows(tmp_path: Path, again: bool) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), ONE_A_DAY)
+    book.settle("one", 0.1, 0.0, WHY) if again else book.commit("one", "abc")
+    entries = SqliteStore(str(tmp_path / "ledger.db")).read()
+    content = {"release_id": "one", "epsilon": "0.05", "delta": "0", "reason": WHY}
+    forged = entry_bytes(3, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", SETTLE, content)
+    with pytest.raises(LedgerError, match="which is not reserved"):
+        replay([*entries, forged])
+
+
+def test_a_check_raises_what_a_charge_would_and_writes_nothing(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    with pytest.raises(RequestError, match="has no limits"):
+        book.check(charge("one"))
+    with pytest.raises(BudgetError):
+        book.check(charge("one", epsilon="2"), ONE_A_DAY)
+    assert book.check(charge("one"), ONE_A_DAY) is None
+    assert not list(tmp_path.iterdir())
+    reservation = book.reserve(charge("one"), ONE_A_DAY)
+    assert book.check(charge("one")) == reservation
+    for other, error in (
+        (charge("two"), BudgetError),
+        (charge("one", binding="other"), ReusedError),
+        (charge("two", "2026-11-21", starts_from="nothing"), RequestError),
+    ):
+        with pytest.raises(error):
+            book.check(other)
+    with pytest.raises(RequestError, match="and not 2/1d"):
+        book.check(charge("two", "2026-11-21"), Limit.parse_all("2/1d"))
+    assert book.history().entries == 2
+
+
+def test_two_that_settle_at_once_settle_once(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), ONE_A_DAY)
+    append, first = SqliteStore.append, []
+
+    class Raced(SqliteStore):
+        def append(self, index: int, entry: bytes) -> bool:
+            if not first:  # the other one is faster
+                first.append(book.settle("one", 0.1, 0.0, WHY))
+            return append(self, index, entry)
+
+    assert Ledger(Raced(str(tmp_path / "ledger.db"))).settle("one", 0.1, 0.0, WHY) == first[0]
+    assert book.history().entries == 3
+
+
+# --- rotating cohorts, and pruned releases ---
+
+
+TWO_A_WEEK = Limit.parse_all("1/1d,2/7d")
+SEVENTH = Rotation(7, 30, "a" * 32)
+
+
+def asked(release_id: str, rotation: Rotation = SEVENTH, **more: str) -> Charge:
+    return replace(charge(release_id, **more), rotation=rotation)
+
+
+def forged(entries: list[bytes], kind: str, content: dict[str, Any]) -> list[bytes]:
+    """The entries and one more, rightly chained."""
+    head = read_entries(entries)[-1]["hash"]
+    return [*entries, entry_bytes(len(entries), head, "2026-11-21T03:00:00+00:00", "nonce", kind, content)]
+
+
+def entries_of(folder: Path) -> list[bytes]:
+    return SqliteStore(str(folder / "ledger.db")).read()
+
+
+def test_a_charge_is_read_as_it_was_written() -> None:
+    content = charge_content(asked("one"))
+    assert content["rotation"] == {"cohort": 7, "cohorts": 30, "partition": "a" * 32}
+    assert charge_of(json.loads(json.dumps(content))) == asked("one")
+
+
+def test_a_charge_of_all_users_is_written_as_by_earlier_versions() -> None:
+    content = charge_content(charge("one"))
+    assert "rotation" not in content
+    entry = entry_bytes(0, "0" * 64, "2026-11-21T03:00:00+00:00", "nonce", RESERVE, content)
+    # Of the version before charges had rotations.
+    assert hashlib.sha256(entry).hexdigest() == "9faa55bdc8d6ec41aa2fda2f2e7d63892c9332068fc68ba43b7830094e82876b"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"cohort": 31}, {"cohort": 0}, {"cohort": "7"}, {"cohort": True}, {"cohorts": 367}, {"cohorts": 2.0},
+     {"partition": ""}, {"partition": "A" * 32}, {"partition": None}, {"more": 1}],
+)  # fmt: skip
+def test_a_rotation_that_is_none_is_not_guessed_at(tmp_path: Path, changes: dict[str, Any]) -> None:
+    ledger(tmp_path).reserve(charge("one"), TWO_A_WEEK)
+    content = charge_content(asked("two"))
+    content["rotation"] |= changes
+    with pytest.raises(LedgerError, match="a charge cannot be read"):
+        replay(forged(entries_of(tmp_path), RESERVE, content))
+
+
+@pytest.mark.parametrize("rotation", [None, [], "7/30", 7, {}, {"cohort": 7, "cohorts": 30}])
+def test_no_rotation_of_another_form_is_read(tmp_path: Path, rotation: Any) -> None:
+    """An entry that names a rotation would count for all users if it were overlooked; it is refused."""
+    ledger(tmp_path).reserve(charge("one"), TWO_A_WEEK)
+    content = {**charge_content(asked("two")), "rotation": rotation}
+    with pytest.raises(LedgerError, match="a charge cannot be read"):
+        replay(forged(entries_of(tmp_path), RESERVE, content))
+
+
+def test_a_charge_states_its_partition() -> None:
+    with rejects("rotation"):
+        asked("one", Rotation(7, 30))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (asked("one", replace(SEVENTH, cohort=8)), "another request"),
+        (asked("one", Rotation(7, 31, "b" * 32)), "another request"),
+        (charge("one"), "another request"),
+        (asked("one", replace(SEVENTH, partition="b" * 32), binding="other"), "other input, another key"),
+    ],
+)
+def test_a_release_id_stands_for_one_cohort(tmp_path: Path, other: Charge, message: str) -> None:
+    book = ledger(tmp_path)
+    book.reserve(asked("one"), TWO_A_WEEK)
+    assert book.reserve(asked("one"), TWO_A_WEEK).index == 1  # a retry
+    with pytest.raises(ReusedError, match=message):
+        book.reserve(other, TWO_A_WEEK)
+    assert book.history().entries == 2
+
+
+def test_a_refused_run_and_a_file_that_counts_twice_keep_their_cohort(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(replace(asked("one"), files=("f" * 32,)), TWO_A_WEEK)
+    settled = book.settle("one", "0.1", "0", "too few users")
+    assert settled.charge.rotation == SEVENTH
+    assert book.history().reservations["one"].charge.rotation == SEVENTH
+    other = Rotation(2, 3, "b" * 32)
+    book.reserve(
+        replace(asked("two", other, dataset="bikes", epsilon="0.9"), files=("f" * 32,)), TWO_A_WEEK, allow_reuse=True
+    )
+    counted = [one for one in book.history().charges if one.release_id == "two"]
+    assert [(one.dataset, one.rotation) for one in counted] == [("bikes", other), ("taxis", other)]
+    book.history(with_limits=True)
+    with pytest.raises(BudgetError, match=r"epsilon 1\.0 is spent"):  # by a user of both cohorts
+        book.check(replace(charge("three"), epsilon=Decimal("0.01")))
+    with rejects("rotation"):
+        book.reserve(asked("four", Rotation(2, 4, "b" * 32), period="2026-12-20"))
+
+
+def test_what_cohorts_exceed_shows_in_a_chain_that_is_whole(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(asked("one"), TWO_A_WEEK)
+    book.reserve(asked("two", replace(SEVENTH, cohort=8)))
+    replay(entries_of(tmp_path), with_limits=True)
+    more = forged(entries_of(tmp_path), RESERVE, charge_content(asked("three", epsilon="0.001")))
+    replay(more)
+    with pytest.raises(LedgerError, match="entry 3 exceeds the limit"):
+        replay(more, with_limits=True)
+
+
+# --- pruned releases ---
+
+
+def test_a_published_release_is_pruned_once(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), TWO_A_WEEK)
+    with pytest.raises(LedgerError, match="release one is not known to be published"):
+        book.prune("one")
+    with pytest.raises(LedgerError, match="release two is not known to be published"):
+        book.prune("two")
+    book.commit("one", "abc")
+    for _ in range(2):
+        book.prune("one")
+    history = book.history(with_limits=True)
+    assert history.entries == 4
+    assert history.reservations["one"].pruned == "2026-11-21T03:00:00+00:00"
+    assert history.charges == [charge("one")]  # it stays spent
+    book.commit("one", "abc")  # the same publication, repeated
+    assert book.history().entries == 4
+
+
+def test_a_refused_release_has_nothing_to_prune(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), TWO_A_WEEK)
+    book.settle("one", "0.1", "0", "too few users")
+    with pytest.raises(LedgerError, match="not known to be published"):
+        book.prune("one")
+
+
+@pytest.mark.parametrize("content", [{"release_id": "two"}, {"release_id": "gone"}, {"release_id": None}, {}])
+def test_an_entry_that_prunes_nothing_shows(tmp_path: Path, content: dict[str, Any]) -> None:
+    book = ledger(tmp_path)
+    for name in ("one", "two"):
+        book.reserve(charge(name, epsilon="0.5"), TWO_A_WEEK)
+    book.commit("one", "abc")
+    with pytest.raises(LedgerError, match="removes the files of"):
+        replay(forged(entries_of(tmp_path), PRUNE, content))
+    pruned = forged(entries_of(tmp_path), PRUNE, {"release_id": "one"})
+    with pytest.raises(LedgerError, match="removes the files of"):
+        replay(forged(pruned, PRUNE, {"release_id": "one"}))
+    with pytest.raises(LedgerError):  # nothing else is published in its place
+        replay(forged(pruned, COMMIT, {"release_id": "one", "manifest": "other"}))
