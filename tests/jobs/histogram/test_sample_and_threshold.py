@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -95,8 +96,6 @@ class Texts:
         self.key = key.subkey("items")
 
     def code(self, row):
-        from sfumato.transforms.privacy.keys import keyed_hash
-
         return int(keyed_hash(self.key, np.array([row["category"], ""], dtype=object))[0]), row["category"]
 
     def cut(self, code, level):
@@ -106,8 +105,6 @@ class Texts:
 @beam.typehints.with_input_types(str)
 def run(pattern: str, transform, *options: str):
     """The one element that a transform makes of files. It comes back through a file."""
-    import pickle
-
     out = Path(pattern).parent / "result.pickle"
     paths = sorted(str(path) for path in Path(pattern).parent.glob("*.parquet"))
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
@@ -169,16 +166,6 @@ def published(batches: list, rounds: Rounds, sampling: Sampling) -> list:
     sample = combine.extract_output(combine.merge_accumulators(halves))
     counts = count_rounds(sample, sampler, rounds.prefixes, rounds.levels)
     return threshold_rounds(counts, sampling, rounds.levels)
-
-
-def test_many_small_batches_are_one_input() -> None:
-    table = with_items(2000, 1)
-    rounds = Rounds(ColumnItems(ItemColumns("category")), KEY, TextPrefixes(7), (7,))
-    (whole,) = published([table], rounds, SAMPLING)
-    (pieces,) = published(table.to_batches(max_chunksize=7), rounds, SAMPLING)
-    assert len(whole)
-    assert whole.texts == pieces.texts
-    assert whole.sampled.tolist() == pieces.sampled.tolist()
 
 
 @pytest.mark.parametrize("rows", [0, 2])
@@ -282,18 +269,19 @@ def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int, bounded
     assert (found.admission.users, found.admission.unusable) == (960, 41)
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
     """Its sample has the size of its rate, and its coins say nothing of who takes part in a round."""
     sampler = Sampler(KEY, Sampling.from_rate(0.5, 8))
     admission = AdmissionSampler(KEY, 0.25)
     users = seeded_rng(3).integers(0, 2**64, 100_000, np.uint64)
     drawn = np.isin(users, admission.drawn(users))
-    assert abs(drawn.sum() - 25_000) < 6 * (100_000 * 0.25 * 0.75) ** 0.5
+    assert abs(drawn.sum() - 25_000) < 7 * (100_000 * 0.25 * 0.75) ** 0.5
     both = (drawn & sampler.drawn_in_any_round(users)).sum()
-    assert abs(both - 12_500) < 6 * (100_000 * 0.125 * 0.875) ** 0.5
+    assert abs(both - 12_500) < 7 * (100_000 * 0.125 * 0.875) ** 0.5
     keys = [RunKey.derive(FixedSecret(b"x" * 32), {"number": number}) for number in range(400)]
     nobody = [AdmissionSampler(key, 0.25).drawn_nobody(1) for key in keys]
-    assert abs(sum(nobody) - 100) < 6 * (400 * 0.25 * 0.75) ** 0.5
+    assert abs(sum(nobody) - 100) < 7 * (400 * 0.25 * 0.75) ** 0.5
     assert admission.drawn_nobody(0) == 0
 
 
@@ -304,9 +292,7 @@ def test_too_many_bad_users_are_refused_by_their_noisy_number(tmp_path: Path) ->
     found = run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=allowed))
     assert found.admission.users == pytest.approx(2400, 0.1)
     strict = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.01, sampling_rate=0.5))
-    with pytest.raises(
-        Exception, match=r"about \d+ users \(.*\) of [23],\d+ .*more than --max_bad_fraction 0\.01 allows"
-    ):
+    with pytest.raises(Exception, match="--max_bad_fraction"):
         run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=strict))
 
 
@@ -356,6 +342,7 @@ def test_the_choice_depends_on_the_users_own_records_alone() -> None:
     assert alone.items() <= kept.items()
 
 
+@pytest.mark.false_alarm(2e-9)
 def test_items_are_drawn_in_proportion_to_their_records() -> None:
     """Weights 1, 3, 2: the first item of a draw by its weight, the item left out by the law of successive draws."""
     n = 20_000
@@ -374,7 +361,7 @@ def test_items_are_drawn_in_proportion_to_their_records() -> None:
 
 
 @pytest.mark.parametrize(("max_items", "max_records"), [(1, 1), (2, 1), (3, 4), (50, 1000)])
-def test_no_user_adds_more_than_the_bound_at_any_level(max_items: int, max_records: int) -> None:
+def test_count_items_bounds_a_user_at_every_level(max_items: int, max_records: int) -> None:
     rng = seeded_rng(7)
     rows = np.stack([rng.integers(0, 40, 600), rng.zipf(1.3, 600) % 64], axis=1)
     bound, prefixes, levels = ItemBound(max_items, max_records), NumberPrefixes(2, 6), (1, 3, 6)
@@ -391,11 +378,12 @@ def test_no_user_adds_more_than_the_bound_at_any_level(max_items: int, max_recor
         assert [int(one.counts.sum()) for one in everybody] == [600] * 3
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), True])
 @pytest.mark.parametrize("name", ["max_items", "max_records"])
-def test_bounds_are_integers_of_one_or_more(name: str, value: float) -> None:
-    with pytest.raises(RequestError, match=f"{name}_per_"):
-        ItemBound(**{name: value})
+def test_item_bound_rejects_what_is_no_count(name: str) -> None:
+    for value in (0, -1, 1.5, float("nan"), True):
+        with pytest.raises(RequestError) as caught:
+            ItemBound(**{name: value})
+        assert caught.value.option.startswith(f"{name}_per_")
 
 
 @pytest.mark.parametrize(("files", "options"), [(1, ()), (4, ("--direct_runner_bundle_repeat=2",))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import CATEGORIES, DROP_REASONS, NUMBERS, PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.histogram.accountant import delta, rounds_delta
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberBins, NumberItems
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling
 from sfumato.transforms.histogram.user_sample import (
@@ -44,15 +43,6 @@ KEY = RunKey.derive(FixedSecret(b"sample tests" * 3), {"job": "sample"})
 
 def hashes(n: int, seed: int = 0) -> np.ndarray:
     return keyed_hash(KEY.subkey("test", seed), np.arange(n))
-
-
-@pytest.mark.parametrize("rounds", [1, 3, 4, 5, 12])  # 4 rounds fill a block of random bits
-def test_users_of_any_round_are_those_of_all_rounds(rounds: int) -> None:
-    sampler = Sampler(KEY, Sampling.from_rate(0.2, 5), rounds)
-    drawn = sampler.drawn(hashes(5000))
-    assert drawn.shape == (5000, rounds)
-    assert drawn.any(axis=0).all()
-    assert (sampler.drawn_in_any_round(hashes(5000)) == drawn.any(axis=1)).all()
 
 
 records = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5)), max_size=60)
@@ -84,6 +74,7 @@ def test_merging_is_a_sum_and_no_cut_shows(pairs: list[tuple[int, int]], cuts: l
     assert all((user, item) in expected for user, item in chosen.items())
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_an_item_is_chosen_in_proportion_to_its_records() -> None:
     users = hashes(20_000)
     sample = merge([Sample.from_arrays(users, np.full(len(users), item, np.uint64)) for item in (0, 1, 1, 1, 2, 2)])
@@ -101,8 +92,9 @@ def test_records_beyond_the_narrowest_type_are_counted() -> None:
     assert dict(zip(sample.items.tolist(), sample.records.tolist(), strict=True)) == {0: 1, 1: 300}
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("rate", [0.01, 0.25, 0.97])
-def test_users_are_drawn_at_the_rate_and_independently_in_every_round(rate: float) -> None:
+def test_sampler_draws_rounds_independently_at_the_rate(rate: float) -> None:
     n, rounds = 100_000, 5
     sampler = Sampler(KEY, Sampling.from_rate(rate, 10), rounds)
     drawn = sampler.drawn(hashes(n))
@@ -113,14 +105,14 @@ def test_users_are_drawn_at_the_rate_and_independently_in_every_round(rate: floa
         for b in range(a):
             seen = np.bincount(2 * drawn[:, a] + drawn[:, b], minlength=4)
             expected = n * np.outer([1 - rate, rate], [1 - rate, rate]).ravel()
-            likely = expected > 5
+            likely = expected > 20  # below, a cell has heavier tails than the chi-square law
             wanted = expected[likely] * seen[likely].sum() / expected[likely].sum()
-            assert stats.chisquare(seen[likely], wanted).pvalue > FLAKE_RATE
+            assert stats.chisquare(seen[likely], wanted).pvalue > FLAKE_RATE / 10
     for wrong in (0.7 * rate, 1.3 * rate):  # the test would see a rate 30% off
         assert wrong > 1 or stats.binomtest(int(drawn.sum()), rounds * n, wrong).pvalue < FLAKE_RATE
 
 
-def test_a_draw_is_a_function_of_the_key_the_user_and_the_round_alone() -> None:
+def test_sampler_depends_on_key_user_and_round_alone() -> None:
     users = hashes(1000)
     sampler = Sampler(KEY, Sampling.from_rate(0.3, 5), 7)
     order = seeded_rng(1).permutation(1000)
@@ -129,20 +121,14 @@ def test_a_draw_is_a_function_of_the_key_the_user_and_the_round_alone() -> None:
     assert not np.array_equal(sampler.drawn(users), other.drawn(users))
 
 
-def test_the_words_compared_are_the_rate_accounted_for() -> None:
-    """One word more or less moves exactly the users whose word it is."""
+# Three binomial numbers within tails of 1e-9 each, from below and above.
+@pytest.mark.false_alarm(6e-9)
+def test_sampler_draws_at_the_rate_accounted_for() -> None:
     users = hashes(200_000)
-    words = np.sort(
-        [w for words in (2**20, 2**31, 2**32 - 1) for w in [Sampler(KEY, Sampling(words, 1)).drawn(users).sum()]]
-    )
-    expected = 200_000 * np.array([2**20, 2**31, 2**32 - 1]) / 2**32
-    assert (np.abs(words - expected) <= 6.2 * np.sqrt(expected * (1 - expected / 200_000)) + 1).all()
-
-
-def test_the_smallest_and_largest_rates_draw_nobody_and_everybody() -> None:
-    users = hashes(1000)
-    assert not Sampler(KEY, Sampling(1, 1)).drawn(users).any()
-    assert Sampler(KEY, Sampling(2**32 - 1, 1)).drawn(users).all()
+    for words in (2**20, 2**31, 2**32 - 1):
+        drawn = int(Sampler(KEY, Sampling(words, 1)).drawn(users).sum())
+        low, high = stats.binom.ppf([1e-9, 1 - 1e-9], len(users), words / 2**32)
+        assert low <= drawn <= high
 
 
 def test_counts_by_round_and_level_against_a_loop() -> None:
@@ -235,34 +221,7 @@ def law(counts: tuple[int, ...], sampling: Sampling, rounds: int = 1) -> dict[tu
     }
 
 
-def hockey_stick(left: dict, right: dict, epsilon: float) -> float:
-    return sum(max(0.0, weight - np.exp(epsilon) * right.get(outcome, 0.0)) for outcome, weight in left.items())
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.8])
-@pytest.mark.parametrize("tau", [1, 2, 4])
-@pytest.mark.parametrize("epsilon", [0.2, 1.0, 2.0])
-def test_neighbouring_histograms_are_as_close_as_the_accountant_says(rate: float, tau: int, epsilon: float) -> None:
-    """Two items; the user who is more or less holds the first. The other item changes nothing; some k is the worst."""
-    sampling = Sampling.from_rate(rate, tau)
-    promised = delta(epsilon, sampling.rate, tau)
-    worst = 0.0
-    for k in range(1, 60):
-        more, less = law((k, 3), sampling), law((k - 1, 3), sampling)
-        found = max(hockey_stick(more, less, epsilon), hockey_stick(less, more, epsilon))
-        assert found <= promised * (1 + 1e-12)  # the sums here are of floats
-        worst = max(worst, found)
-    assert worst == pytest.approx(promised, rel=1e-6)  # the promise is no larger than it must be
-
-
-def test_two_rounds_are_as_close_as_the_accountant_says() -> None:
-    sampling, epsilon = Sampling.from_rate(0.25, 3), 0.8
-    promised = rounds_delta(epsilon, sampling.rate, 3, 2)
-    for k in range(1, 12):
-        more, less = law((k,), sampling, 2), law((k - 1,), sampling, 2)
-        assert max(hockey_stick(more, less, epsilon), hockey_stick(less, more, epsilon)) <= promised
-
-
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "rounds"), [(1, 1), (3, 1), (1, 2)])
 def test_what_is_released_follows_the_law_with_and_without_a_user(records: int, rounds: int) -> None:
@@ -282,7 +241,7 @@ def test_what_is_released_follows_the_law_with_and_without_a_user(records: int, 
         assert set(seen) <= set(outcomes)
         observed = np.array([seen[outcome] for outcome in outcomes], dtype=float)
         wanted = KEYS * np.array([expected[outcome] for outcome in outcomes])
-        enough = int((wanted >= 10).sum())  # the rare ones go together
+        enough = int((wanted >= 30).sum())  # the rare ones go together
         observed, wanted = (np.append(a[:enough], a[enough:].sum()) for a in (observed, wanted))
         assert stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > FLAKE_RATE
         other = law((holders[0] + 1, holders[1]), sampling, rounds)  # the test would notice one user more
@@ -307,7 +266,7 @@ def released(key: RunKey, holders: tuple[int, ...], sampling: Sampling, records:
     return shown[0] if rounds == 1 else tuple(shown)
 
 
-def test_users_with_dropped_rows_alone_are_counted_once_and_travel_with_a_sample() -> None:
+def test_users_without_a_usable_row_are_counted_once() -> None:
     def part(users: list[int], unusable: list[int]) -> Sample:
         one = Sample.from_arrays(np.array(users, np.uint64), np.full(len(users), 7, np.uint8))
         return replace(one, unusable=np.array(unusable, np.uint64))
@@ -388,7 +347,7 @@ def test_null_users_are_dropped() -> None:
     assert dropped(encoded) == {"null_user_id": 2}
 
 
-def test_numbers_fall_into_bins_and_what_is_outside_is_clamped() -> None:
+def test_number_items_clamp_what_is_outside() -> None:
     items = NumberItems(ItemColumns("x", kinds=NUMBERS), -1.0, 1.0, 2)
     values = pa.array([-1.0, -0.51, -0.5, 0.999, 1.0, 7.0, -9.0, float("inf"), float("nan"), None])
     encoded = items.encode(batch(values), KEY, everybody)
@@ -432,43 +391,33 @@ def test_user_ids_that_are_not_utf8_are_users_like_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "kind", "message"),
-    [
-        (CATEGORIES, pa.float64(), "holds double, and must hold categories; for the distribution of a number use"),
-        (CATEGORIES, pa.list_(pa.int64()), "and must hold categories"),
-        (CATEGORIES, pa.uint64(), "and must hold categories"),
-        (PREFIXES, pa.bool_(), "holds bool, and must hold text, integers or dates, whose characters or digits"),
-        (PREFIXES, pa.float32(), "are a prefix code; convert it to text"),
-        (NUMBERS, pa.string(), "holds string, and must hold integers or floating-point numbers; convert it"),
-    ],
-)
-def test_columns_of_other_types_are_refused(kinds: tuple[str, ...], kind: pa.DataType, message: str) -> None:
-    schema = pa.schema({"user_id": pa.int64(), "x": kind})
-    with pytest.raises(RequestError, match=f"f: column 'x' .*{message}"):
-        ItemColumns("x", kinds=kinds).check(schema, "f")
+    ("kinds", "kind"),
+    [(CATEGORIES, pa.float64()), (CATEGORIES, pa.list_(pa.int64())), (CATEGORIES, pa.uint64()),
+     (PREFIXES, pa.bool_()), (PREFIXES, pa.float32()), (NUMBERS, pa.string())],
+)  # fmt: skip
+def test_item_columns_reject_other_types(kinds: tuple[str, ...], kind: pa.DataType) -> None:
+    with rejects("f"):
+        ItemColumns("x", kinds=kinds).check(pa.schema({"user_id": pa.int64(), "x": kind}), "f")
 
 
-def test_columns_that_are_not_there_are_refused() -> None:
+def test_item_columns_reject_what_is_missing_or_names_users() -> None:
     schema = pa.schema({"user_id": pa.int64(), "x": pa.string()})
-    with rejects("f"):
-        ItemColumns("y").check(schema, "f")
-    with rejects("f"):
-        ItemColumns("x", "id").check(schema, "f")
-    with pytest.raises(RequestError, match="would name users"):
+    for columns in (ItemColumns("y"), ItemColumns("x", "id")):
+        with rejects("f"):
+            columns.check(schema, "f")
+    with rejects("column"):
         ItemColumns("id", "id")
     assert ItemColumns("x").check(schema, "f") == {"x": "text"}
 
 
-@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1), (0, float("inf")), (-1e308, 1e308)])
-def test_ranges_that_are_none_are_refused(low: float, high: float) -> None:
-    with rejects("range"):
-        NumberItems(ItemColumns("x", kinds=NUMBERS), low, high, 8)
-
-
-@pytest.mark.parametrize("bits", [0, 31])
-def test_bits_out_of_range_are_refused(bits: int) -> None:
-    with pytest.raises(RequestError, match=f"bits: must lie in 1..30, got {bits}"):
-        NumberItems(ItemColumns("x", kinds=NUMBERS), 0, 1, bits)
+@pytest.mark.parametrize(
+    ("option", "low", "high", "bits"),
+    [("range", 1, 1, 8), ("range", 2, 1, 8), ("range", math.nan, 1, 8), ("range", 0, math.inf, 8),
+     ("range", -1e308, 1e308, 8), ("bits", 0, 1, 0), ("bits", 0, 1, 31)],
+)  # fmt: skip
+def test_number_items_reject_bad_ranges(option: str, low: float, high: float, bits: int) -> None:
+    with rejects(option):
+        NumberItems(ItemColumns("x", kinds=NUMBERS), low, high, bits)
 
 
 # --- bins of a range ---
@@ -497,7 +446,7 @@ def test_a_value_is_in_the_bin_between_its_borders(bits: int, edges: tuple[float
 def test_each_edge_has_a_bin_on_both_sides() -> None:
     crowded = NumberBins(0.0, 1.0, 3, tuple(0.5 + 1e-9 * number for number in range(7)))
     assert crowded.place(np.array(crowded.edges)).tolist() == [1, 2, 3, 4, 5, 6, 7]
-    with pytest.raises(RequestError, match="raise --bits"):
+    with rejects("ranges"):
         NumberBins(0.0, 1.0, 3, tuple(0.5 + 1e-9 * number for number in range(8)))
 
 

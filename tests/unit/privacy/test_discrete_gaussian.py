@@ -38,6 +38,7 @@ def symmetric_pmf(sigma: float) -> np.ndarray:
     return discrete_gaussian_pmf(sigma, np.arange(-reach, reach + 1))
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("sigma", [0.3, 0.54, 1.0, 10.3, 127.9, 128.1, 300.0])
 def test_it_has_its_distribution(sigma: float) -> None:
     sample = draw(sigma).ravel()
@@ -46,6 +47,7 @@ def test_it_has_its_distribution(sigma: float) -> None:
         assert chi_square_p(draw(sigma * scale, "wrong").ravel(), symmetric_pmf(sigma)) < FLAKE_RATE
 
 
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.slow
 @pytest.mark.parametrize("sigma", [1e4, 1e7, 1e9])
 def test_large_noise_is_normal_and_uniform_within_a_block(sigma: float) -> None:
@@ -118,6 +120,7 @@ def test_ties_of_the_upper_half_are_decided_by_the_lower() -> None:
     assert table.lookup(ends, ends).tolist() == [0, len(table.thresholds)]
 
 
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize("sigma", [0.54, 40.0, 5000.0])
 def test_a_row_depends_on_key_label_and_stream_alone(sigma: float) -> None:
     whole = draw(sigma)
@@ -128,9 +131,10 @@ def test_a_row_depends_on_key_label_and_stream_alone(sigma: float) -> None:
     assert not np.array_equal(discrete_gaussian(other, "a", STREAMS, 1000, sigma), whole)
     z = whole / math.sqrt(discrete_variance(sigma))
     for product in (z[1:] * z[:-1], z[:, 1:] * z[:, :-1], z[:, :500] * z[:, 500:]):
-        assert abs(product.mean()) < 6.2 / math.sqrt(product.size)
+        assert abs(product.mean()) < 6.5 / math.sqrt(product.size)
 
 
+@pytest.mark.pinned
 def test_noise_of_earlier_versions_can_be_made_again() -> None:
     drawn = {
         sigma: hashlib.sha256(
@@ -148,7 +152,7 @@ def test_sigmas_out_of_range_are_refused(sigma: float) -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 3.9, 7.5, 900.0])
-def test_formulas_of_the_distribution_agree_with_high_precision(sigma: float) -> None:
+def test_formulas_agree_with_high_precision(sigma: float) -> None:
     with mpmath.workdps(40):
         reach = math.ceil(20 * sigma) + 2
         weights = [mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * mpmath.mpf(sigma) ** 2)) for k in range(reach + 1)]
