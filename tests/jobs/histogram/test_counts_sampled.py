@@ -157,20 +157,7 @@ def test_hot_items_grow_from_their_prefixes(pattern: str, tmp_path: Path, option
         assert set(items["item"][items["level"] == levels[-1]]) == names
 
 
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_hot_cells_and_the_top(pattern: str, tmp_path: Path) -> None:
-    assert run("hotspots", pattern, tmp_path / "all", *REGION, "--depth", "4", "--levels", "2") == 0
-    assert run("hotspots", pattern, tmp_path / "top", *REGION, "--depth", "4", "--levels", "2", "--top", "3") == 0
-    assert set(os.listdir(tmp_path / "all")) == {*PLAIN, "cells.parquet", "hotspots.png"}
-    every, top = (open_release(tmp_path / name).cells for name in ("all", "top"))
-    assert sorted(set(every["depth"])) == [2, 4]
-    assert len(top[top["depth"] == 4]) == 3
-    finest = every[every["depth"] == 4]
-    assert set(finest["cell_id"].str[:3]) <= set(every["cell_id"])
-    assert finest["cell_id"].str.fullmatch("r[0-3]{4}").all()
-
-
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.slow
 @pytest.mark.drawn
 @pytest.mark.parametrize("method", ["hierarchical", "interactive"])
@@ -198,13 +185,15 @@ def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.Capt
         assert ranges[["low", "high"]].to_numpy().tolist() == [[0, 2], [1, 20]]
         rows = [((lengths >= a) & (lengths < b)).sum() for a, b in ((0, 2), (1, 20))]
         # Bins of 20 / 64 do not end at 2: the part of a bin in proportion may be off by a few percent of its users.
-        assert ranges["users"].to_numpy() == pytest.approx(np.array(rows) / 2, rel=0.1)
+        # Beside that, the stated deviation, and that of which of two records is drawn.
+        allowed = 7 * ranges["stddev"].to_numpy() + 7 * (np.array(rows) / 4) ** 0.5 + 0.03 * np.array(rows)
+        assert (np.abs(ranges["users"].to_numpy() - np.array(rows) / 2) < allowed).all()
         assert (ranges["stddev"] > 0).all()
         assert (release.bins["sampled"] >= release.manifest["privacy"]["rounds"][0]["threshold"]).all()
 
 
 @pytest.mark.slow
-def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
+def test_the_same_key_gives_the_same_release_another_does_not(pattern: str, tmp_path: Path) -> None:
     for name in ("direct", "direct_threads"):
         assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--runner_config", name) == 0
     one, two = ((tmp_path / name / "items.parquet").read_bytes() for name in os.listdir(tmp_path))
@@ -214,14 +203,16 @@ def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, 
     assert one["sampled"].tolist() != other["sampled"].tolist()
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_hotspots_hide_what_the_top_leaves_out(tmp_path: Path) -> None:
     """Three items of 2,000 users each, of which one is shown: the others are not 'at most a hundred'."""
     logs = write_files(pa.table({"user_id": range(6000), "x": ["a", "b", "c"] * 2000}), tmp_path / "logs", 2)
     assert run("hotspots", logs, tmp_path / "out", "--column", "x", "--depth", "1", "--levels", "1", "--top", "1") == 0
     results = open_release(tmp_path / "out").manifest["results"]
     assert results["published"] == 1
-    assert results["hidden_count"] > 1800
-    assert results["estimated_users"] == pytest.approx(6000, rel=0.1)
+    # An estimate of 2,000 has a standard deviation of 140 or so, that of all users one of 150.
+    assert results["hidden_count"] > 1000
+    assert results["estimated_users"] == pytest.approx(6000, rel=0.2)
 
 
 @pytest.mark.slow
@@ -284,6 +275,7 @@ def test_the_paper_s_parameters(pattern: str, tmp_path: Path, capsys: pytest.Cap
     assert "tau = 20" in shown
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_nothing_raw_is_in_the_release_or_the_log(
     pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,9 +292,12 @@ def test_nothing_raw_is_in_the_release_or_the_log(
         assert kind not in published
         assert f'"{kind}"' not in text
     assert "12,000" not in text
-    # A noisy count is the exact one in a run of 350 or so; twice the same exact number is no noise.
-    assert run("histogram", pattern, tmp_path / "more", "--column", "kind", "--seed", "2") == 0
-    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "more")]
+    # A noisy count is the exact one in a run of 350 or so, at a tenth of the budget in one of 2,000 or more. The same
+    # exact number in three runs is no noise.
+    for seed in ("2", "3"):
+        more = ["--column", "kind", "--epsilon", "0.1", "--seed", seed]
+        assert run("histogram", pattern, tmp_path / seed, *more) == 0
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "2", "3")]
     assert not {6000, 12000}.intersection(*map(_numbers, manifests))
 
 

@@ -235,7 +235,7 @@ def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
     assert [one.value for one in found.quantiles] == pytest.approx(truth, abs=0.5)
 
 
-def test_one_key_for_other_items_or_another_rate_draws_other_users(tmp_path: Path) -> None:
+def test_bound_key_binds_items_rate_threshold_and_rounds(tmp_path: Path) -> None:
     items = ColumnItems(ItemColumns("category"))
     keys = [
         Rounds(items, KEY, None, (0,)).bound_key(SAMPLING),
@@ -285,12 +285,13 @@ def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
     assert admission.drawn_nobody(0) == 0
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_too_many_bad_users_are_refused_by_their_noisy_number(tmp_path: Path) -> None:
     pattern = write_files(with_unusable(2400, 600, 0, 0), tmp_path / "logs", 1)
     items = ColumnItems(ItemColumns("category"))
     allowed = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.2, sampling_rate=0.5))
     found = run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=allowed))
-    assert found.admission.users == pytest.approx(2400, 0.1)
+    assert found.admission.users == pytest.approx(2400, 0.2)  # a deviation of 49, by sampling a half
     strict = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.01, sampling_rate=0.5))
     with pytest.raises(Exception, match="--max_bad_fraction"):
         run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=strict))

@@ -154,17 +154,6 @@ def test_intervals_of_listed_cells_hold_for_all_at_once() -> None:
     assert misses <= stats.binom.isf(1e-9, runs, 0.05)
 
 
-def test_headline_says_one_record_per_user_of_all_users(
-    places: tuple[Trie, dict[str, bytes]],
-) -> None:
-    trie, files = places
-    view = sampled_view(files)
-    assert view.headline.startswith("One drawn record per user: ")
-    assert view.headline.endswith("of 20,000 users")
-    assert f"{len(trie.levels[-1]):,} cells" in view.headline
-    assert [fact.term for fact in view.chips[:2]] == ["Privacy budget", "May be hidden"]
-
-
 # --- items ---
 
 

@@ -224,7 +224,7 @@ def law(counts: tuple[int, ...], sampling: Sampling, rounds: int = 1) -> dict[tu
 @pytest.mark.false_alarm(2e-9)
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "rounds"), [(1, 1), (3, 1), (1, 2)])
-def test_what_is_released_follows_the_law_with_and_without_a_user(records: int, rounds: int) -> None:
+def test_released_counts_follow_their_law_with_or_without_a_user(records: int, rounds: int) -> None:
     """The code's histograms under 6,000 keys: with a user, without them, and with all their records more than once.
 
     A second sample for a user with more records, a threshold off by one, or one sample for two rounds would each

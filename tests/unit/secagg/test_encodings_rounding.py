@@ -204,7 +204,7 @@ def test_one_user_moves_the_sums_by_at_most_the_sensitivity(
 
 
 @pytest.mark.false_alarm(1e-8)
-def test_the_bound_of_independent_rounding_is_attained_but_for_one() -> None:
+def test_sensitivity_of_independent_rounding_is_attained() -> None:
     """10,000 users who are everywhere alike: some round all four entries up, which no smaller sensitivity covers."""
     encoding, places, gamma = TreeEncoding(Tree.uniform(DEPTH, 1)), Places(DEPTH), 5
     user = dict.fromkeys(range(0, 64, 16), 1.0)

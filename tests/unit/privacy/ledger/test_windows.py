@@ -96,12 +96,12 @@ def test_what_never_fits_has_no_day() -> None:
     assert first_fit([charge("s")], charge("r", epsilon="1.1"), [limit]) is None
 
 
-def test_tenths_add_up_to_one() -> None:
+def test_amounts_are_added_up_without_rounding() -> None:
     """As people write numbers, not as binary fractions round them: 0.1 ten times is 1, and no more fits."""
-    limit = Limit.parse("1/30d")
+    assert exact_sum([Decimal("1e-100"), Decimal(10**6)]) == Decimal("1000000." + 99 * "0" + "1")
     ten = [charge(f"r{number}", epsilon="0.1") for number in range(10)]
-    assert fits(ten, limit)
-    assert not fits([*ten, charge("more", epsilon="1e-12")], limit)
+    assert fits(ten, Limit.parse("1/30d"))
+    assert not fits([*ten, charge("more", epsilon="1e-12")], Limit.parse("1/30d"))
 
 
 def test_deltas_add_up_too() -> None:
@@ -169,15 +169,6 @@ def test_the_fullest_window(standing: list[Charge], days: int) -> None:
     assert found is not None
     assert found[1] == max(everywhere)
     assert spent_in_window(standing, "taxis", found[0].last, limit) == found[1]
-
-
-def test_a_period_counts_in_each_window_that_it_touches() -> None:
-    limit = Limit.parse("1/1d")
-    month = charge("month", "2026-11-01:2026-11-30")
-    for inside in ("2026-11-01", "2026-11-15", "2026-11-30"):
-        assert find_overrun([month], charge("day", inside, "0.1"), [limit]) is not None
-    assert find_overrun([month], charge("day", "2026-12-01"), [limit]) is None
-    assert Period.parse("2026-11-01:2026-11-30").length == 30
 
 
 # --- charges with a rho ---
@@ -346,11 +337,6 @@ def moved(charges: list[Charge], composed: bool, window: Period = NOVEMBER) -> l
     return found.accounts()
 
 
-def test_amounts_are_added_up_without_rounding() -> None:
-    assert exact_sum([Decimal("1e-100"), Decimal(10**6)]) == Decimal("1000000." + 99 * "0" + "1")
-    assert exact_sum([]) == 0
-
-
 def test_charges_of_a_user() -> None:
     every, two, other = charge("all"), asked("two", 0, 2, 3), asked("other", 1, 1, 2)
     charges = [every, two, other]
@@ -375,7 +361,7 @@ def test_a_window_without_charges_has_the_empty_account() -> None:
     assert moved([charge("all"), asked("two", 0, 2, 3)], False, before) == [[]]
 
 
-def test_equal_cohorts_have_one_account_and_dearer_ones_hide_cheaper_ones() -> None:
+def test_equal_cohorts_have_one_account() -> None:
     nights = [asked(f"n{cohort}", 0, cohort, 30) for cohort in range(1, 31)]
     assert len(moved(nights, True)) == 1
     dear = asked("dear", 0, 31, 31, epsilon=Decimal(2))
