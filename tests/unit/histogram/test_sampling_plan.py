@@ -346,7 +346,7 @@ def drawn(values: np.ndarray, sampling: Sampling, rng: np.random.Generator) -> I
 
 
 def trie_of(values: np.ndarray, sampling: Sampling, levels: tuple[int, ...], seed: int | None = None):
-    rng = seeded_rng(seed)
+    rng = seeded_rng(seed or 0)
     shown = []
     for level in levels:
         sampled = counts_of(values) if seed is None else drawn(values, sampling, rng)
