@@ -22,14 +22,15 @@ KEY = RunKey.derive(FixedSecret(b"s" * 32), {"epsilon": 1.0, "release_id": "a"})
 
 
 def test_every_part_of_the_request_changes_the_key() -> None:
+    key = RunKey.derive(FixedSecret(b"s" * 32), {"epsilon": 1.0, "release_id": "a"})
     same = RunKey.derive(FixedSecret(b"s" * 32), {"release_id": "a", "epsilon": 1.0})
-    assert same.subkey("x") == KEY.subkey("x")
+    assert same.subkey("x") == key.subkey("x")
     others = [
         RunKey.derive(FixedSecret(b"t" * 32), {"epsilon": 1.0, "release_id": "a"}),
         RunKey.derive(FixedSecret(b"s" * 32), {"epsilon": 1.1, "release_id": "a"}),
         RunKey.derive(FixedSecret(b"s" * 32), {"epsilon": 1.0, "release_id": "b"}),
     ]
-    keys = {KEY.subkey("x"), KEY.subkey("x", 1), KEY.subkey("y"), *(other.subkey("x") for other in others)}
+    keys = {key.subkey("x"), key.subkey("x", 1), key.subkey("y"), *(other.subkey("x") for other in others)}
     assert len(keys) == 6
 
 
