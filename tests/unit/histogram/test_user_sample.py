@@ -1,19 +1,24 @@
-"""Samples against a dictionary of sets, and the released histogram of adjacent inputs against its exact law."""
+"""Rows to items, and samples of users: against dictionaries of sets, exact laws, and a search among all borders."""
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.transforms.histogram.accountant import delta, rounds_delta
+from sfumato.schemas.locations import CATEGORIES, DROP_REASONS, NUMBERS, PREFIXES, ItemColumns, LocationColumns
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberBins, NumberItems
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling
 from sfumato.transforms.histogram.user_sample import (
     ItemCounts,
@@ -28,6 +33,8 @@ from sfumato.transforms.histogram.user_sample import (
 from sfumato.transforms.locations.spill import Spill, forget
 from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
+from sfumato.transforms.privacy.user_hashes import hash_users
+from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
@@ -36,15 +43,6 @@ KEY = RunKey.derive(FixedSecret(b"sample tests" * 3), {"job": "sample"})
 
 def hashes(n: int, seed: int = 0) -> np.ndarray:
     return keyed_hash(KEY.subkey("test", seed), np.arange(n))
-
-
-@pytest.mark.parametrize("rounds", [1, 3, 4, 5, 12])  # 4 rounds fill a block of random bits
-def test_users_of_any_round_are_those_of_all_rounds(rounds: int) -> None:
-    sampler = Sampler(KEY, Sampling.from_rate(0.2, 5), rounds)
-    drawn = sampler.drawn(hashes(5000))
-    assert drawn.shape == (5000, rounds)
-    assert drawn.any(axis=0).all()
-    assert (sampler.drawn_in_any_round(hashes(5000)) == drawn.any(axis=1)).all()
 
 
 records = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5)), max_size=60)
@@ -76,6 +74,7 @@ def test_merging_is_a_sum_and_no_cut_shows(pairs: list[tuple[int, int]], cuts: l
     assert all((user, item) in expected for user, item in chosen.items())
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_an_item_is_chosen_in_proportion_to_its_records() -> None:
     users = hashes(20_000)
     sample = merge([Sample.from_arrays(users, np.full(len(users), item, np.uint64)) for item in (0, 1, 1, 1, 2, 2)])
@@ -93,8 +92,9 @@ def test_records_beyond_the_narrowest_type_are_counted() -> None:
     assert dict(zip(sample.items.tolist(), sample.records.tolist(), strict=True)) == {0: 1, 1: 300}
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("rate", [0.01, 0.25, 0.97])
-def test_users_are_drawn_at_the_rate_and_independently_in_every_round(rate: float) -> None:
+def test_sampler_draws_rounds_independently_at_the_rate(rate: float) -> None:
     n, rounds = 100_000, 5
     sampler = Sampler(KEY, Sampling.from_rate(rate, 10), rounds)
     drawn = sampler.drawn(hashes(n))
@@ -105,14 +105,14 @@ def test_users_are_drawn_at_the_rate_and_independently_in_every_round(rate: floa
         for b in range(a):
             seen = np.bincount(2 * drawn[:, a] + drawn[:, b], minlength=4)
             expected = n * np.outer([1 - rate, rate], [1 - rate, rate]).ravel()
-            likely = expected > 5
+            likely = expected > 20  # below, a cell has heavier tails than the chi-square law
             wanted = expected[likely] * seen[likely].sum() / expected[likely].sum()
-            assert stats.chisquare(seen[likely], wanted).pvalue > FLAKE_RATE
+            assert stats.chisquare(seen[likely], wanted).pvalue > FLAKE_RATE / 10
     for wrong in (0.7 * rate, 1.3 * rate):  # the test would see a rate 30% off
         assert wrong > 1 or stats.binomtest(int(drawn.sum()), rounds * n, wrong).pvalue < FLAKE_RATE
 
 
-def test_a_draw_is_a_function_of_the_key_the_user_and_the_round_alone() -> None:
+def test_sampler_depends_on_key_user_and_round_alone() -> None:
     users = hashes(1000)
     sampler = Sampler(KEY, Sampling.from_rate(0.3, 5), 7)
     order = seeded_rng(1).permutation(1000)
@@ -121,20 +121,14 @@ def test_a_draw_is_a_function_of_the_key_the_user_and_the_round_alone() -> None:
     assert not np.array_equal(sampler.drawn(users), other.drawn(users))
 
 
-def test_the_words_compared_are_the_rate_accounted_for() -> None:
-    """One word more or less moves exactly the users whose word it is."""
+# Three binomial numbers within tails of 1e-9 each, from below and above.
+@pytest.mark.false_alarm(6e-9)
+def test_sampler_draws_at_the_rate_accounted_for() -> None:
     users = hashes(200_000)
-    words = np.sort(
-        [w for words in (2**20, 2**31, 2**32 - 1) for w in [Sampler(KEY, Sampling(words, 1)).drawn(users).sum()]]
-    )
-    expected = 200_000 * np.array([2**20, 2**31, 2**32 - 1]) / 2**32
-    assert (np.abs(words - expected) <= 6.2 * np.sqrt(expected * (1 - expected / 200_000)) + 1).all()
-
-
-def test_the_smallest_and_largest_rates_draw_nobody_and_everybody() -> None:
-    users = hashes(1000)
-    assert not Sampler(KEY, Sampling(1, 1)).drawn(users).any()
-    assert Sampler(KEY, Sampling(2**32 - 1, 1)).drawn(users).all()
+    for words in (2**20, 2**31, 2**32 - 1):
+        drawn = int(Sampler(KEY, Sampling(words, 1)).drawn(users).sum())
+        low, high = stats.binom.ppf([1e-9, 1 - 1e-9], len(users), words / 2**32)
+        assert low <= drawn <= high
 
 
 def test_counts_by_round_and_level_against_a_loop() -> None:
@@ -227,37 +221,10 @@ def law(counts: tuple[int, ...], sampling: Sampling, rounds: int = 1) -> dict[tu
     }
 
 
-def hockey_stick(left: dict, right: dict, epsilon: float) -> float:
-    return sum(max(0.0, weight - np.exp(epsilon) * right.get(outcome, 0.0)) for outcome, weight in left.items())
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.8])
-@pytest.mark.parametrize("tau", [1, 2, 4])
-@pytest.mark.parametrize("epsilon", [0.2, 1.0, 2.0])
-def test_neighbouring_histograms_are_as_close_as_the_accountant_says(rate: float, tau: int, epsilon: float) -> None:
-    """Two items; the user who is more or less holds the first. The other item changes nothing; some k is the worst."""
-    sampling = Sampling.from_rate(rate, tau)
-    promised = delta(epsilon, sampling.rate, tau)
-    worst = 0.0
-    for k in range(1, 60):
-        more, less = law((k, 3), sampling), law((k - 1, 3), sampling)
-        found = max(hockey_stick(more, less, epsilon), hockey_stick(less, more, epsilon))
-        assert found <= promised * (1 + 1e-12)  # the sums here are of floats
-        worst = max(worst, found)
-    assert worst == pytest.approx(promised, rel=1e-6)  # the promise is no larger than it must be
-
-
-def test_two_rounds_are_as_close_as_the_accountant_says() -> None:
-    sampling, epsilon = Sampling.from_rate(0.25, 3), 0.8
-    promised = rounds_delta(epsilon, sampling.rate, 3, 2)
-    for k in range(1, 12):
-        more, less = law((k,), sampling, 2), law((k - 1,), sampling, 2)
-        assert max(hockey_stick(more, less, epsilon), hockey_stick(less, more, epsilon)) <= promised
-
-
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "rounds"), [(1, 1), (3, 1), (1, 2)])
-def test_what_is_released_follows_the_law_with_and_without_a_user(records: int, rounds: int) -> None:
+def test_released_counts_follow_their_law_with_or_without_a_user(records: int, rounds: int) -> None:
     """The code's histograms under 6,000 keys: with a user, without them, and with all their records more than once.
 
     A second sample for a user with more records, a threshold off by one, or one sample for two rounds would each
@@ -274,7 +241,7 @@ def test_what_is_released_follows_the_law_with_and_without_a_user(records: int, 
         assert set(seen) <= set(outcomes)
         observed = np.array([seen[outcome] for outcome in outcomes], dtype=float)
         wanted = KEYS * np.array([expected[outcome] for outcome in outcomes])
-        enough = int((wanted >= 10).sum())  # the rare ones go together
+        enough = int((wanted >= 30).sum())  # the rare ones go together
         observed, wanted = (np.append(a[:enough], a[enough:].sum()) for a in (observed, wanted))
         assert stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > FLAKE_RATE
         other = law((holders[0] + 1, holders[1]), sampling, rounds)  # the test would notice one user more
@@ -299,7 +266,7 @@ def released(key: RunKey, holders: tuple[int, ...], sampling: Sampling, records:
     return shown[0] if rounds == 1 else tuple(shown)
 
 
-def test_users_with_dropped_rows_alone_are_counted_once_and_travel_with_a_sample() -> None:
+def test_users_without_a_usable_row_are_counted_once() -> None:
     def part(users: list[int], unusable: list[int]) -> Sample:
         one = Sample.from_arrays(np.array(users, np.uint64), np.full(len(users), 7, np.uint8))
         return replace(one, unusable=np.array(unusable, np.uint64))
@@ -311,3 +278,178 @@ def test_users_with_dropped_rows_alone_are_counted_once_and_travel_with_a_sample
     assert not twice.has_each_user_once
     assert twice.user_counts() == UserCounts(usable=2)
     assert Sample.unpack(found.pack(Spill())).has_each_user_once
+
+
+# --- items: every type a column may have, and every way a row can be bad ---
+
+
+def everybody(users: np.ndarray) -> np.ndarray:
+    return np.ones(len(users), bool)
+
+
+def batch(values: pa.Array | list, users: pa.Array | list | None = None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"x": values, "user_id": users or list(range(len(values)))})
+
+
+def dropped(encoded) -> dict[str, int]:
+    return {reason: number for reason, number in zip(DROP_REASONS, encoded.dropped, strict=True) if number}
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (pa.array(["b", "a", None, "b", "é"]), ["b", "a", "b", "é"]),
+        (pa.array(["b", "a", None, "b", "é"], pa.large_string()), ["b", "a", "b", "é"]),
+        (pa.array(["b", "a", None, "b", "é"]).dictionary_encode(), ["b", "a", "b", "é"]),
+        (pa.array([True, False, None, True, True]), ["true", "false", "true", "true"]),
+        (pa.array([datetime.date(2026, 1, 2)] * 2 + [None]), ["2026-01-02"] * 2),
+    ],
+)
+def test_texts_booleans_and_dates(values: pa.Array, names: list[str]) -> None:
+    encoded = ColumnItems(ItemColumns("x")).encode(batch(values), KEY, everybody)
+    assert [encoded.sample.texts[code] for code in encoded.sample.items.tolist()] == names
+    codes = keyed_hash(KEY.subkey("items"), np.array([*names, ""], dtype=object)[:-1])
+    assert np.array_equal(encoded.sample.items, codes)
+    assert encoded.rows == len(values)
+    assert dropped(encoded) == {"null_value": 1}
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint32()])
+def test_integers_stay_as_they_are(kind: pa.DataType) -> None:
+    values = pa.array([5, 0, None, 7], kind)
+    encoded = ColumnItems(ItemColumns("x")).encode(batch(values), KEY, everybody)
+    assert encoded.sample.items.tolist() == [5, 0, 7]
+    assert encoded.sample.texts == {}
+    negative = ColumnItems(ItemColumns("x")).encode(batch(pa.array([-3])), KEY, everybody)
+    assert negative.sample.items.astype(np.uint64).view(np.int64).tolist() == [-3]
+    coded = ColumnItems(ItemColumns("x"), digits=1).encode(batch(pa.array([-3, 9, 10, None])), KEY, everybody)
+    assert coded.sample.items.tolist() == [9]
+    assert dropped(coded) == {"null_value": 1, "no_prefix_code": 2}
+    dictionary = pa.array([4, 4, 2], kind).dictionary_encode()
+    assert ColumnItems(ItemColumns("x")).encode(batch(dictionary), KEY, everybody).sample.items.tolist() == [4, 4, 2]
+
+
+def test_only_drawn_users_leave_anything_behind() -> None:
+    users = pa.array([10, 11, 12, 10], pa.int64())
+    hashes = hash_users(users, KEY.subkey("users"))
+    encoded = ColumnItems(ItemColumns("x")).encode(
+        batch(pa.array(["a", "rare", "b", "c"]), users), KEY, lambda found: np.isin(found, hashes[[0, 2]])
+    )
+    assert np.array_equal(encoded.sample.users, hashes[[0, 2, 3]])
+    assert sorted(encoded.sample.texts.values()) == ["a", "b", "c"]  # 'rare' is not even in the vocabulary
+
+
+def test_null_users_are_dropped() -> None:
+    encoded = ColumnItems(ItemColumns("x")).encode(
+        batch(pa.array([1, None, 3]), pa.array(["u", None, None])), KEY, everybody
+    )
+    assert encoded.sample.items.tolist() == [1]
+    assert dropped(encoded) == {"null_user_id": 2}
+
+
+def test_number_items_clamp_what_is_outside() -> None:
+    items = NumberItems(ItemColumns("x", kinds=NUMBERS), -1.0, 1.0, 2)
+    values = pa.array([-1.0, -0.51, -0.5, 0.999, 1.0, 7.0, -9.0, float("inf"), float("nan"), None])
+    encoded = items.encode(batch(values), KEY, everybody)
+    assert encoded.sample.items.tolist() == [0, 0, 1, 3, 3, 3, 0, 3]
+    assert encoded.clamped == 3
+    assert dropped(encoded) == {"not_finite": 1, "null_value": 1}
+    assert items.encode(batch(pa.array([0, 1, -5])), KEY, everybody).sample.items.tolist() == [2, 3, 0]
+
+
+def test_cells_are_those_of_the_heatmap() -> None:
+    grid = Grid(Region(-1, 50, 1, 51), 3)
+    rows = pa.RecordBatch.from_pydict(
+        {"user_id": [1, 2, 3, 4], "latitude": [50.9, 50.1, 80.0, None], "longitude": [-0.9, 0.9, 0.0, 0.0]}
+    )
+    encoded = CellItems(LocationColumns(), grid).encode(rows, KEY, everybody)
+    assert encoded.sample.items.tolist() == grid.codes(np.array([-0.9, 0.9]), np.array([50.9, 50.1])).tolist()
+    assert dropped(encoded) == {"out_of_region": 1, "null_coordinate": 1}
+
+
+@pytest.mark.parametrize("encode", [lambda array: array, lambda array: array.dictionary_encode()])
+def test_text_that_is_not_utf8_is_dropped_whoever_is_drawn(encode) -> None:
+    """A run that failed for it would show whether its user was drawn."""
+    offsets = pa.py_buffer(np.array([0, 1, 3, 5], np.int32))
+    broken = pa.StringArray.from_buffers(3, offsets, pa.py_buffer(b"a\xff\xfe\xc3\xa9"))
+    for drawn in (everybody, lambda users: np.zeros(len(users), bool)):
+        encoded = ColumnItems(ItemColumns("x")).encode(batch(encode(broken)), KEY, drawn)
+        assert dropped(encoded) == {"not_utf8": 1}
+        assert list(encoded.sample.texts.values()) == (["a", "é"] if drawn is everybody else [])
+
+
+def test_user_ids_that_are_not_utf8_are_users_like_others() -> None:
+    offsets = pa.py_buffer(np.array([0, 1, 3], np.int32))
+    broken = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"a\xff\xfe"))
+    for ids in (broken, broken.dictionary_encode(), broken.cast(pa.binary())):
+        hashes = hash_users(ids, b"k" * 32)
+        assert np.array_equal(hashes, hash_users(pa.array([b"a", b"\xff\xfe"]), b"k" * 32))
+    assert (
+        hash_users(pa.array(["a", "é"]), b"k" * 32).tolist()
+        == hash_users(pa.array([b"a", "é".encode()]), b"k" * 32).tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kind"),
+    [(CATEGORIES, pa.float64()), (CATEGORIES, pa.list_(pa.int64())), (CATEGORIES, pa.uint64()),
+     (PREFIXES, pa.bool_()), (PREFIXES, pa.float32()), (NUMBERS, pa.string())],
+)  # fmt: skip
+def test_item_columns_reject_other_types(kinds: tuple[str, ...], kind: pa.DataType) -> None:
+    with rejects("f"):
+        ItemColumns("x", kinds=kinds).check(pa.schema({"user_id": pa.int64(), "x": kind}), "f")
+
+
+def test_item_columns_reject_what_is_missing_or_names_users() -> None:
+    schema = pa.schema({"user_id": pa.int64(), "x": pa.string()})
+    for columns in (ItemColumns("y"), ItemColumns("x", "id")):
+        with rejects("f"):
+            columns.check(schema, "f")
+    with rejects("column"):
+        ItemColumns("id", "id")
+    assert ItemColumns("x").check(schema, "f") == {"x": "text"}
+
+
+@pytest.mark.parametrize(
+    ("option", "low", "high", "bits"),
+    [("range", 1, 1, 8), ("range", 2, 1, 8), ("range", math.nan, 1, 8), ("range", 0, math.inf, 8),
+     ("range", -1e308, 1e308, 8), ("bits", 0, 1, 0), ("bits", 0, 1, 31)],
+)  # fmt: skip
+def test_number_items_reject_bad_ranges(option: str, low: float, high: float, bits: int) -> None:
+    with rejects(option):
+        NumberItems(ItemColumns("x", kinds=NUMBERS), low, high, bits)
+
+
+# --- bins of a range ---
+
+
+@pytest.mark.parametrize("edges", [(), (10.0,), (0.1, 0.2, 0.3), (1e-9, 2e-9, 99.999999), (10 / 3, 20.0, 65.0)])
+@pytest.mark.parametrize("bits", [3, 12])
+def test_a_value_is_in_the_bin_between_its_borders(bits: int, edges: tuple[float, ...]) -> None:
+    bins = NumberBins(0.0, 100.0, bits, edges)
+    borders = bins.at(np.arange((1 << bits) + 1))
+    assert (np.diff(borders) > 0).all()
+    assert set(edges) <= set(borders.tolist())
+    rng = seeded_rng(bits)
+    ends = np.array([*edges, 0.0, 100.0])
+    near = np.concatenate([np.nextafter(ends, -np.inf), ends, np.nextafter(ends, np.inf)])
+    values = np.clip(np.concatenate([rng.uniform(0, 100, 5_000), near]), 0, 100)
+    found = bins.of(values)
+    exact = np.clip(np.searchsorted(borders, values, side="right") - 1, 0, (1 << bits) - 1)
+    assert (np.abs(found - exact) <= 1).all()  # a border that is no edge may err by rounding
+    for edge in edges:
+        assert (found[values < edge] < bins.place(np.array([edge]))[0]).all()
+        assert (found[values >= edge] >= bins.place(np.array([edge]))[0]).all()
+    assert bins.place(borders) == pytest.approx(np.arange((1 << bits) + 1), abs=1e-6)
+
+
+def test_each_edge_has_a_bin_on_both_sides() -> None:
+    crowded = NumberBins(0.0, 1.0, 3, tuple(0.5 + 1e-9 * number for number in range(7)))
+    assert crowded.place(np.array(crowded.edges)).tolist() == [1, 2, 3, 4, 5, 6, 7]
+    with rejects("ranges"):
+        NumberBins(0.0, 1.0, 3, tuple(0.5 + 1e-9 * number for number in range(8)))
+
+
+def test_edges_are_the_inner_ends_of_ranges() -> None:
+    ranges = ((0.0, 10.0), (10.0, 20.0), (5.0, 100.0))
+    assert NumberBins.of_ranges(0.0, 100.0, 12, ranges).edges == (5.0, 10.0, 20.0)

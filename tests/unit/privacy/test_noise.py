@@ -1,19 +1,25 @@
+"""Noise against exact probabilities, its cost where clients collude, and the budget that it is charged to."""
+
+from __future__ import annotations
+
 import hashlib
 import itertools
 import math
-import time
 from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.colluding import colluding_epsilon
+from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian, discrete_gaussian_survival
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.mechanism import (
-    discrete_laplace_stddev,
-    epsilon_for_stddev,
-)
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev, sigma_for_rho
 from sfumato.transforms.privacy.noise import (
     GeometricTable,
     digit_table,
@@ -23,15 +29,11 @@ from sfumato.transforms.privacy.noise import (
     polya_difference_events,
 )
 from tests.keys import earlier_key
+from tests.rejections import rejects
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf
 
 KEY = RunKey.derive(FixedSecret(b"noise tests" * 2), {"test": "noise"})
 STREAMS = np.arange(200, dtype=np.uint64)
-
-
-def polya_difference_stddev(shape: float, epsilon: float, sensitivity: int = 1) -> float:
-    """Returns the standard deviation of X - Y for X, Y Polya(shape, beta): sqrt(shape) times the discrete Laplace's."""
-    return math.sqrt(shape) * discrete_laplace_stddev(epsilon, sensitivity)
 
 
 # Two and three digits, at both ends of what each covers.
@@ -42,19 +44,17 @@ def draw(epsilon: float, label: str = "a") -> np.ndarray:
     return discrete_laplace(KEY, label, STREAMS, 1000, epsilon)
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("epsilon", [3.0, 1.0, 0.3, 0.05])
 def test_discrete_laplace_has_its_distribution(epsilon: float) -> None:
-    sample = draw(epsilon).ravel()
-    assert chi_square_p(sample, discrete_laplace_pmf(epsilon, math.ceil(25 / epsilon))) > FLAKE_RATE
+    """Also a test of the test: noise of 0.7 or 1.3 times the scale would be noticed."""
+    pmf = discrete_laplace_pmf(epsilon, math.ceil(25 / epsilon))
+    assert chi_square_p(draw(epsilon).ravel(), pmf) > FLAKE_RATE
+    for scale in (0.7, 1.3):
+        assert chi_square_p(draw(epsilon / scale, "wrong").ravel(), pmf) < FLAKE_RATE
 
 
-@pytest.mark.parametrize("epsilon", [3.0, 1.0, 0.3, 0.05])
-@pytest.mark.parametrize("scale", [0.7, 1.3])
-def test_noise_of_another_scale_would_be_noticed(epsilon: float, scale: float) -> None:
-    wrong = draw(epsilon / scale, "wrong").ravel()
-    assert chi_square_p(wrong, discrete_laplace_pmf(epsilon, math.ceil(25 / epsilon))) < FLAKE_RATE
-
-
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("epsilon", [5.0, 1.0, 0.01, 1e-4, 1e-6])
 def test_geometric_reaches_beyond_its_table(epsilon: float) -> None:
     """The continuous limit where the table covers a small part of the distribution, exact tails elsewhere."""
@@ -108,6 +108,7 @@ def test_each_digit_is_as_exact_as_stated(epsilon: float, sensitivity: int) -> N
         assert abs(int(top.thresholds[-1]) / beyond / mpmath.mpf(2) ** 64 - 1) < 2.0**-64 / beyond
 
 
+@pytest.mark.false_alarm(4e-9)
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "sensitivity"), LARGE)
 def test_digits_of_large_noise_are_distributed_and_independent(epsilon: float, sensitivity: int) -> None:
@@ -127,6 +128,7 @@ def test_digits_of_large_noise_are_distributed_and_independent(epsilon: float, s
         assert len(table.T) < 2 or stats.chi2_contingency(table).pvalue > FLAKE_RATE
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("rate", [2.0**-14, 2.0**-14 * (1 - 2.0**-53)])
 def test_one_table_and_digits_agree_where_they_meet(rate: float) -> None:
     sample = geometric(KEY, "meet", STREAMS, 1000, rate).ravel()
@@ -136,15 +138,6 @@ def test_one_table_and_digits_agree_where_they_meet(rate: float) -> None:
     assert chi_square_p(np.minimum(sample // width, 59), np.concatenate([np.zeros(59), pmf])) > FLAKE_RATE
 
 
-def test_large_discrete_laplace_noise_is_fast_and_of_its_scale() -> None:
-    discrete_laplace(KEY, "tables", STREAMS[:1], 1, 0.05, 1_000_000)
-    began = time.perf_counter()
-    noise = discrete_laplace(KEY, "fast", np.arange(50, dtype=np.uint64), 10_000, 0.05, 1_000_000).ravel()
-    assert time.perf_counter() - began < 2.0  # measured 0.1 s; drawing again would take 40 s
-    assert stats.kstest(noise * 5e-8, "laplace").pvalue > FLAKE_RATE
-    assert np.abs(noise).max() < 1 << 40
-
-
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, 9e-9, 31.0])
 @pytest.mark.parametrize("draw", [geometric_table, digit_table, lambda e, s: geometric(KEY, "x", STREAMS, 1, e, s)])
 def test_rates_out_of_range_are_refused(rate: float, draw) -> None:
@@ -152,6 +145,7 @@ def test_rates_out_of_range_are_refused(rate: float, draw) -> None:
         draw(rate * 3, 3)
 
 
+@pytest.mark.pinned
 def test_noise_of_earlier_versions_can_be_made_again() -> None:
     key = earlier_key(b"noise tests" * 2, {"test": "noise"})
     drawn = {
@@ -168,6 +162,7 @@ def test_noise_of_earlier_versions_can_be_made_again() -> None:
     }
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_a_row_depends_on_key_label_and_stream_alone() -> None:
     whole = draw(0.5)
     some = discrete_laplace(KEY, "a", STREAMS[[7, 3]], 1000, 0.5)
@@ -177,12 +172,13 @@ def test_a_row_depends_on_key_label_and_stream_alone() -> None:
     assert np.array_equal(discrete_laplace(KEY, "a", STREAMS[[7, 3]], 20, 0.05, 1_000_000), large[[7, 3]])
     other = RunKey.derive(FixedSecret(b"noise tests" * 2), {"test": "another request"})
     assert not np.array_equal(discrete_laplace(other, "a", STREAMS, 1000, 0.5), whole)
-    # Rows and entries are uncorrelated: 200,000 products of unit variance.
+    # Rows and entries are uncorrelated: 100,000 products or more, of unit variance.
     z = whole / discrete_laplace_stddev(0.5)
     for product in (z[1:] * z[:-1], z[:, 1:] * z[:, :-1], z[:, :500] * z[:, 500:]):
-        assert abs(product.mean()) < 6.2 / math.sqrt(product.size)
+        assert abs(product.mean()) < 6.5 / math.sqrt(product.size)
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize(("shape", "epsilon"), [(0.05, 0.5), (0.3, 0.1), (1.0, 1.0), (2.5, 0.3)])
 def test_sparse_polya_differences_have_their_distribution(shape: float, epsilon: float) -> None:
     entries = 1000
@@ -195,6 +191,7 @@ def test_sparse_polya_differences_have_their_distribution(shape: float, epsilon:
         assert chi_square_p(noise.ravel(), polya_difference_pmf(shape, epsilon / scale, reach)) < FLAKE_RATE
 
 
+@pytest.mark.false_alarm(3e-9)
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.05, 1_000_000), (1e-8, 1), (1.0, 1000)])
 @pytest.mark.parametrize("shape", [0.05, 1.0])
 def test_large_polya_differences_have_their_moments(shape: float, epsilon: float, sensitivity: int) -> None:
@@ -204,10 +201,11 @@ def test_large_polya_differences_have_their_moments(shape: float, epsilon: float
     )
     noise = np.zeros((200, entries), dtype=np.int64)
     np.add.at(noise, (events.row, events.slot), events.value)
-    z = noise.ravel() / polya_difference_stddev(shape, epsilon, sensitivity)
-    assert abs(z.mean()) < 6.2 / math.sqrt(z.size)
+    z = noise.ravel() / (math.sqrt(shape) * discrete_laplace_stddev(epsilon, sensitivity))
+    assert abs(z.mean()) < 6.5 / math.sqrt(z.size)
     # The excess kurtosis is 3 / shape in the continuous limit; 2 + 3 / shape is the variance of z^2.
-    assert abs((z**2).mean() - 1) < 6.2 * math.sqrt((2 + 3 / shape) / z.size)
+    # The squares are skewed, so 8 deviations of their mean, which have a probability below 1e-9.
+    assert abs((z**2).mean() - 1) < 8 * math.sqrt((2 + 3 / shape) / z.size)
     if shape == 1:  # the discrete Laplace distribution
         assert stats.kstest(z * math.sqrt(2), "laplace").pvalue > FLAKE_RATE
         for scale in (0.9, 1.1):
@@ -221,7 +219,7 @@ def test_no_surplus_where_the_shape_is_zero() -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.5, 3.0])
 @pytest.mark.parametrize("sensitivity", [1, 7])
-def test_stddev_and_its_inverse_agree_with_the_printed_equations(epsilon: float, sensitivity: int) -> None:
+def test_stddev_and_its_inverse_are_the_printed_equations(epsilon: float, sensitivity: int) -> None:
     mpmath.mp.dps = 60
     beta = mpmath.exp(-mpmath.mpf(epsilon) / sensitivity)
     stddev = mpmath.sqrt(2 * beta) / (1 - beta)  # Eq. 5
@@ -230,7 +228,113 @@ def test_stddev_and_its_inverse_agree_with_the_printed_equations(epsilon: float,
     assert math.isclose(epsilon_for_stddev(float(stddev), sensitivity), printed, rel_tol=1e-12)
 
 
-def test_polya_difference_stddev_by_summation() -> None:
-    pmf = polya_difference_pmf(1.7, 0.4, 150)
-    k = np.arange(-150, 151)
-    assert math.isclose(polya_difference_stddev(1.7, 0.4), math.sqrt((pmf * k**2).sum()), rel_tol=1e-9)
+# --- Laplace and Gaussian noise behind one interface ---
+
+
+ADDITIVE_KEY = RunKey.derive(FixedSecret(b"additive noise" * 2), {})
+FEW_STREAMS = np.arange(50, dtype=np.uint64)
+
+
+@pytest.mark.false_alarm(1e-9)
+@pytest.mark.parametrize("noise", [LAPLACE, GAUSSIAN], ids=lambda noise: noise.NAME)
+@pytest.mark.parametrize("sensitivity", [1, 1000])
+@pytest.mark.parametrize("cost", [1e-4, 0.01, 1.0])
+def test_additive_noise_has_its_deviation_cost_and_quantile(
+    noise: AdditiveNoise, cost: float, sensitivity: int
+) -> None:
+    stddev = noise.stddev(cost, sensitivity)
+    z = noise.draw(ADDITIVE_KEY, "a", FEW_STREAMS, 1000, cost, sensitivity).ravel() / stddev
+    # 50,000 squares, whose variance is at most 5 (Laplace), and which are skewed: 7 deviations of their mean.
+    assert abs((z**2).mean() - 1) < 7 * math.sqrt(5 / z.size)
+    assert math.isclose(noise.cost(stddev, sensitivity), cost, rel_tol=2e-3 if sensitivity == 1 else 1e-9)
+    assert noise.min_cost(sensitivity) < cost
+    noise.draw(ADDITIVE_KEY, "least", FEW_STREAMS[:1], 2, noise.min_cost(sensitivity), sensitivity)
+    t = noise.quantile(cost, 0.01, sensitivity)
+    share = (z * stddev > t).mean()
+    assert share <= 0.01 + 7.5 * math.sqrt(0.01 / z.size)
+
+
+def test_additive_noise_draws_what_the_samplers_draw() -> None:
+    assert np.array_equal(
+        LAPLACE.draw(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7),
+        discrete_laplace(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7),
+    )
+    sigma = sigma_for_rho(0.3, 7.5)
+    assert np.array_equal(
+        GAUSSIAN.draw(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7.5),
+        discrete_gaussian(ADDITIVE_KEY, "a", FEW_STREAMS, 9, sigma),
+    )
+    t = GAUSSIAN.quantile(0.3, 1e-9, 7.5)
+    assert discrete_gaussian_survival(sigma, t + 1) <= 1e-9 < discrete_gaussian_survival(sigma, t)
+    assert GAUSSIAN.tail_sums(3) > 1000 > LAPLACE.tail_sums(3) == 3
+
+
+# --- what honest clients' shares of the noise leave ---
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.4, 1.0, 3.0])
+@pytest.mark.parametrize("shape", [0.3, 0.5, 0.8, 0.95, 0.99])
+def test_colluding_epsilon_is_the_largest_log_ratio(epsilon: float, shape: float) -> None:
+    reach = math.ceil(12 / epsilon)
+    logs = np.log(polya_difference_pmf(shape, epsilon, 2 * reach))[reach:-reach]
+    assert math.isclose(np.abs(np.diff(logs)).max(), colluding_epsilon(epsilon, 1, shape), rel_tol=1e-6)
+    assert colluding_epsilon(epsilon, 1, shape) > epsilon
+
+
+@pytest.mark.parametrize("shape", [0.3, 0.8, 0.95])
+def test_colluding_epsilon_adds_up_over_entries(shape: float) -> None:
+    """So a change of 1 in each of several entries costs most, and `colluding_epsilon` adds that up."""
+    pmf = polya_difference_pmf(shape, 0.3, 60)
+    assert (np.diff(np.log(pmf[60:]), 2) > 0).all()
+    losses = [math.log(pmf[60] / pmf[60 + change]) for change in range(6)]
+    bound = [change * colluding_epsilon(0.3, 1, shape) for change in range(6)]
+    assert math.isclose(losses[1], bound[1], rel_tol=1e-9)
+    assert all(loss < most for loss, most in zip(losses[2:], bound[2:], strict=True))
+    assert math.isclose(colluding_epsilon(1.5, 5, shape), bound[5], rel_tol=1e-9)
+
+
+def test_colluding_epsilon_of_whole_shares_is_epsilon() -> None:
+    for shape in (1.0, 1.05, 3.0):
+        assert colluding_epsilon(0.7, 1, shape) == 0.7
+    assert math.isclose(colluding_epsilon(0.7, 1, 1 - 1e-12), 0.7, rel_tol=1e-9)
+    assert math.isclose(colluding_epsilon(1, 1, 0.95), 1.0479, rel_tol=1e-4)
+
+
+def test_colluding_epsilon_is_finite_for_the_smallest_rates() -> None:
+    epsilons = [colluding_epsilon(1, sensitivity, 0.95) for sensitivity in (1, 10, 10**3, 10**6)]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] < 4
+
+
+# --- budgets ---
+
+
+@given(st.floats(1e-6, 50), st.lists(st.floats(1e-9, 60), max_size=12))
+def test_budget_spends_exactly(total: float, wishes: list[float]) -> None:
+    budget = Budget(total)
+    for wish in wishes:
+        charge = budget.affordable(wish)
+        assert 0 <= charge <= wish
+        if charge > 0:
+            budget = budget.charge(charge)
+        exact = sum(map(Fraction, budget.charges), Fraction(0))
+        assert exact <= Fraction(total)
+        assert Fraction(budget.spent) == exact
+        assert Fraction(budget.remaining) == Fraction(total) - exact
+    if budget.remaining > 0:
+        budget = budget.charge(budget.remaining)
+    assert math.fsum(budget.charges) == total
+    assert budget.spent == total
+    assert budget.remaining == 0
+
+
+@pytest.mark.parametrize("total", [0.0, -1.0, math.nan, math.inf])
+def test_budget_rejects_a_bad_total(total: float) -> None:
+    with rejects("epsilon"):
+        Budget(total)
+
+
+@pytest.mark.parametrize("charge", [1.0000000001, 0.0, -0.1, math.nan, 1 / 3 * 2.0**-60])
+def test_budget_rejects_a_charge_beyond_it_or_off_its_grid(charge: float) -> None:
+    with pytest.raises(ValueError, match="cannot charge"):
+        Budget(1.0).charge(charge)

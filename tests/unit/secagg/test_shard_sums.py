@@ -50,31 +50,22 @@ def noise_of(group: ShardGroup, q: ShardQuery, mode: str) -> np.ndarray:
     return client_noise(group, block, None, q, KEY)
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("mode", ["shard", "client"])
-@pytest.mark.parametrize("epsilon", [1.0, 0.2])
-def test_a_shard_of_exactly_the_required_size_has_discrete_laplace_noise(mode: str, epsilon: float) -> None:
-    """The noise that the guarantee names, and neither 30% less nor 30% more."""
-    group, reach = group_of(64, 100), math.ceil(20 / epsilon)
-    q = query(epsilon, required=100, level=4)
-    sample = np.concatenate([noise_of(group, query(epsilon, 100, level=4, index=i), mode).ravel() for i in range(4)])
-    assert q.encoding.length == 256
-    assert chi_square_p(sample, discrete_laplace_pmf(epsilon, reach)) > FLAKE_RATE
+@pytest.mark.parametrize(("share", "epsilon"), [(1.0, 1.0), (1.0, 0.2), (1.05, 0.4), (1.6, 0.4)])
+def test_both_noise_modes_have_the_law_of_all_survivors_shares(share: float, epsilon: float, mode: str) -> None:
+    """The noise that the guarantee names at exactly the required size, and neither 30% less nor 30% more."""
+    required, reach = 100, math.ceil(24 / epsilon)
+    group = group_of(64, int(required * share))
+
+    def law(epsilon: float) -> np.ndarray:
+        return discrete_laplace_pmf(epsilon, reach) if share == 1 else polya_difference_pmf(share, epsilon, reach)
+
+    noise = [noise_of(group, query(epsilon, required, level=4, index=i), mode).ravel() for i in range(4)]
+    sample = np.concatenate(noise)
+    assert chi_square_p(sample, law(epsilon)) > FLAKE_RATE
     for scale in (0.7, 1.3):
-        assert chi_square_p(sample, discrete_laplace_pmf(epsilon / scale, reach)) < FLAKE_RATE
-
-
-@pytest.mark.parametrize("survivors_share", [1.0, 1.05, 1.6])
-def test_both_noise_modes_have_the_exact_distribution_of_the_survivors_shares(survivors_share: float) -> None:
-    required, epsilon = 100, 0.4
-    group = group_of(64, int(required * survivors_share))
-    pmf = polya_difference_pmf(survivors_share, epsilon, 60)
-    for mode in ("shard", "client"):
-        sample = np.concatenate(
-            [noise_of(group, query(epsilon, required, level=4, index=i), mode).ravel() for i in range(4)]
-        )
-        assert chi_square_p(sample, pmf) > FLAKE_RATE
-        for scale in (0.7, 1.3):
-            assert chi_square_p(sample, polya_difference_pmf(survivors_share, epsilon / scale, 60)) < FLAKE_RATE
+        assert chi_square_p(sample, law(epsilon / scale)) < FLAKE_RATE
 
 
 def test_sums_are_counts_plus_the_keyed_noise_of_live_shards() -> None:
@@ -84,14 +75,6 @@ def test_sums_are_counts_plus_the_keyed_noise_of_live_shards() -> None:
     noise = discrete_laplace(q.bind(KEY), "shard noise 1", group.numbers(), 64, 0.5)
     assert totals.live == 10
     assert np.array_equal(totals.sums, (q.encoding.count(group, slice(0, 10)) + noise).sum(axis=0))
-
-
-def test_counts_of_small_blocks_and_a_second_draw_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    group, q = group_of(10, 120), query(0.5, required=100)
-    once = sum_shards(group, q, KEY)
-    monkeypatch.setattr("sfumato.transforms.secagg.shard_sums._BLOCK_ENTRIES", 1)
-    again = sum_shards(group, q, KEY)
-    assert np.array_equal(once.sums, again.sums)
 
 
 @pytest.mark.parametrize("users", [1, 30, 3000])
@@ -114,6 +97,7 @@ def test_both_ways_of_counting_agree_with_one_user_at_a_time(users: int, monkeyp
     assert by_default.tolist() == by_search.tolist() == expected.tolist()
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_sub_queries_have_independent_noise() -> None:
     group = group_of(64, 100)
     one = noise_of(group, query(0.5, 100, index=1), "shard")
@@ -134,6 +118,7 @@ def test_shards_below_the_bound_reveal_nothing() -> None:
     assert not nothing.sums.any()
 
 
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize("mode", ["shard", "client"])
 def test_vanished_clients_take_their_value_and_their_share_along(mode: str) -> None:
     """What is left is the survivors' counts and their shares, by distribution: 64 shards of exactly known survivors."""
@@ -143,7 +128,7 @@ def test_vanished_clients_take_their_value_and_their_share_along(mode: str) -> N
         q = query(epsilon, required, level=4, index=index)
         present = survivors(group, index, KEY, 0.3)
         assert present is not None
-        assert abs(present.mean() - 0.7) < 6.2 * math.sqrt(0.21 / 25_600)
+        assert abs(present.mean() - 0.7) < 7 * math.sqrt(0.21 / 25_600)
         totals = sum_shards(group, q, KEY, mode, 0.3)
         assert totals.live == 64
         residuals.append(totals.sums - q.encoding.count(group.only(present), slice(0, 64)).sum(axis=0))
@@ -175,13 +160,14 @@ def test_a_vanished_client_and_no_other_takes_its_share_along() -> None:
     assert rows[[0, 1, 3]].sum() == 0
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_other_clients_vanish_in_another_sub_query() -> None:
     group = group_of(10, 500)
     one, two = survivors(group, 1, KEY, 0.5), survivors(group, 2, KEY, 0.5)
     assert 0.4 < (one == two).mean() < 0.6
 
 
-def test_what_the_server_sees_is_reduced_and_decoded_by_the_window() -> None:
+def test_encode_and_decode_reduce_by_the_window() -> None:
     window = Window(100, 10)
     values = np.array([-10, -1, 0, 89])
     seen = encode(values, window)
@@ -227,6 +213,7 @@ def test_no_two_questions_share_noise() -> None:
 SHARDS, USERS, REQUIRED = 3, 60, 50
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize(
     ("noise", "epsilon"),
     [
@@ -253,6 +240,7 @@ def test_an_answers_noise_is_that_of_all_survivors_of_all_shards(noise: NoiseSou
         assert chi_square_p(sample, polya_difference_pmf(shape, epsilon / scale, reach)) < FLAKE_RATE
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.slow
 def test_the_answer_respects_epsilon_between_neighbours() -> None:
     """Add one user to a live shard: no count of outcomes is likelier by more than e^epsilon, within sampling error."""
@@ -269,7 +257,7 @@ def test_the_answer_respects_epsilon_between_neighbours() -> None:
         outcomes.append(np.bincount(np.array(sums) + 40, minlength=90).astype(float))
     for one, two in (outcomes, outcomes[::-1]):
         excess = one - math.exp(epsilon) * two
-        slack = 6.2 * np.sqrt(one + math.exp(2 * epsilon) * two + 1)
+        slack = 6.8 * np.sqrt(one + math.exp(2 * epsilon) * two + 1)
         assert (excess <= slack).all()
     # And the mechanism is not needlessly noisy: at half the epsilon the same comparison fails.
     assert (outcomes[1] - math.exp(epsilon / 2) * outcomes[0] > 6.2 * np.sqrt(outcomes[1] + 2 * outcomes[0] + 1)).any()

@@ -31,7 +31,7 @@ def _charge(location: str, name: str, start: Any) -> None:
         open_ledger(location).reserve(charge(f"{name}-{number}", epsilon="0.01"), LIMITS)
 
 
-def test_a_copy_of_a_ledger_that_is_charged_is_what_it_held_at_one_moment(tmp_path: Path) -> None:
+def test_a_copy_of_a_ledger_is_what_it_held_at_one_moment(tmp_path: Path) -> None:
     location, copies = str(tmp_path / "ledger.db"), []
     open_ledger(location).set_limits("taxis", LIMITS)
     fork = forks()

@@ -14,12 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.run import request_class
 from sfumato.transforms.histogram.accountant import delta, rounds_delta
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text
+from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
 REGION = ["--region", "-1,50,1,51"]
@@ -47,6 +50,14 @@ def run(job: str, pattern: str, output: Path, *more: str) -> int:
     return cli.main([job, "--input", pattern, "--output", str(output), "--seed", "1", *more])
 
 
+def plausible(sampled: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Whether sums of independent draws with these means may be so large or small, but with probability 2e-11 each.
+
+    A Poisson variable has heavier tails than any sum of independent events of its mean (Hoeffding, 1956).
+    """
+    return (stats.poisson.cdf(sampled, mean) > 1e-11) & (stats.poisson.sf(sampled - 1, mean) > 1e-11)
+
+
 def check_guarantee(manifest: dict, epsilon: float = 1.0, most: float = 1e-8) -> dict:
     """The rounds really give what the manifest states."""
     privacy = manifest["privacy"]
@@ -61,12 +72,13 @@ def check_guarantee(manifest: dict, epsilon: float = 1.0, most: float = 1e-8) ->
     assert rounds_delta(rest, rate, threshold, len(privacy["rounds"])) <= privacy["delta_spent"] <= most
     assert privacy["rounds_guarantee"]["delta"] == privacy["delta_spent"]
     assert privacy["round_guarantee"] == {"epsilon": rest, "delta": delta(rest, rate, threshold)}
-    error = (6000 * 3 + admission["noise_stddev"] ** 2) ** 0.5  # a quarter of the users is counted
-    assert abs(admission["users"] - 6000) < 6 * error
+    # A quarter of the users is counted, with Laplace noise: each part is beyond this with a probability below 1e-10.
+    assert abs(admission["users"] - 6000) < 6.5 * (6000 * 3) ** 0.5 + 17 * admission["noise_stddev"]
     assert "add or remove one user" in privacy["adjacency"]
     return privacy
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.drawn
 def test_a_histogram_of_categories(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("histogram", pattern, tmp_path / "out", "--column", "kind") == 0
@@ -88,9 +100,8 @@ def test_a_histogram_of_categories(pattern: str, tmp_path: Path, capsys: pytest.
     frequent = {kind for kind, rows in kinds.items() if rows / 2 > release.manifest["results"]["hidden_count"] + 200}
     assert frequent
     assert frequent <= set(items["item"])
-    for item, count, stddev in items[["item", "count", "stddev"]].itertuples(index=False):
-        # Var: sampling's, and that of choosing one of two records, at most rows / 4.
-        assert abs(count - kinds[item] / 2) < 6.2 * (stddev**2 + kinds[item] / 4) ** 0.5
+    # A user takes part with the rate, with one of two records.
+    assert plausible(items["sampled"].to_numpy(), rate / 2 * items["item"].map(kinds).to_numpy()).all()
     assert release.manifest["results"]["published"] == len(items)
 
 
@@ -104,6 +115,7 @@ def test_integers_and_dates_keep_what_they_are(pattern: str, tmp_path: Path) -> 
     assert open_release(tmp_path / "day").items["item"].str.fullmatch(r"1970-01-\d\d").all()
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_a_histogram_of_cells(pattern: str, tmp_path: Path) -> None:
     assert run("histogram", pattern, tmp_path / "out", "--cells", "5", *REGION) == 0
     assert set(os.listdir(tmp_path / "out")) == {*PLAIN, "cells.parquet", "histogram.png"}
@@ -114,12 +126,11 @@ def test_a_histogram_of_cells(pattern: str, tmp_path: Path) -> None:
     assert (cells["depth"] == 5).all()
     logs = table()
     x, y = logs["longitude"].to_numpy(), logs["latitude"].to_numpy()
-    for west, south, east, north, count, stddev in cells[
-        ["west", "south", "east", "north", "count", "stddev"]
-    ].itertuples(index=False):
+    rate = release.manifest["privacy"]["rounds"][0]["sampling_rate"]
+    for west, south, east, north, count in cells[["west", "south", "east", "north", "count"]].itertuples(index=False):
         rows = ((x >= west) & (x < east) & (y > south) & (y <= north)).sum()
         assert rows > 0
-        assert abs(count - rows / 2) < 6.2 * (stddev**2 + rows / 4) ** 0.5
+        assert plausible(np.rint(count * rate), rate * rows / 2)
     shapes = cells.geometry if hasattr(cells, "crs") else None
     assert shapes is None or (shapes.bounds["minx"] == cells["west"]).all()
 
@@ -146,20 +157,7 @@ def test_hot_items_grow_from_their_prefixes(pattern: str, tmp_path: Path, option
         assert set(items["item"][items["level"] == levels[-1]]) == names
 
 
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_hot_cells_and_the_top(pattern: str, tmp_path: Path) -> None:
-    assert run("hotspots", pattern, tmp_path / "all", *REGION, "--depth", "4", "--levels", "2") == 0
-    assert run("hotspots", pattern, tmp_path / "top", *REGION, "--depth", "4", "--levels", "2", "--top", "3") == 0
-    assert set(os.listdir(tmp_path / "all")) == {*PLAIN, "cells.parquet", "hotspots.png"}
-    every, top = (open_release(tmp_path / name).cells for name in ("all", "top"))
-    assert sorted(set(every["depth"])) == [2, 4]
-    assert len(top[top["depth"] == 4]) == 3
-    finest = every[every["depth"] == 4]
-    assert set(finest["cell_id"].str[:3]) <= set(every["cell_id"])
-    assert finest["cell_id"].str.fullmatch("r[0-3]{4}").all()
-
-
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.slow
 @pytest.mark.drawn
 @pytest.mark.parametrize("method", ["hierarchical", "interactive"])
@@ -187,13 +185,15 @@ def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.Capt
         assert ranges[["low", "high"]].to_numpy().tolist() == [[0, 2], [1, 20]]
         rows = [((lengths >= a) & (lengths < b)).sum() for a, b in ((0, 2), (1, 20))]
         # Bins of 20 / 64 do not end at 2: the part of a bin in proportion may be off by a few percent of its users.
-        assert ranges["users"].to_numpy() == pytest.approx(np.array(rows) / 2, rel=0.1)
+        # Beside that, the stated deviation, and that of which of two records is drawn.
+        allowed = 7 * ranges["stddev"].to_numpy() + 7 * (np.array(rows) / 4) ** 0.5 + 0.03 * np.array(rows)
+        assert (np.abs(ranges["users"].to_numpy() - np.array(rows) / 2) < allowed).all()
         assert (ranges["stddev"] > 0).all()
         assert (release.bins["sampled"] >= release.manifest["privacy"]["rounds"][0]["threshold"]).all()
 
 
 @pytest.mark.slow
-def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
+def test_the_same_key_gives_the_same_release_another_does_not(pattern: str, tmp_path: Path) -> None:
     for name in ("direct", "direct_threads"):
         assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--runner_config", name) == 0
     one, two = ((tmp_path / name / "items.parquet").read_bytes() for name in os.listdir(tmp_path))
@@ -203,14 +203,16 @@ def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, 
     assert one["sampled"].tolist() != other["sampled"].tolist()
 
 
-def test_what_the_top_leaves_out_may_be_as_large_as_what_it_shows(tmp_path: Path) -> None:
+@pytest.mark.false_alarm(1e-8)
+def test_hotspots_hide_what_the_top_leaves_out(tmp_path: Path) -> None:
     """Three items of 2,000 users each, of which one is shown: the others are not 'at most a hundred'."""
     logs = write_files(pa.table({"user_id": range(6000), "x": ["a", "b", "c"] * 2000}), tmp_path / "logs", 2)
     assert run("hotspots", logs, tmp_path / "out", "--column", "x", "--depth", "1", "--levels", "1", "--top", "1") == 0
     results = open_release(tmp_path / "out").manifest["results"]
     assert results["published"] == 1
-    assert results["hidden_count"] > 1800
-    assert results["estimated_users"] == pytest.approx(6000, rel=0.1)
+    # An estimate of 2,000 has a standard deviation of 140 or so, that of all users one of 150.
+    assert results["hidden_count"] > 1000
+    assert results["estimated_users"] == pytest.approx(6000, rel=0.2)
 
 
 @pytest.mark.slow
@@ -222,7 +224,7 @@ def test_values_beyond_the_range_are_warned_of(pattern: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("population", [1000, 60000])
-def test_a_population_that_disagrees_publishes_its_refusal_alone(
+def test_a_wrong_population_publishes_its_refusal_alone(
     pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], population: int
 ) -> None:
     more = ["--column", "kind", "--population", str(population), "--epsilon", "3"]
@@ -273,6 +275,7 @@ def test_the_paper_s_parameters(pattern: str, tmp_path: Path, capsys: pytest.Cap
     assert "tau = 20" in shown
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_nothing_raw_is_in_the_release_or_the_log(
     pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,9 +292,12 @@ def test_nothing_raw_is_in_the_release_or_the_log(
         assert kind not in published
         assert f'"{kind}"' not in text
     assert "12,000" not in text
-    # A noisy count is the exact one in a run of 350 or so; twice the same exact number is no noise.
-    assert run("histogram", pattern, tmp_path / "more", "--column", "kind", "--seed", "2") == 0
-    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "more")]
+    # A noisy count is the exact one in a run of 350 or so, at a tenth of the budget in one of 2,000 or more. The same
+    # exact number in three runs is no noise.
+    for seed in ("2", "3"):
+        more = ["--column", "kind", "--epsilon", "0.1", "--seed", seed]
+        assert run("histogram", pattern, tmp_path / seed, *more) == 0
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "2", "3")]
     assert not {6000, 12000}.intersection(*map(_numbers, manifests))
 
 
@@ -304,7 +310,7 @@ def _numbers(value: object) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_delta_as_large_as_one_over_the_users_is_warned_of(pattern: str, tmp_path: Path) -> None:
+def test_a_delta_of_one_over_the_users_is_warned_of(pattern: str, tmp_path: Path) -> None:
     for name, more in (("given", ["--population", "6000"]), ("estimated", [])):
         assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--delta", "1e-3", *more) == 0
         warnings = open_release(tmp_path / name).manifest["warnings"]
@@ -322,81 +328,83 @@ def test_an_empty_histogram_is_a_release_that_says_so(tmp_path: Path) -> None:
         assert len(release.items) == 0 or job == "hotspots"
 
 
-WRONG = [
-    ("histogram", ["--column", "kind", "--epsilon", "nan"], "epsilon: must be a number"),
-    ("histogram", ["--column", "kind", "--epsilon", "0"], "epsilon: must be a finite number > 0"),
-    ("histogram", ["--column", "kind", "--delta", "nan"], "delta: must be a number"),
-    ("histogram", ["--column", "kind", "--delta", "0"], "delta: must be a number between 0 and 1"),
-    ("histogram", ["--column", "kind", "--delta", "1"], "delta: must be a number between 0 and 1"),
-    ("histogram", ["--column", "kind", "--population", "0"], "population: must be"),
-    ("histogram", ["--column", "kind", "--population", "20"], "population"),
-    ("histogram", ["--column", "kind", "--items", "-1"], "items: must be"),
-    ("histogram", [*REGION, "--cells", "3", "--items", "0"], "items: must be"),
-    ("histogram", ["--column", "kind", "--max_bad_fraction", "2"], "max_bad_fraction: must be a number in [0, 1]"),
-    ("histogram", ["--column", "kind", "--contact", "limited"], "contact: limited contact needs a number of users"),
-    ("histogram", ["--column", "kind", "--contact", "fixed"], "a sample of fixed size is not private"),
-    ("histogram", ["--column", "kind", "--parameters", "ours"], "parameters: must be"),
-    ("histogram", ["--column", "kind", "--parameters", "paper", "--items", "9"], "items: steers the choice of the"),
-    ("histogram", ["--column", "kind", "--parameters", "paper", "--population", "180"], "about 191 users are needed"),
-    ("histogram", [], "column, region: give --column NAME or --cells DEPTH --region W,S,E,N, one of them"),
-    ("histogram", ["--column", "kind", *REGION], "one of them"),
-    ("histogram", REGION, "cells: a region needs --cells DEPTH"),
-    ("histogram", ["--column", "kind", "--cells", "3"], "cells: a grid of cells needs --region"),
-    ("histogram", [*REGION, "--cells", "21"], "depth: must be a whole number in 1..20, got 21"),
-    ("histogram", ["--column", "nothing"], "no column 'nothing'; set --column to one of: user_id, latitude"),
-    ("histogram", ["--column", "length"], "column 'length' holds double, and must hold categories"),
-    ("histogram", ["--column", "user_id"], "is the column of user ids; publishing it would name users"),
-    ("histogram", ["--column", "kind", "--user_id_column", "me"], "no column 'me'; set --user_id_column"),
-    ("hotspots", ["--column", "length"], "column 'length' holds double, and must hold text, integers or dates"),
-    ("hotspots", ["--column", "kind", "--depth", "0"], "depth: must be a whole number >= 1, got '0'"),
-    ("hotspots", ["--column", "kind", "--top", "0"], "top: must be a whole number >= 1, got '0'"),
-    ("hotspots", ["--column", "kind", "--levels", "0"], "levels: must"),
-    ("hotspots", ["--column", "kind", "--levels", "9", "--depth", "4"], "levels: must lie in 1..4"),
-    ("hotspots", [*REGION, "--depth", "40"], "depth: must be a whole number in 1..20, got 40"),
-    ("hotspots", ["--column", "code", "--depth", "20"], "depth: 20 digits in base 10 do not fit"),
-    ("quantiles", ["--range", "0,1"], "column: required"),
-    ("quantiles", ["--column", "length", "--range", "1,1"], "range: LOW,HIGH must be finite numbers with LOW < HIGH"),
-    ("quantiles", ["--column", "length", "--range", "5,1"], "range: LOW,HIGH must be finite numbers with LOW < HIGH"),
-    ("quantiles", ["--column", "length", "--range", "nan,1"], "range: must be numbers LOW,HIGH"),
-    ("quantiles", ["--column", "length", "--range", "0"], "range: must be numbers LOW,HIGH"),
-    ("quantiles", ["--column", "length", "--range", "0,1,2"], "range: must be numbers LOW,HIGH"),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--quantiles", "0.5,1"], "quantiles: must be numbers"),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--quantiles", "half"], "quantiles: must be numbers Q,..."),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3:2"], "ranges: 3:2 must be LOW:HIGH with"),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3:10"], "within the range 0,9"),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3"], "ranges: must be numbers LOW:HIGH,..."),
-    (
-        "quantiles",
-        ["--column", "length", "--range", "0,9", "--ranges", "3:4", "--method", "interactive"],
-        "ranges: the interactive method answers quantiles alone",
-    ),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--bits", "0"], "bits: must be a whole number >= 1"),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--levels", "13"], "levels: must lie in 1..12"),
-    ("quantiles", ["--column", "kind", "--range", "0,9"], "holds string, and must hold integers or floating-point"),
-]  # fmt: skip
+GRID = "--region -1,50,1,51"
+LENGTH = "quantiles --column length --range 0,9"
+# What precedes, and by option the values that are wrong there.
+WRONG = {
+    "histogram --column kind": {
+        "epsilon": ("nan", "0"), "delta": ("nan", "0", "1"), "population": ("0", "20"), "items": ("-1",),
+        "max_bad_fraction": ("2",), "contact": ("limited", "fixed"), "parameters": ("ours",), "cells": ("3",),
+        "noise": ("gaussian",), "max_items_per_user": ("3",), "max_records_per_item": ("2",), "column": ("user_id",),
+        "items_file": ("nowhere",),
+    },
+    "histogram --column kind --parameters paper": {"items": ("9",), "population": ("180",)},
+    "histogram --column kind --trust central": {
+        "contact": ("limited",), "parameters": ("paper",), "items": ("5",), "max_items_per_user": ("0", "1001"),
+        "max_records_per_item": ("0",), "noise": ("uniform",), "delta": ("0", "1"), "epsilon": ("nan",),
+        "items_file": ("nowhere",),
+    },
+    f"histogram --cells 3 {GRID}": {"items": ("0",)},
+    f"histogram --cells 5 --trust central {GRID}": {"noise": ("truncated",)},
+    "hotspots --column kind": {"depth": ("0",), "top": ("0",), "levels": ("0",), "trust": ("local",)},
+    "hotspots --column kind --depth 4": {"levels": ("9",)},
+    "hotspots --column kind --trust central": {"contact": ("fixed",)},
+    f"hotspots --depth 4 --trust central {GRID}": {"levels": ("5",)},
+    f"hotspots {GRID}": {"depth": ("40",)},
+    "quantiles --column length": {"range": ("1,1", "5,1", "nan,1", "0", "0,1,2")},
+    LENGTH: {"quantiles": ("0.5,1", "half"), "ranges": ("3:2", "3:10", "3"), "bits": ("0",), "levels": ("13",)},
+    f"{LENGTH} --method interactive": {"ranges": ("3:4",)},
+}  # fmt: skip
+TOGETHER = [
+    ("histogram", "column, region"),
+    (f"histogram --column kind {GRID}", "column, region"),
+    (f"histogram {GRID}", "cells"),
+    (f"histogram --cells 21 {GRID}", "depth"),
+    ("quantiles --range 0,1", "column"),
+]
 
 
-@pytest.mark.parametrize(("job", "options", "message"), WRONG)
-def test_wrong_requests_end_before_any_work(
-    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], job, options, message
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *((f"{given} --{option} {value}", option)
+          for given, wrong in WRONG.items() for option, values in wrong.items() for value in values),
+        *TOGETHER,
+    ],
+)  # fmt: skip
+def test_request_rejects_wrong_options(command: str, option: str) -> None:
+    job, *options = command.split()
+    with rejects(option):
+        request, _ = cli.parse_command(request_class(job), ["--input", "x", "--output", "out", *options])
+        request.resolve()
+
+
+@pytest.mark.parametrize(
+    ("job", "options"),
+    [
+        ("histogram", ["--column", "kind", "--epsilon", "0"]),
+        ("histogram", ["--column", "nothing"]),
+        ("histogram", ["--column", "length"]),
+        ("hotspots", ["--column", "code", "--depth", "20"]),  # so many digits do not fit
+        ("quantiles", ["--column", "kind", "--range", "0,9"]),
+    ],
+)
+def test_command_ends_before_any_work_if_a_column_is_wrong(
+    pattern: str, tmp_path: Path, job: str, options: list[str]
 ) -> None:
     assert run(job, pattern, tmp_path / "out", *options) == 2
-    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_data_that_cannot_support_a_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mixed = pa.table({"user_id": range(100), "code": [str(i) for i in range(100)]})
+def test_histogram_rejects_files_that_hold_other_types(tmp_path: Path) -> None:
     write_files(table(500), tmp_path / "mixed", 1)
+    mixed = pa.table({"user_id": range(100), "code": [str(i) for i in range(100)]})
     pq.write_table(mixed, tmp_path / "mixed" / "other.parquet")
     assert run("histogram", str(tmp_path / "mixed" / "*.parquet"), tmp_path / "out", "--column", "code") == 2
-    assert "column 'code' holds integers in" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_many_users_without_a_usable_record_are_refused_by_noisy_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_many_bad_users_are_refused_by_noisy_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = pa.table({"user_id": range(12_345), "kind": [None] * 6_173 + ["a"] * 6_172})
     assert run("histogram", write_files(bad, tmp_path / "bad", 1), tmp_path / "out", "--column", "kind") == 1
     assert "have no usable record, more than --max_bad_fraction 0.1 allows" in capsys.readouterr().err

@@ -1,0 +1,134 @@
+"""Rotating cohorts: who is in one depends on key, dataset and id alone; the rows of one, against a plain loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.privacy.keys import FixedSecret
+from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, hash_users, rotation_key, with_partition
+from tests.seeds import seeded_rng
+
+SECRET = FixedSecret(b"s" * 32)
+IDS = pa.array(np.arange(60_000))
+
+
+@pytest.mark.parametrize("cohorts", [1, 2, 7, 30, 366])
+def test_a_cohort_is_the_share_of_the_hash_in_exact_integers(cohorts: int) -> None:
+    key = rotation_key(SECRET, "city", cohorts)
+    expected = [1 + int(one) * cohorts // 2**64 for one in hash_users(IDS, key.subkey("users"))]
+    found = cohort_of(IDS, key, cohorts)
+    assert found.dtype == np.int64
+    assert found.tolist() == expected
+
+
+@pytest.mark.false_alarm(1e-9)
+@pytest.mark.parametrize("ids", [IDS, IDS.cast(pa.string())])
+def test_cohorts_are_equally_large(ids: pa.Array) -> None:
+    sizes = np.bincount(cohort_of(ids, rotation_key(SECRET, "city", 30), 30), minlength=31)[1:]
+    # Each is binomial with mean 2,000 and standard deviation 44: seven of them have probability below 1e-9 in 30 sizes.
+    assert abs(sizes - 2000).max() < 7 * 44
+
+
+def test_cohort_depends_on_the_id_alone_in_any_form() -> None:
+    key = rotation_key(SECRET, "city", 30)
+    cohorts = cohort_of(IDS, key, 30)
+    some = np.array([5, 59_999, 17])
+    assert cohort_of(IDS.take(pa.array(some)), key, 30).tolist() == cohorts[some].tolist()
+    assert cohort_of(IDS.cast(pa.int32()), key, 30).tolist() == cohorts.tolist()
+    texts = IDS.cast(pa.string())
+    forms = (pa.string(), pa.binary(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))
+    for form in forms:  # a night's logs may be Parquet, and the next one's CSV
+        assert cohort_of(texts.cast(form), key, 30).tolist() == cohorts.tolist()
+    assert cohort_of(IDS[:0], key, 30).tolist() == []
+
+
+def test_text_is_an_integer_where_it_is_written_as_one() -> None:
+    subkey = rotation_key(SECRET, "city", 30).subkey("users")
+
+    def hashed(ids: list, kind: pa.DataType | None = None) -> list[int]:
+        return hash_users(pa.array(ids, kind), subkey).tolist()
+
+    integers, unsigned = [0, 7, -7, 10**18, 10**18 - 1, 2**63 - 1, -(2**63)], [2**63, 2**64 - 1]
+    assert hashed(list(map(str, integers))) == hashed(integers)
+    assert hashed(list(map(str, unsigned))) == hashed(unsigned, pa.uint64())
+    others = ["", "-", "-0", "007", "+7", "7 ", "7\n", "7.0", "u7", str(2**64), str(-(2**63) - 1), "9" * 30]
+    assert len({*hashed(integers), *hashed(others)}) == len(integers) + len(others)
+
+
+@pytest.mark.false_alarm(1e-9)
+def test_key_dataset_and_number_of_cohorts_divide_anew() -> None:
+    keys = [
+        (rotation_key(SECRET, "city", 30), 30),
+        (rotation_key(SECRET, "town", 30), 30),
+        (rotation_key(FixedSecret(b"t" * 32), "city", 30), 30),
+        (rotation_key(SECRET, "city", 31), 31),
+    ]
+    partitions = {with_partition(Rotation(1, cohorts), key).partition for key, cohorts in keys}
+    assert len(partitions) == 4
+    first = cohort_of(IDS, *keys[0])
+    for key, cohorts in keys[1:]:
+        # Independent divisions agree on one user in 30: mean 2,000, standard deviation 44.
+        assert abs(int((cohort_of(IDS, key, cohorts) == first).sum()) - 60_000 // cohorts) < 7 * 44
+    assert rotation_key(SECRET, "City", 30).subkey("users") == keys[0][0].subkey("users")
+
+
+def test_the_cohort_does_not_change_the_partition() -> None:
+    key = rotation_key(SECRET, "city", 30)
+    assert with_partition(Rotation(7, 30), key).partition == with_partition(Rotation(8, 30), key).partition
+
+
+# --- the rows of one cohort ---
+
+
+COLUMNS = LocationColumns()
+COHORTS = 7
+KEY = rotation_key(FixedSecret(bytes(range(32))), "city", COHORTS)
+
+
+def logs(ids: pa.Array, seed: int = 0) -> pa.RecordBatch:
+    rng = seeded_rng(seed)
+    latitude, longitude = rng.uniform(50, 51, len(ids)), rng.uniform(-1, 1, len(ids))
+    return pa.RecordBatch.from_pydict({"user_id": ids, "latitude": latitude, "longitude": longitude})
+
+
+def asked(cohort: int) -> AskedUsers:
+    return AskedUsers(Rotation(cohort, COHORTS), KEY)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_user_is_in_one_cohort_with_all_rows(kind: pa.DataType) -> None:
+    numbers = seeded_rng(1).integers(0, 300, 2_000)
+    ids = pa.array(numbers) if kind == pa.int64() else pa.array([f"u{one}" for one in numbers]).cast(kind)
+    batch = logs(ids)
+    parts = [asked(cohort).only(batch, COLUMNS) for cohort in range(1, COHORTS + 1)]
+    assert sum(part.num_rows for part in parts) == batch.num_rows
+    users = [set(part.column("user_id").to_pylist()) for part in parts]
+    assert sum(map(len, users)) == len(set(ids.to_pylist()))
+    for part, own in zip(parts, users, strict=True):
+        rows = [row for row in batch.to_pylist() if row["user_id"] in own]
+        assert part.to_pylist() == rows  # in the order of the log
+
+
+def test_other_rows_do_not_decide_who_is_asked() -> None:
+    batch = logs(pa.array(np.arange(1_000)))
+    whole = asked(3).only(batch, COLUMNS).column("user_id").to_pylist()
+    part = asked(3).only(batch.slice(500), COLUMNS).column("user_id").to_pylist()
+    assert part == [one for one in whole if one >= 500]
+
+
+def test_rows_without_an_id_are_one_user() -> None:
+    """All of them may be one person's, who is asked as rarely as any other."""
+    ids = pa.array([None if number % 2 else number for number in range(4_000)])
+    batch = logs(ids)
+    batch = batch.set_column(1, "latitude", pa.array([None if n % 8 == 1 else 50.5 for n in range(4_000)]))
+    parts = [asked(cohort).only(batch, COLUMNS) for cohort in range(1, COHORTS + 1)]
+    assert sum(part.num_rows for part in parts) == batch.num_rows
+    assert sorted(part.column("user_id").null_count for part in parts) == [0] * (COHORTS - 1) + [2_000]
+
+
+def test_nothing_is_asked_of_an_empty_batch() -> None:
+    assert asked(1).only(logs(pa.array([], pa.int64())), COLUMNS).num_rows == 0
