@@ -19,11 +19,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.schemas.region import Region
 from sfumato.transforms.heatmap.methods import METHODS
-from tests.seeds import seeded_rng, shifted_keys, shuffle
+from tests.seeds import seeded_rng, shift_keys, shuffle
 
 # Machines are noisy: how long an example takes says nothing.
 settings.register_profile("sfumato", deadline=None)
 settings.load_profile("sfumato")
+shift_keys()
 
 SMALL_DPI = 40
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
@@ -32,13 +33,6 @@ REGION = Region(-1.0, 50.0, 1.0, 51.0)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With SFUMATO_TEST_SEED, tests run in another order."""
     shuffle(items)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def seeded_keys() -> Iterator[None]:
-    """With SFUMATO_TEST_SEED, all keys are different, and so is all noise."""
-    with shifted_keys():
-        yield
 
 
 def pytest_collection_finish() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -22,18 +21,18 @@ def seeded_rng(seed: int | Sequence[int]) -> np.random.Generator:
     return np.random.default_rng([SEED, *np.atleast_1d(seed).tolist()] if SEED else seed)
 
 
-@contextmanager
-def shifted_keys() -> Iterator[None]:
-    """Derives other run keys for each value of SFUMATO_TEST_SEED, so that all noise in this process is different."""
+def shift_keys() -> None:
+    """Derives other run keys for each value of SFUMATO_TEST_SEED, so that all noise in this process is different.
+
+    Called before any test module is imported, because some derive their key then.
+    """
     derive = RunKey.derive
 
     def shifted(secret: Secret, request: Mapping[str, Any]) -> RunKey:
         return derive(secret, {**request, "test_seed": SEED})
 
-    with pytest.MonkeyPatch.context() as patch:
-        if SEED:
-            patch.setattr(RunKey, "derive", shifted)
-        yield
+    if SEED:
+        RunKey.derive = shifted  # type: ignore[method-assign]
 
 
 def shuffle(items: list[pytest.Item]) -> None:
