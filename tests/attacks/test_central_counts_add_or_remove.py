@@ -69,7 +69,7 @@ def test_items_of_one_user_appear_as_seldom_as_delta_allows(kind: str) -> None:
 
 
 @pytest.mark.parametrize("bound", [ItemBound(1), ItemBound(3), ItemBound(2, 3)])
-def test_a_user_more_changes_the_published_counts_of_their_items_alone(bound: ItemBound) -> None:
+def test_a_user_more_changes_the_counts_of_their_items_alone(bound: ItemBound) -> None:
     """Under one key: neither the noise nor the choice of others' items depends on who else is there."""
     rng = seeded_rng(1)
     numbers, items = rng.integers(0, 120, 6000), rng.zipf(1.3, 6000) % 60

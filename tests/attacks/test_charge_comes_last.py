@@ -8,6 +8,7 @@ mended day could not be published.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -19,10 +20,15 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from sfumato.pipelines import cli, release_run
+from sfumato.pipelines import cli, release_run, scratch
 from sfumato.pipelines.accounting import LedgerGate
-from sfumato.schemas.errors import LedgerError, NotAdmittedError
+from sfumato.pipelines.run import request_of
+from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError
 from sfumato.schemas.moments import FixedPoint
+from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field
+from sfumato.schemas.region import Grid
+from sfumato.schemas.requests.publish_request import ReleaseRequest
+from sfumato.transforms.heatmap.posterior import estimator
 from sfumato.transforms.moments.local.protocol import MomentsPlan
 from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.moments.local.tally import Query, Tally
@@ -36,9 +42,16 @@ from sfumato.transforms.privacy.admission import (
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.mechanism import noise_quantile
-from tests.conftest import make_logs
+from sfumato.transforms.ranges import methods
+from sfumato.transforms.ranges.field_counts import NoisyGrid
+from sfumato.transforms.ranges.networks.local import LocalTraining
+from sfumato.transforms.ranges.networks.paper import paper_training
+from sfumato.transforms.ranges.networks.training import fit
+from tests.conftest import REGION, make_logs, write_files
+from tests.digests import undated
 from tests.keys import write_key
 from tests.seeds import seeded_rng
+from tests.unit.ranges.test_ranges_plan import plan
 from tests.unit.zones.polygons import write_geojson
 
 USERS = 1_500
@@ -394,7 +407,7 @@ def test_a_refusal_replaces_no_result(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in (folder / "out").iterdir()} == before
 
 
-def test_a_late_settlement_does_not_lower_a_charge_that_was_made_since(tmp_path: Path) -> None:
+def test_a_late_settlement_lowers_no_charge_made_since(tmp_path: Path) -> None:
     """A duplicate of a refused run settles after the mended input was charged under the same release id."""
     folder = tmp_path / "day"
     _day(folder)
@@ -467,3 +480,190 @@ def test_the_noise_of_a_tally_is_bound_to_its_question() -> None:
     queries = [Query(Quantity(plan.form, "value"), 2, 0.0, 1.0, one) for one in (probabilities, probabilities, nudged)]
     first, again, other = (plan.protect([query], [counted], key)[0].ones.tolist() for query in queries)
     assert first == again != other
+
+
+# What a run's options alone decide is decided before the charge: afterwards it would lose the epsilon for nothing.
+#
+# Found by attacks on regions and on networks. A region of tiny sides ended its run after the charge, because no
+# number holds its users per area. So did a workload between the squares of a network, and a folder with checkpoints
+# of another release, as every night but the first has it.
+
+
+@pytest.mark.parametrize("side", [5e-324, 1e-310, 1e-200, 1e-155, 1e-16])
+def test_a_region_whose_areas_no_number_holds_is_a_bad_request(side: float) -> None:
+    for region in ((0, 0, side, side), (0, 0, 1, side), (-side, 0, 0, 1)):
+        with pytest.raises(RequestError, match=r"^region"):
+            request_of("heatmap", {"input": "in", "output": "out", "region": region})
+
+
+@pytest.mark.slow
+def test_the_smallest_region_has_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimator, "MAX_RASTER_DEPTH", 10)  # in place of 12, for speed
+    rng = seeded_rng(1)
+    table = {name: rng.uniform(0, 1e-9, 2_000) for name in ("longitude", "latitude")}
+    pattern = write_files(pa.table({"user_id": range(2_000), **table}), tmp_path / "logs", 1)
+    options = ["--input", pattern, "--output", str(tmp_path / "out"), "--seed", "1", "--depth", "14"]
+    assert cli.main(["heatmap", *options, "--region=0,0,1e-9,1e-9"]) == 0
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["results"]["users"] > 1_000
+
+
+def test_a_workload_between_all_squares_trains_on_all_of_them() -> None:
+    """Squares of 1 km at the corners of cells of 14 km: none overlaps a workload in the middle of a cell."""
+    asked = plan("snh")
+    edges = np.linspace(0, asked.field.side, 9).astype(np.int64)
+    grid, spec = NoisyGrid(edges, edges, np.full((8, 8), 5.0), 1.4), asked.collection_spec(1_000, 1.0)
+    middle = float(edges[1]) / 2
+    between = Boxes(*(np.array([middle + at]) for at in (0.0, 0.0, 0.1, 0.1)))
+    [training], [without] = (paper_training(grid, spec, 1, one) for one in (between, None))
+    np.testing.assert_array_equal(training.places, without.places)
+    np.testing.assert_array_equal(training.weights, without.weights)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of one number, which learn the mean of the noisy counts."""
+    pytest.importorskip("jax")
+
+    def train(training: LocalTraining, checkpoint: str | None = None) -> dict[str, np.ndarray]:
+        counts = training.grid.users.ravel().astype(np.float32)
+        found: dict[str, np.ndarray] = fit(
+            {"mean": np.float32(0)},
+            lambda weights, count: ((weights["mean"] - count) ** 2).mean(),
+            (counts,),
+            epochs=200,
+            batch=None,
+            learning_rate=0.1,
+            checkpoint=checkpoint,
+        )
+        return found
+
+    monkeypatch.setattr(methods, "train_local", train)
+
+
+@pytest.mark.parametrize("fault", ["another release", "damaged", "a file"])
+def test_useless_checkpoints_cost_time_and_not_the_charge(
+    fault: str, trained: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, edges = tmp_path / "checkpoints", np.arange(5) * 1024
+    method = methods.SpatialNeural(1_000.0, models=1, checkpoints=str(folder))
+    spec = plan("snh").collection_spec(1_000, 1.0)
+    first, second = (NoisyGrid(edges, edges, np.full((4, 4), users), 1.4) for users in (3.0, 7.0))
+    if fault == "a file":
+        folder.write_text("no folder")
+    else:
+        [one] = method.trainings(first, spec)
+        assert method.train(one)["mean"] == pytest.approx(3, abs=0.1)
+        [path] = folder.iterdir()
+        if fault == "damaged":
+            path.write_bytes(b"no archive")
+    kept = {one: one.read_bytes() for one in folder.iterdir()} if folder.is_dir() else {}
+    caplog.set_level("INFO")
+    [other] = method.trainings(second, spec)
+    assert method.train(other)["mean"] == pytest.approx(7, abs=0.1)
+    assert "trains without a checkpoint" in caplog.text
+    assert kept == ({one: one.read_bytes() for one in folder.iterdir()} if folder.is_dir() else {})
+
+
+# Memory, threads and groups of users are where a run takes place: no byte of a release depends on them.
+#
+# Otherwise one key would publish two versions of the same counts, whose difference has less noise than either.
+
+
+MAP = [
+    "heatmap",
+    "--region",
+    ",".join(map(str, (REGION.west, REGION.south, REGION.east, REGION.north))),
+    "--depth",
+    "5",
+]
+MEMORY_JOBS = {
+    "heatmap": MAP,
+    "heatmap, several locations": [*MAP, "--contribution", "all"],
+    "heatmap, weights": [*MAP, "--time_column", "timestamp"],
+    "histogram": ["histogram", "--column", "kind", "--delta", "1e-5"],
+    "quantiles": ["quantiles", "--column", "length", "--range", "0,100", "--population", "400"],
+    "ranges": ["ranges", "build", *MAP[1:3], "--method", "grid", "--sizes", "500,5000"],
+    "mean": ["moments", "--column", "length", "--bits", "8"],
+}
+PLANS = {"folder, 1 group a bit": ("folder", 2, 1), "memory, 512 groups": ("memory", 1, 9), "runner": ("runner", 1, 4)}
+
+
+@pytest.fixture
+def pattern(tmp_path: Path) -> str:
+    """400 users with three records each: a time, a kind, a length, and some rows without a place."""
+    table, rng = make_logs(400, 3, 0), seeded_rng(1)
+    n = len(table)
+    table = table.set_column(1, "latitude", pa.array(table["latitude"].to_numpy(), mask=rng.random(n) < 0.02))
+    table = table.append_column("timestamp", pa.array(rng.integers(0, 86_400, n)))
+    table = table.append_column("kind", pa.array([f"kind {number}" for number in rng.integers(0, 3, n)]))
+    return write_files(table.append_column("length", pa.array(rng.uniform(0, 100, n))), tmp_path / "logs", 3)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    write_key(tmp_path / "key")
+    return str(tmp_path / "key")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEMORY_JOBS)
+def test_a_release_is_the_same_in_any_memory(name: str, pattern: str, key: str, tmp_path: Path) -> None:
+    found = []
+    for place, workers, bits in [("memory", 1, 2), *PLANS.values()]:
+        with pytest.MonkeyPatch.context() as patch:
+            chosen = scratch.MemoryPlan(place, workers, bits, 0)
+            patch.setattr("sfumato.pipelines.release_run.plan_memory", lambda *_, chosen=chosen: chosen)
+            words = [*MEMORY_JOBS[name], "--input", pattern, "--epsilon", "2", "--output", str(tmp_path / "out")]
+            assert cli.main([*words, "--key_file", key, "--release_id", "one"]) == 0
+        found.append(undated(tmp_path / "out"))
+        shutil.rmtree(tmp_path / "out")
+    assert len(found[0]) > 2
+    assert all(one == found[0] for one in found)
+
+
+def test_memory_is_no_part_of_a_key() -> None:
+    given = {"input": "in", "output": "out"}
+    assert ReleaseRequest.of({**given, "memory": "1.5G"}).memory == 1_500_000_000
+    assert ReleaseRequest.of({**given, "memory": "1.5G"}).shaping() == ReleaseRequest.of(given).shaping()
+
+
+def test_too_little_memory_is_refused_before_anything_is_charged(
+    pattern: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = tmp_path / "ledger.db"
+    words = [*MAP, "--input", pattern, "--epsilon", "1", "--output", str(tmp_path / "out"), "--key_file", key]
+    words += ["--ledger", str(ledger), "--dataset", "city", "--period", "2026-11-20", "--budget", "1/1d"]
+    words += ["--release_id", "day"]
+    assert cli.main([*words, "--memory", "300M"]) == 2
+    assert "memory: this run needs about 600M and may use 300M" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert cli.main([*words, "--memory", "2G"]) == 0  # the whole budget of the day is left
+
+
+def test_a_model_that_does_not_fit_is_refused_uncharged(
+    pattern: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tables of all base cells take far more memory than the logs."""
+    ledger = tmp_path / "ledger.db"
+    words = [
+        "ranges",
+        "build",
+        *MAP[1:3],
+        "--method",
+        "grid",
+        "--sizes",
+        "500,5000",
+        "--cell_width",
+        "0.01",
+        "--input",
+        pattern,
+    ]
+    words += ["--epsilon", "1", "--output", str(tmp_path / "out"), "--key_file", key, "--ledger", str(ledger)]
+    words += ["--dataset", "city", "--period", "2026-11-20", "--budget", "1/1d", "--release_id", "day"]
+    field = Field(Grid(REGION, BASE_DEPTH))
+    words[words.index("0.01")] = str(1.01 * max(field.cell_metres))
+    assert cli.main([*words, "--memory", "1G"]) == 2
+    assert "memory: this run needs about 1." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    words[words.index("--cell_width") + 1] = str(min(field.metres) / 4)
+    assert cli.main([*words, "--memory", "1G"]) == 0  # the whole budget of the day is left

@@ -70,7 +70,7 @@ def test_a_release_is_recorded_once_and_for_one_request(tmp_path: Path) -> None:
             book.disclose(other)
 
 
-def test_files_of_a_dataset_with_limits_are_not_read_without_privacy(tmp_path: Path) -> None:
+def test_files_under_limits_are_not_read_without_privacy(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     book.reserve(replace(charge("one"), files=PLAIN.files), Limit.parse_all("2/30d"))
     with pytest.raises(ReusedFileError, match="release one of dataset taxis was charged for a file of this input"):

@@ -53,7 +53,7 @@ def counted(table: pa.Table, bound: int) -> ItemCounts:
 
 
 @pytest.mark.parametrize("bound", [1, 4])
-def test_a_user_with_ten_thousand_trips_adds_as_many_as_one_with_k(bound: int) -> None:
+def test_a_user_with_10000_trips_adds_as_many_as_one_with_k(bound: int) -> None:
     """At every level of the tree the counts move by K in all."""
     base = trips(np.repeat(np.arange(500), 3))
     before = counted(base, bound)
@@ -98,9 +98,7 @@ def test_no_trip_is_measured_with_more_than_the_budget(
 
 
 @pytest.mark.parametrize("bound", [1, 4])
-def test_a_user_moves_pairs_of_zones_by_k_and_each_is_measured_once(
-    bound: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_moves_pairs_of_zones_by_k_measured_once(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With equal noise a user with 10,000 trips moves the counts by K; one draw has all pairs at the whole budget."""
     cells = ZonedCells(zones_of(voronoi(40, 2, (-1.0, 50.0, 1.0, 51.0))))
     plan, draws = FlowPlan(1.0, max_trips=bound), []
@@ -123,7 +121,7 @@ def test_a_user_moves_pairs_of_zones_by_k_and_each_is_measured_once(
         assert (count, epsilon, sensitivity) == (1, plan.tree_epsilon, bound)
 
 
-def test_the_pairs_of_zones_and_their_rests_do_not_depend_on_the_data() -> None:
+def test_pairs_of_zones_and_rests_do_not_depend_on_data() -> None:
     cells = ZonedCells(zones_of(voronoi(40, 2, (-1.0, 50.0, 1.0, 51.0))))
     nothing = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     some = counted(trips(np.arange(500)), 1)

@@ -111,9 +111,7 @@ def test_no_users_vector_is_longer_than_the_sensitivity(baselines: None, method:
 
 @pytest.mark.parametrize("method", ["adaptive", "flat", "hierarchical", "emd"])
 @pytest.mark.parametrize("trust", ["central", "secagg"])
-def test_all_sub_queries_and_the_user_count_add_up_to_the_rho_that_is_charged(
-    baselines: None, method: str, trust: str
-) -> None:
+def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, method: str, trust: str) -> None:
     parameters = parameters_of(method, trust=trust, population=2000, shard_size=500)
     rng = seeded_rng(3)
     low = np.uint64(2 * DEPTH)
@@ -243,9 +241,7 @@ def run(folder: Path, release_id: str, *more: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_run_is_charged_its_rho_and_a_refused_one_that_of_its_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_charged_its_rho_a_refused_one_its_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_key(tmp_path / "key")
     write_files(make_logs(900, 1, seed=1), tmp_path, 2)
     book, day = open_ledger(str(tmp_path / "ledger.db")), "--period=2026-11-20"

@@ -7,6 +7,7 @@ each is changed alone. A new option needs a row below.
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -17,16 +18,21 @@ from pydantic.fields import FieldInfo
 from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob
 from sfumato.pipelines.flows import FlowsJob
 from sfumato.pipelines.heatmap import HeatmapJob
+from sfumato.pipelines.inputs import layout_of, match_files
 from sfumato.pipelines.job import ReleaseJob
 from sfumato.pipelines.moments import MomentsJob
 from sfumato.pipelines.ranges_build import RangesJob
+from sfumato.pipelines.release_run import key_and_metadata
 from sfumato.pipelines.run import JOBS, request_class, request_of
+from sfumato.pipelines.runner_settings import runner_settings
 from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import METHOD, option
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.request import heatmap_parameters, parameter_owners
+from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters, parameter_owners
 from sfumato.transforms.histogram.counts_request import HistogramRequest
+from tests.conftest import make_logs, write_files
+from tests.keys import write_key
 from tests.unit.zones.polygons import write_geojson
 
 CLASSES: dict[str, Any] = {
@@ -375,3 +381,30 @@ def test_metadata_states_every_parameter(method: str) -> None:
     """Parameters that are no options are bound as well: `sfumato.beam` takes them."""
     mine = {name for name, owners in parameter_owners().items() if not owners or method in owners}
     assert mine <= set(heatmap_parameters(method, {"colluding": 0.1}).metadata())
+
+
+# A column that folders state is a part of the data: another value is other data, and draws other noise.
+#
+# The key of a named release is bound to its files' content, whatever their names. A folder `kind=a` that is renamed
+# to `kind=b` has the same files. Were its noise the same too, the difference of both releases would have none.
+
+
+def subkey(folder: Path, place: Path, column: str) -> bytes:
+    own = {"input": str(place), "output": "out", "region": "-1,50,1,51", "release_id": "monday"}
+    request = HeatmapRequest.of(
+        {**own, "key_file": str(folder / "key"), "auxiliary": column, "categories": "a,b"},
+    )
+    job = HeatmapJob.of(request)
+    files = match_files(request.input, layout_of(request, job.columns()))
+    return key_and_metadata(job, files, runner_settings(None, []))[0].subkey("x")
+
+
+def test_a_renamed_folder_is_other_data_where_its_column_is_read(tmp_path: Path) -> None:
+    write_key(tmp_path / "key")
+    write_files(make_logs(200, 1, seed=1), tmp_path / "logs" / "kind=a", 2)
+    first, unread = (subkey(tmp_path, tmp_path / "logs", column) for column in ("kind", "other"))
+    shutil.copytree(tmp_path / "logs", tmp_path / "copy")
+    assert subkey(tmp_path, tmp_path / "copy", "kind") == first  # a copy resumes a crashed run
+    (tmp_path / "logs" / "kind=a").rename(tmp_path / "logs" / "kind=b")
+    assert subkey(tmp_path, tmp_path / "logs", "kind") != first
+    assert subkey(tmp_path, tmp_path / "logs", "other") == unread

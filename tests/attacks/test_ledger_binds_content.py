@@ -10,9 +10,14 @@ import hashlib
 import json
 import shutil
 import time
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
+from zoneinfo import available_timezones
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +25,8 @@ from hypothesis import strategies as st
 from sfumato.pipelines import cli, inputs
 from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit, Period
+from sfumato.schemas.log_layout import DayRows
+from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError
 from sfumato.transforms.release import metadata
@@ -29,6 +36,7 @@ from sfumato.transforms.release.release_folder import with_digests
 from tests.attacks.releases import LIMITS, publish_release
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
+from tests.seeds import seeded_rng
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
 SECRET = bytes(range(32))
@@ -264,3 +272,61 @@ def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.Captu
     assert run("two", "two") == 4
     assert "it was lost" in capsys.readouterr().err
     assert not (tmp_path / "ledger.db").exists()
+
+
+# Releases of neighbouring days may read one file without paying twice, only because no row of it is in both.
+
+
+FILES: dict[str, Any] = {"files": ("0" * 32,)}
+BY = "time Europe/Berlin"
+
+
+@pytest.mark.parametrize("zone", sorted(available_timezones())[::40])
+def test_every_row_is_of_one_day_of_a_zone(zone: str) -> None:
+    rng = seeded_rng(5)
+    seconds = pa.array(rng.integers(-(10**9), 2 * 10**9, 2000))
+    first = date(2026, 3, 27)
+    near = pa.array(rng.integers(1774500000, 1774500000 + 8 * 86400, 5000))
+    for column, days in ((near, [first + timedelta(days=one) for one in range(-2, 12)]),):
+        counted = sum(of_days(column, DayRows("time", zone, day, day))[0].astype(int) for day in days)
+        assert (np.asarray(counted) == 1).all()
+    kept, before, after = of_days(seconds, DayRows("time", zone, first, first + timedelta(days=6)))
+    assert kept.sum() + before + after == len(seconds)
+
+
+def test_days_that_share_no_row_share_a_file(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    for day in ("2026-03-28", "2026-03-29"):
+        book.reserve(charge(day, day, rows_by=BY, **FILES), Limit.parse_all("1/1d,2/30d"))
+    charges = book.history(with_limits=True).charges
+    assert [(str(one.period), one.rows_by, one.also_charged) for one in charges] == [
+        ("2026-03-28", BY, ()), ("2026-03-29", BY, ()),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rows_by": "time Europe/Lisbon"},  # an hour would be in both days
+        {"rows_by": "created Europe/Berlin"},
+        {},  # all rows
+        {"rows_by": BY, "dataset": "other"},
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_all_else_shares_rows_and_is_refused(tmp_path: Path, other: dict[str, Any], swapped: bool) -> None:
+    book = ledger(tmp_path)
+    pair = [{"rows_by": BY}, other]
+    first, second = pair[::-1] if swapped else pair
+    book.reserve(charge("one", "2026-03-28", **first, **FILES), Limit.parse_all("9/1d"))
+    with pytest.raises(ReusedFileError):
+        book.reserve(charge("two", "2026-03-29", **second, **FILES), Limit.parse_all("9/1d"))
+    book.reserve(charge("two", "2026-03-29", **second, **FILES), Limit.parse_all("9/1d"), allow_reuse=True)
+    assert len(book.history().charges) == 3  # the second counts for both days
+
+
+def test_periods_that_overlap_add_up(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.reserve(charge("one", "2026-03-28:2026-03-29", rows_by=BY, **FILES), Limit.parse_all("1/1d"))
+    with pytest.raises(Exception, match="exceeds it"):
+        book.reserve(charge("two", "2026-03-29:2026-03-30", rows_by=BY, **FILES), ())

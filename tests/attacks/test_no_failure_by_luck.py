@@ -179,7 +179,7 @@ def run_of(users: int, epsilon: float, number: int, **values: object) -> Heatmap
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 @pytest.mark.parametrize("users", [0, 50, 200, 1000, 2000, 10_000])
-def test_every_run_publishes_and_its_cells_add_up_to_what_it_states(users: int, epsilon: float) -> None:
+def test_every_run_publishes_cells_that_add_up(users: int, epsilon: float) -> None:
     """20 keys each. The number of users is stated with an error that covers it: within 12 deviations always."""
     parameters = heatmap_parameters("adaptive", {"depth": GRID.depth, "epsilon": epsilon})
     for number in range(20):

@@ -171,7 +171,7 @@ def check_accounts(rng: Generator, everybody: EveryUser, charges: list[Charge], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [pytest.param(one, marks=[pytest.mark.exhaustive] * (one >= 3)) for one in range(9)])
-def test_nine_thousand_schedules_keep_every_user_to_the_budget_and_use_all_of_it(part: int) -> None:
+def test_random_schedules_use_every_users_budget_and_no_more(part: int) -> None:
     rng = default_rng([20, part])
     rejected = sum(schedule_of_epsilons(rng) for _ in range(1000))
     assert 1000 < rejected < 9000  # the test is about refusals as well as acceptances
@@ -208,7 +208,7 @@ def schedule_of_rhos(rng: Generator) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_schedules_of_gaussian_noise_keep_every_user_to_the_budget() -> None:
+def test_gaussian_schedules_keep_every_user_to_the_budget() -> None:
     rng = default_rng([20, 100])
     for _ in range(1000):
         schedule_of_rhos(rng)
@@ -251,7 +251,7 @@ def test_mixed_noise_is_composed_for_every_user() -> None:
     assert 20 < sum(decisions) < len(decisions) - 20
 
 
-def test_more_combinations_than_are_compared_are_bounded_and_never_below() -> None:
+def test_too_many_combinations_are_bounded_from_above() -> None:
     """Four partitions of five cohorts that no order compares: 625 users. The account that bounds all is charged."""
     rng, limit = default_rng([20, 300]), Limit.parse("2:1e-6/30d")
     charges = []
@@ -278,9 +278,7 @@ def rotated(release_id: str, day: date, key_file: str, dataset: str, epsilon: st
     return replace(own, rotation=with_partition(Rotation.of_night(day, 3), key), **more)
 
 
-def test_the_command_shows_the_account_that_the_brute_force_keeps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_shows_the_account_of_the_brute_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Through a ledger on a disk: a refusal, a charge of all users, and a file that counts for two datasets."""
     write_key(tmp_path / "key")
     key_file, limits = str(tmp_path / "key"), Limit.parse_all("1/3d,2/6d")
@@ -351,7 +349,7 @@ def test_the_account_of_one_user_does_not_change_anothers(tmp_path: Path) -> Non
         book.reserve(charge("all", "2026-01-05", "0.001", dataset=DATASET))
 
 
-def test_another_key_or_number_of_cohorts_asks_users_again_and_is_charged_so(tmp_path: Path) -> None:
+def test_another_key_or_number_of_cohorts_charges_again(tmp_path: Path) -> None:
     """Who is in a cohort of one division may be in any cohort of another."""
     book = ledger(tmp_path)
     night = charge("one", "2026-01-05", dataset=DATASET)

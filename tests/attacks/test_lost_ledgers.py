@@ -1,0 +1,647 @@
+"""Ledgers that were lost or put back from an old copy, and releases that somebody changed, are noticed.
+
+What a ledger has lost is charged again from the releases' manifests and the notices of those that were taken down.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
+from sfumato.schemas.ledger import ZERO_OUT, Charge, Limit, Period
+from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.privacy.keys import FixedSecret
+from sfumato.transforms.privacy.ledger.history import RECOVER, entry_bytes, read_entries, recover_content, replay
+from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
+from sfumato.transforms.privacy.user_hashes import rotation_key, with_partition
+from sfumato.transforms.release import catalog
+from sfumato.transforms.release.catalog import check_not_lost, disagreement, lost_charges
+from sfumato.transforms.release.notices import removal_files, stated_charge
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.publishing import commit_release, ledger_metadata
+from sfumato.transforms.release.release_folder import manifest_at, publish
+from tests.attacks.releases import manifest_of, publish_release
+from tests.unit.privacy.ledger.helpers import charge, ledger
+
+# Lines 8 and 15: a file of a release was edited, its manifest was cut in half, and `ledger verify` saw nothing.
+#
+# Line 9 in part: a ledger that was deleted or put back from an old copy began a new budget.
+
+
+DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for day in DAYS:
+        publish_release(tmp_path, f"taxis-{day}", day)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> int:
+    return cli.main(["ledger", *arguments, "--ledger", str(folder / "ledger.db")])
+
+
+def verify(folder: Path, *more: str) -> int:
+    return run(folder, "verify", "--releases", str(folder / "out"), *more)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def other_format(path: Path) -> None:
+    path.write_text(path.read_text().replace("sfumato-release/2", "sfumato-release/9"))
+
+
+def evaluation(path: Path) -> None:
+    path.write_text(path.read_text().replace("sfumato-release/2", "sfumato-evaluation/2"))
+
+
+def refusal(path: Path) -> None:
+    """It claims that nothing was published, and would be passed over."""
+    for other in path.parent.iterdir():
+        if other.name != "index.html":
+            other.unlink()
+    path.write_text(json.dumps({"format": "sfumato-refusal/2"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("density.npy", flip, "density.npy is damaged"),
+        ("cells.parquet", flip, "cells.parquet is damaged"),
+        ("index.html", flip, "index.html is damaged"),
+        ("density.npy", cut, "density.npy is damaged"),
+        ("density.npy", Path.unlink, "density.npy is gone"),
+        ("manifest.json", cut, "no release here"),
+        ("manifest.json", Path.unlink, "no release here"),
+        ("manifest.json", other_format, "manifest.json was written by a newer version of sfumato"),
+        ("manifest.json", evaluation, "release taxis-2026-11-19 (dataset taxis, 2026-11-19) was published and is gone"),
+        ("manifest.json", refusal, "release taxis-2026-11-19 (dataset taxis, 2026-11-19) was published and is gone"),
+    ],
+)
+def test_what_was_done_to_a_release_is_noticed(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str, change: Callable[[Path], object], words: str
+) -> None:
+    assert verify(place) == 0
+    assert "3 releases charged as stated, and unchanged" in capsys.readouterr().out
+    change(place / "out" / "releases" / DAYS[1] / name)
+    assert verify(place) == 4
+    assert words in capsys.readouterr().err
+
+
+def test_every_problem_is_told_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(place / "out" / "releases" / DAYS[0])
+    cut(place / "out" / "releases" / DAYS[1] / "manifest.json")
+    flip(place / "out" / "releases" / DAYS[2] / "cells.parquet")
+    assert verify(place) == 4
+    told = capsys.readouterr().err
+    assert all(f"release taxis-{day} (dataset taxis, {day}) was published and is gone" in told for day in DAYS[:2])
+    assert "no release here" in told
+    assert "cells.parquet is damaged" in told
+
+
+def test_a_release_without_a_manifest_is_noticed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stray = place / "out" / "deeper" / "stray"
+    stray.mkdir(parents=True)
+    (stray / "cells.parquet").write_bytes(b"cells")
+    assert verify(place) == 4
+    assert f"{stray}: no release here" in capsys.readouterr().err
+
+
+def test_a_replaced_release_and_an_evaluation_are_no_problem(place: Path) -> None:
+    book = ledger(place)
+    book.set_limits("taxis", Limit.parse_all("9/1d"))
+    book.reserve(charge(f"taxis-{DAYS[2]}-2", DAYS[2]))
+    shutil.rmtree(place / "out" / "releases" / DAYS[2])
+    assert verify(place) == 4
+    publish_again(place, f"taxis-{DAYS[2]}-2")
+    evaluated = place / "out" / "evaluated"
+    evaluated.mkdir()
+    (evaluated / "manifest.json").write_text('{"format": "sfumato-evaluation/2"}')
+    (evaluated / "runs.csv").write_text("")
+    assert verify(place) == 0
+
+
+def publish_again(place: Path, release_id: str) -> None:
+    reservation = ledger(place).history().reservations[release_id]
+    output = str(place / "out" / "releases" / str(reservation.charge.period))
+    publish(output, {"manifest.json": json.dumps(manifest_of(reservation)).encode()}, release_id, overwrite=False)
+    commit_release(output, release_id, None, str(place / "ledger.db"))
+
+
+def test_other_datasets_may_stand_elsewhere(place: Path) -> None:
+    publish_release(place, "bikes", DAYS[0], "elsewhere/bikes", dataset="Bikes")
+    assert verify(place) == 4
+    assert verify(place, "--dataset", "Taxis") == 0
+    assert verify(place, "--releases", str(place / "elsewhere")) == 0
+
+
+# --- reading and resuming ---
+
+
+def test_a_damaged_file_is_an_error_when_it_is_read(place: Path) -> None:
+    folder = place / "out" / "releases" / DAYS[0]
+    flip(folder / "density.npy")
+    release = open_release(folder)  # the manifest alone
+    with pytest.raises(RequestError, match=r"density\.npy is damaged: it is not the file that was published"):
+        _ = release.density
+    assert release.read("cells.parquet")
+
+
+def test_a_file_that_was_put_there_is_not_read(place: Path) -> None:
+    folder = place / "out" / "releases" / DAYS[0]
+    (folder / "moments.parquet").write_bytes(b"forged")
+    with pytest.raises(RequestError, match=r"has no moments\.parquet"):
+        _ = open_release(folder).moments
+
+
+def test_a_damaged_release_is_not_noted_as_published(tmp_path: Path) -> None:
+    output = publish_release(tmp_path, "one", DAYS[0])
+    flip(output / "density.npy")
+    with pytest.raises(LedgerError, match=r"density\.npy is damaged"):
+        commit_release(str(output), "one", None, str(tmp_path / "ledger.db"))
+
+
+# --- a ledger that was lost, or put back from an old copy ---
+
+
+def test_a_lost_or_old_ledger_is_noticed_by_every_job(place: Path) -> None:
+    book = ledger(place)
+    shutil.copy(place / "ledger.db", place / "old.db")
+    publish_release(place, "taxis-2026-11-21", "2026-11-21")
+    whole = book.history()
+    beside = str(place / "out" / "releases" / "2026-11-22")
+    for output, timeline in ((beside, None), (str(place / "new" / "one"), str(place / "out"))):
+        check_not_lost(whole, "taxis", output, timeline)
+        (place / "ledger.db").rename(place / "kept.db")
+        with pytest.raises(LedgerError, match="has 0 entries without it"):
+            check_not_lost(ledger(place).history(), "Taxis", output, timeline)
+        check_not_lost(ledger(place).history(), "bikes", output, timeline)  # a new dataset may have a ledger of its own
+        shutil.copy(place / "old.db", place / "ledger.db")
+        with pytest.raises(LedgerError, match=r"2026-11-21 was charged to dataset taxis by entry 7 of a ledger"):
+            check_not_lost(ledger(place).history(), "taxis", output, timeline)
+        (place / "kept.db").rename(place / "ledger.db")
+    (place / "ledger.db").unlink()
+    check_not_lost(ledger(place).history(), "taxis", str(place / "new" / "one"))  # of what nothing can be seen
+
+
+# --- backup and restore ---
+
+
+def test_a_copy_of_a_ledger_gives_it_back(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = str(place / "copy")
+    assert run(place, "backup", copy) == 0
+    before = ledger(place).history()
+    (place / "ledger.db").unlink()
+    assert verify(place) == 2  # there is none
+    assert run(place, "restore", copy) == 0
+    assert "7 entries restored" in capsys.readouterr().out
+    assert ledger(place).history() == before
+    assert run(place, "restore", copy) == 0
+    assert "0 entries restored" in capsys.readouterr().out
+    assert verify(place) == 0
+
+
+def test_newer_entries_are_never_written_over(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy, newer = str(place / "copy"), str(place / "newer")
+    assert run(place, "backup", copy) == 0
+    old = (place / "ledger.db").read_bytes()
+    publish_release(place, "taxis-2026-11-21", "2026-11-21")
+    assert run(place, "restore", copy) == 2
+    assert "nothing is written over" in capsys.readouterr().err
+    assert ledger(place).history().entries == 9
+    assert run(place, "backup", newer) == 0
+    (place / "ledger.db").write_bytes(old)
+    assert run(place, "backup", newer) == 4  # the copy knows more than the ledger
+    assert "restored from an old copy" in capsys.readouterr().err
+    assert run(place, "restore", newer) == 0
+    assert ledger(place).history().entries == 9
+    assert run(place, "backup", copy) == 0  # a newer copy of the same ledger
+
+
+@pytest.mark.parametrize("content", [b"", b"no ledger\n", b"[" * 100_000])
+def test_a_copy_that_is_none_restores_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "copy").write_bytes(content)
+    assert run(tmp_path, "restore", str(tmp_path / "copy")) == (4 if content else 2)
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_a_copy_of_another_ledger_restores_nothing(place: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    publish_release(other, "one", DAYS[0])
+    publish_release(other, "two", DAYS[1])
+    assert run(place, "backup", str(place / "copy")) == 0
+    assert run(other, "restore", str(place / "copy")) == 4
+    assert run(other, "restore", str(place / "nowhere")) == 2
+    assert ledger(other).history().entries == 5
+    flip(place / "copy")
+    assert run(place, "restore", str(place / "copy")) == 4
+
+
+# A ledger that was restored from an old copy lacked the charges made since, and nobody could make them again.
+
+
+EARLIER = Path(__file__).parents[1] / "data" / "version_0_1_0"
+LOST_DAY = "2026-11-21"
+
+
+def run(folder: Path, *arguments: str) -> int:
+    return cli.main(["ledger", *arguments, "--ledger", str(folder / "ledger.db")])
+
+
+@pytest.fixture
+def restored(tmp_path: Path) -> Path:
+    """Two published days; the ledger was restored from a copy that was made between them."""
+    publish_release(tmp_path, "taxis-2026-11-20", "2026-11-20")
+    assert run(tmp_path, "backup", str(tmp_path / "copy")) == 0
+    publish_release(tmp_path, f"taxis-{LOST_DAY}", LOST_DAY)
+    (tmp_path / "ledger.db").unlink()
+    assert run(tmp_path, "restore", str(tmp_path / "copy")) == 0
+    return tmp_path
+
+
+def test_lost_charges_are_named_and_made_again(restored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(restored / "out")
+    assert run(restored, "restore", str(restored / "copy")) == 0
+    assert "Charges that were made after the copy are not in it" in capsys.readouterr().out
+    assert run(restored, "verify", "--releases", out) == 4
+    shown = capsys.readouterr().err
+    assert f"release taxis-{LOST_DAY} was never charged" in shown
+    assert "sfumato ledger restore --releases FOLDER" in shown
+    assert run(restored, "restore", "--releases", out) == 0
+    shown = capsys.readouterr().out
+    assert f"taxis-{LOST_DAY}: epsilon 1 for taxis, {LOST_DAY}, charged again (published" in shown
+    assert "1 of 2 charges were lost, and are charged again" in shown
+    book = ledger(restored)
+    with pytest.raises(BudgetError):
+        book.reserve(charge("more", LOST_DAY, "0.1"))
+    check_not_lost(book.history(), "taxis", str(restored / "out" / "releases" / "new"), out)
+    assert run(restored, "verify", "--releases", out) == 0
+    assert f"charged again after their entries were lost: taxis-{LOST_DAY}" in capsys.readouterr().out
+    assert run(restored, "restore", "--releases", out) == 0
+    assert "0 of 2 charges" in capsys.readouterr().out
+
+
+def test_a_copy_and_the_releases_at_once(restored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (restored / "ledger.db").unlink()
+    assert run(restored, "restore", str(restored / "copy"), "--releases", str(restored / "out")) == 0
+    assert "1 of 2 charges were lost" in capsys.readouterr().out
+    assert run(restored, "verify", "--releases", str(restored / "out")) == 0
+
+
+def test_without_a_copy_the_releases_alone_give_the_charges_back(
+    restored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (restored / "ledger.db").unlink()
+    assert run(restored, "restore", "--releases", str(restored / "out")) == 2
+    assert "sfumato ledger limit --dataset taxis" in capsys.readouterr().err
+    assert run(restored, "limit", "--dataset", "taxis", "--budget", "1/1d,10/365d") == 0
+    assert run(restored, "restore", "--releases", str(restored / "out")) == 0
+    assert "2 of 2 charges were lost" in capsys.readouterr().out
+    assert run(restored, "verify", "--releases", str(restored / "out")) == 0
+
+
+def test_a_lost_charge_counts_even_above_the_limits(restored: Path) -> None:
+    """It was spent. A ledger that left it out would spend it again."""
+    book = ledger(restored)
+    book.set_limits("taxis", Limit.parse_all("1/30d"))
+    assert run(restored, "restore", "--releases", str(restored / "out")) == 0
+    history = book.history(with_limits=True)
+    assert sum(one.epsilon for one in history.charges) == 2
+    with pytest.raises(BudgetError):
+        book.reserve(charge("more", LOST_DAY, "0.1"))
+
+
+def test_a_release_charged_anew_is_not_charged_again(restored: Path) -> None:
+    ledger(restored).reserve(charge(f"taxis-{LOST_DAY}", LOST_DAY))
+    before = ledger(restored).history()
+    assert run(restored, "restore", "--releases", str(restored / "out")) == 4
+    assert ledger(restored).history() == before
+
+
+@pytest.mark.parametrize(
+    "damage", [{"privacy": {}}, {"privacy": None}, {"release_id": "a b"}, {"ledger": {"hash": "h"}}]
+)
+def test_a_manifest_that_does_not_state_its_charge_is_an_error(restored: Path, damage: dict[str, object]) -> None:
+    path = restored / "out" / "releases" / LOST_DAY / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    known = restored / "out" / "releases" / "2026-11-20" / "manifest.json"
+    known.write_text(
+        json.dumps({**json.loads(known.read_text()), "privacy": None})
+    )  # of which the ledger has the charge
+    before = ledger(restored).history()
+    assert run(restored, "restore", "--releases", str(restored / "out")) == 4
+    assert ledger(restored).history() == before
+
+
+def test_one_unreadable_release_keeps_no_other_from_recovery(
+    restored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unreadable = restored / "out" / "another"
+    shutil.copytree(restored / "out" / "releases" / LOST_DAY, unreadable)
+    manifest = json.loads((unreadable / "manifest.json").read_text())
+    manifest["ledger"]["hash"], manifest["format"] = "f" * 64, "sfumato-release/9"
+    (unreadable / "manifest.json").write_text(json.dumps(manifest))
+    assert run(restored, "restore", "--releases", str(restored / "out")) == 4
+    assert f"taxis-{LOST_DAY}" in ledger(restored).history().reservations
+    shown = capsys.readouterr().err
+    assert "cannot be made again" in shown
+    assert f"{unreadable}: manifest.json was written by a newer version of sfumato" in shown
+
+
+@pytest.mark.parametrize(
+    ("folder", "change"),
+    [
+        ("few", {"reason": ""}),
+        ("few", {"privacy": {"adjacency": "add or remove", "epsilon_spent": 0, "delta": 0}}),
+        ("gauss", {"privacy": {"epsilon": 0.5, "delta": 1e-6, "rho": 0.5, "trust": "central"}}),
+        ("gauss", {"privacy": {"epsilon": 0.5, "delta": 0, "rho": 0.007, "trust": "central"}}),
+        ("2026-11-18", {"cohorts": 7}),
+    ],
+)
+def test_no_manifest_makes_a_ledger_that_cannot_be_read(tmp_path: Path, folder: str, change: dict[str, Any]) -> None:
+    shutil.copy(EARLIER / "ledger.db", tmp_path / "ledger.db")
+    shutil.copytree(EARLIER / folder, tmp_path / "release")
+    path = tmp_path / "release" / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"release_id": "another"}
+    manifest["ledger"]["hash"] = "f" * 64
+    if "cohorts" in change:
+        partition = ledger(tmp_path).history().reservations["city-2026-11-18"].charge.rotation
+        assert partition is not None
+        manifest["ledger"]["partition"] = partition.partition
+        manifest["privacy"]["rotation"]["cohorts"] = change["cohorts"]
+    else:
+        manifest |= change
+    path.write_text(json.dumps(manifest))
+    before = ledger(tmp_path).history()
+    assert run(tmp_path, "restore", "--releases", str(tmp_path / "release")) == 4
+    assert ledger(tmp_path).history() == before
+
+
+def test_a_changed_manifest_is_still_noticed(restored: Path) -> None:
+    """The charge that was made again holds the manifest's digest, and so does a later change of it show."""
+    assert run(restored, "restore", "--releases", str(restored / "out")) == 0
+    path = restored / "out" / "releases" / LOST_DAY / "manifest.json"
+    path.write_text(path.read_text().replace('"epsilon": 1.0', '"epsilon": 0.5'))
+    assert run(restored, "verify", "--releases", str(restored / "out")) == 4
+
+
+def test_what_an_earlier_version_published_is_charged_again(tmp_path: Path) -> None:
+    """Gaussian noise, a cohort, a refusal and a pruned release, from a copy that holds the limits alone."""
+    whole = open_ledger(str(shutil.copy(EARLIER / "ledger.db", tmp_path / "whole.db"))).history()
+    lines = (EARLIER / "ledger.copy").read_bytes().splitlines(keepends=True)
+    (tmp_path / "copy").write_bytes(lines[0])
+    assert run(tmp_path, "restore", str(tmp_path / "copy")) == 0
+    assert run(tmp_path, "limit", "--dataset", "other", "--budget", "5:1e-5/1d") == 0
+    assert run(tmp_path, "restore", "--releases", str(EARLIER)) == 0
+    history = open_ledger(str(tmp_path / "ledger.db")).history()
+    for name, lost in whole.reservations.items():
+        found = history.reservations[name]
+        assert found.lost == lost.hash
+        assert (found.manifest, found.refusal) == (lost.manifest, lost.refusal)
+        same = {"request": "", "binding": "", "files": (), "also_charged": (), "starts_from": None}
+        expected = replace(lost.charge, **same, rotation=None)  # its manifests name no partition, so it counts for all
+        if lost.refusal is not None:
+            expected = replace(expected, trust=found.charge.trust)
+        assert found.charge == expected
+    for folder in ("2026-11-17", "2026-11-18", "gauss", "model"):
+        assert disagreement(open_release(EARLIER / folder), history) is None
+
+
+def test_a_cohort_is_charged_again_as_the_cohort(tmp_path: Path) -> None:
+    key = rotation_key(FixedSecret(hashlib.sha256(b"key").digest()), "taxis", 30)
+    rotation = with_partition(Rotation(7, 30), key)
+    output = publish_release(tmp_path, "night", "2026-11-20", rotation=rotation)
+    path = output / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["privacy"]["rotation"] = {"cohort": 7, "cohorts": 30}
+    path.write_text(json.dumps(manifest))
+    (found,), problems, number = lost_charges(str(output), replay([]))
+    assert (problems, number) == ([], 1)
+    assert found.charge.rotation == rotation
+    assert manifest_at(str(output)) == path.read_bytes()
+    assert found.manifest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "change", [{"lost": ""}, {"lost": None}, {"manifest": None}, {"refusal": "no"}, {"manifest": 7}, {"epsilon": "0"}]
+)
+def test_a_forged_recovery_is_refused(restored: Path, change: dict[str, object]) -> None:
+    entries = SqliteStore(str(restored / "ledger.db")).read()
+    content = recover_content(charge("forged", LOST_DAY), "h" * 64, "m", None)
+    head = read_entries(entries)[-1]["hash"]
+    replay([*entries, entry_bytes(len(entries), head, "t", "n", RECOVER, content)])
+    with pytest.raises(LedgerError):
+        replay([*entries, entry_bytes(len(entries), head, "t", "n", RECOVER, {**content, **change})])
+    again = {**content, "release_id": "taxis-2026-11-20"}
+    with pytest.raises(LedgerError, match="again"):
+        replay([*entries, entry_bytes(len(entries), head, "t", "n", RECOVER, again)])
+    assert ledger(restored).history().charges[0].epsilon == Decimal(1)
+
+
+# A ledger that was restored from an old copy forgot releases that were taken down, and they cost nothing any more.
+
+
+LOST_DAY, REASON = "2026-11-21", "a wrong file was published"
+TAKEN = f"taxis-{LOST_DAY}"
+
+
+def run(folder: Path, *arguments: str) -> int:
+    return cli.main(["ledger", *arguments, "--ledger", str(folder / "ledger.db")])
+
+
+def back_up(folder: Path, name: str) -> None:
+    assert run(folder, "backup", str(folder / name)) == 0
+
+
+def take_down(folder: Path) -> int:
+    places = ["--ledger", f"{folder}/ledger.db", "--reason", REASON]
+    return cli.main(["releases", "remove", f"{folder}/out/releases/{LOST_DAY}", *places])
+
+
+@pytest.fixture
+def taken_down(tmp_path: Path) -> Path:
+    """Two days, of which the second was taken down; and copies of the ledger from before its charge and its removal."""
+    publish_release(tmp_path, "taxis-2026-11-20", "2026-11-20")
+    back_up(tmp_path, "before its charge")
+    publish_release(tmp_path, TAKEN, LOST_DAY)
+    back_up(tmp_path, "before its removal")
+    assert take_down(tmp_path) == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize("copy", ["before its charge", "before its removal"])
+def test_its_charge_counts_and_nothing_publishes_it(
+    taken_down: Path, copy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (taken_down / "ledger.db").unlink()
+    assert run(taken_down, "restore", str(taken_down / copy)) == 0
+    assert run(taken_down, "verify", "--releases", str(taken_down / "out")) == 4
+    assert f"{taken_down}/out/releases/{LOST_DAY}: release {TAKEN} was " in capsys.readouterr().err
+    assert run(taken_down, "restore", "--releases", str(taken_down / "out")) == 0
+    assert f"{TAKEN}: taken down" in capsys.readouterr().out
+    book = ledger(taken_down)
+    history = book.history(with_limits=True)
+    assert history.reservations[TAKEN].removal == REASON
+    assert [one.epsilon for one in history.charges] == [1, 1]
+    with pytest.raises(BudgetError):
+        book.reserve(charge("more", LOST_DAY, "0.1"))
+    with pytest.raises(RequestError, match="taken down"):
+        book.reserve(charge(TAKEN, LOST_DAY))
+    assert run(taken_down, "verify", "--releases", str(taken_down / "out")) == 0
+    entries = history.entries
+    assert take_down(taken_down) == 0
+    assert run(taken_down, "restore", "--releases", str(taken_down / "out")) == 0
+    assert run(taken_down, "verify", "--releases", str(taken_down / "out")) == 0
+    assert book.history().entries == entries
+
+
+def test_a_restoration_that_died_before_the_removal_is_completed(
+    taken_down: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (taken_down / "ledger.db").unlink()
+    assert run(taken_down, "restore", str(taken_down / "before its charge")) == 0
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "remove", die)
+        assert run(taken_down, "restore", "--releases", str(taken_down / "out")) != 0
+    assert ledger(taken_down).history().reservations[TAKEN].removal is None
+    assert run(taken_down, "verify", "--releases", str(taken_down / "out")) == 4
+    assert run(taken_down, "restore", "--releases", str(taken_down / "out")) == 0
+    assert run(taken_down, "verify", "--releases", str(taken_down / "out")) == 0
+
+
+def test_a_job_notices_a_removal_that_its_ledger_lost(taken_down: Path) -> None:
+    (taken_down / "ledger.db").unlink()
+    assert run(taken_down, "restore", str(taken_down / "before its removal")) == 0
+    places = "taxis", str(taken_down / "out" / "releases" / "new")
+    with pytest.raises(LedgerError, match="does not know it"):
+        catalog.check_not_lost(ledger(taken_down).history(), *places)
+    assert run(taken_down, "restore", "--releases", str(taken_down / "out" / "releases" / LOST_DAY)) == 0
+    catalog.check_not_lost(ledger(taken_down).history(), *places)
+
+
+def test_a_pruned_release_whose_record_is_lost_can_be_taken_down(tmp_path: Path) -> None:
+    """The ledger forgot that its files were removed, so the release looks damaged, and a person must decide."""
+    output = publish_release(tmp_path, TAKEN, LOST_DAY)
+    back_up(tmp_path, "before it was pruned")
+    ledger(tmp_path).prune(TAKEN)
+    for path in output.iterdir():
+        if path.name != "manifest.json":
+            path.unlink()
+    assert run(tmp_path, "verify", "--releases", str(output)) == 0
+    (tmp_path / "ledger.db").unlink()
+    assert run(tmp_path, "restore", str(tmp_path / "before it was pruned"), "--releases", str(output)) == 0
+    assert run(tmp_path, "verify", "--releases", str(output)) == 4
+    assert take_down(tmp_path) == 0
+    assert run(tmp_path, "verify", "--releases", str(output)) == 0
+
+
+def test_a_notice_states_the_whole_charge(tmp_path: Path) -> None:
+    """Of cohorts, of bits, of both adjacencies, with Gaussian noise, and of files that other days were charged for."""
+    book = ledger(tmp_path)
+    plain = charge("plain", LOST_DAY)
+    elsewhere = (("buses", Period.parse("2026-01-01:2026-01-07")), ("taxis", Period.parse("2026-11-20")))
+    charges = [
+        plain,
+        replace(plain, release_id="zero", adjacency=ZERO_OUT),
+        replace(plain, release_id="cohort", rotation=Rotation(7, 30, "0123456789abcdef" * 2)),
+        replace(plain, release_id="files", also_charged=elsewhere),
+        replace(plain, release_id="bits", bits=2),
+    ]
+    book.set_limits("taxis", Limit.parse_all("10/1d,10/1d@zero-out"))
+    shared = Path(__file__).parents[1] / "data" / "version_0_1_0"
+    gauss = open_ledger(str(shutil.copy(shared / "ledger.db", tmp_path / "other.db"))).history()
+    charges += [one.charge for one in gauss.reservations.values() if one.charge.rho is not None]
+    assert len(charges) > 5
+    assert any(one.epsilon % 1 for one in charges)
+    for one in charges:
+        reservation = replace(_reservation(book, plain), charge=one, manifest="m", pruned="2026-11-22", removal=REASON)
+        content = removal_files(reservation, ledger_metadata(reservation))["manifest.json"]
+        found = stated_charge("folder", content)
+        assert (found.hash, found.manifest, found.refusal) == (reservation.hash, "m", None)
+        assert found.removal == REASON
+        same: dict[str, object] = {"request": "", "binding": "", "files": (), "starts_from": None}
+        assert found.charge == replace(one, **same)  # type: ignore[arg-type]
+
+
+def _reservation(book: Ledger, one: Charge):  # type: ignore[no-untyped-def]
+    return book.history().reservations.get(one.release_id) or book.reserve(one)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reason": ""},
+        {"reason": "two\nlines"},
+        {"reason": None},
+        {"removed_manifest": {"sha256": "f" * 64}},
+        {"removed_manifest": {}},
+        {"privacy": {}},
+        {"release_id": "taxis-2026-11-20"},
+    ],
+)
+@pytest.mark.parametrize("copy", ["before its charge", "before its removal"])
+def test_a_forged_notice_is_evidence_that_stays(taken_down: Path, copy: str, change: dict[str, object]) -> None:
+    (taken_down / "ledger.db").unlink()
+    assert run(taken_down, "restore", str(taken_down / copy)) == 0
+    path = taken_down / "out" / "releases" / LOST_DAY / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    before = ledger(taken_down).history()
+    is_unknown = copy == "before its charge" and change.get("removed_manifest") == {"sha256": "f" * 64}
+    assert run(taken_down, "restore", "--releases", str(taken_down / "out")) == (0 if is_unknown else 4)
+    if not is_unknown:  # nobody knows the manifest of a release that only the notice names; its cost counts anyway
+        assert ledger(taken_down).history() == before
+    assert ledger(taken_down).history(with_limits=True)
+
+
+def test_an_unreadable_manifest_is_no_manifest_without_a_charge(
+    taken_down: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (taken_down / "ledger.db").unlink()
+    assert run(taken_down, "restore", str(taken_down / "before its charge")) == 0
+
+    def fail(_: str) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(catalog, "manifest_at", fail)
+    assert run(taken_down, "restore", "--releases", str(taken_down / "out")) == 4
+    assert "cannot be made again" in capsys.readouterr().err
+
+
+def test_a_lost_charge_counts_for_the_other_days_of_its_files(tmp_path: Path) -> None:
+    """`--allow_reuse` charges a file's earlier days too. A ledger that left them out would spend them again."""
+    back, files, book = Period.parse("2026-11-20"), ("a" * 32,), ledger(tmp_path)
+    book.reserve(charge("earlier", str(back), "0.5", files=files), Limit.parse_all("1.5/1d,10/365d"))
+    book.reserve(charge(TAKEN, LOST_DAY, files=files), allow_reuse=True)
+    output = publish_release(tmp_path, TAKEN, LOST_DAY, limits=(), files=files)
+    (tmp_path / "ledger.db").unlink()
+    assert run(tmp_path, "limit", "--dataset", "taxis", "--budget", "1/1d") == 0
+    assert run(tmp_path, "restore", "--releases", str(output)) == 0
+    assert [str(one.period) for one in ledger(tmp_path).history().charges] == [LOST_DAY, str(back)]
+    with pytest.raises(BudgetError):
+        ledger(tmp_path).reserve(charge("more", str(back), "0.1"))
