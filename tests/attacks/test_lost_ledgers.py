@@ -1,8 +1,8 @@
 """Ledgers that were lost or put back from an old copy, and releases that somebody changed, are noticed.
 
-A file of a release was edited, its manifest was cut in half, and `ledger verify` saw nothing. A ledger that was deleted or
-put back from an old copy began a new budget: it lacked the charges made since, and forgot releases that were taken down.
-Now what it lost is charged again from the releases' manifests and from the notices of those that were taken down.
+A file of a release was edited, its manifest was cut in half, and `ledger verify` saw nothing. A ledger that was deleted
+or put back from an old copy began a new budget: it lacked the charges made since, and forgot releases that were taken
+down. Now what it lost is charged again from the releases' manifests and from the notices of those taken down.
 """
 
 from __future__ import annotations

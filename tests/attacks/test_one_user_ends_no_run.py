@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import shapely
 
 import sfumato
 from sfumato.beam import PrivateHistogram
-from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import layout_of
 from sfumato.pipelines.run import columns_of, request_of
 from sfumato.schemas.errors import DataError
@@ -38,8 +36,9 @@ from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_slots, bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.attacks.jobs import JOBS, REGION, city, run
 from tests.conftest import REGION as CITY
-from tests.conftest import make_logs, write_files
+from tests.conftest import write_files
 from tests.keys import write_key
 from tests.seeds import seeded_rng
 
@@ -49,39 +48,21 @@ from tests.seeds import seeded_rng
 # type that Arrow does not filter, their quiet hour had a file without types, their place in a sample changed a type.
 
 
-pytestmark = pytest.mark.usefixtures("blank_pictures")
-
-REGION = "--region=-1,50,1,51"
-JOBS = {
-    "heatmap": ["heatmap", REGION, "--depth=3", "--method=flat"],
-    "histogram": ["histogram", "--column=kind", "--population=400", "--delta=1e-5"],
-    "central histogram": ["histogram", "--column=kind", "--trust=central", "--delta=1e-5"],
-    "listed": ["histogram", "--column=kind", "--trust=central", "--items_file={folder}/items.txt"],
-    "quantiles": ["quantiles", "--column=latitude", "--range=50,51", "--trust=central"],
-    "moments": ["moments", "--column=latitude", "--bits=6"],
-    "flows": ["flows", REGION, "--origin=longitude,latitude", "--destination=to_x,to_y"],
-}
+LISTED = "histogram --column=kind --trust=central --items_file={folder}/items.txt"
+READING = {**JOBS, "listed": LISTED}
 
 
-def run(job: str, where: str | Path, folder: Path) -> int:
+def ends_well(job: str, where: str | Path, folder: Path) -> bool:
+    write_key(folder / "key")
     (folder / "items.txt").write_text("k0\nk1\n")
-    options = [one.format(folder=folder) for one in JOBS[job]]
-    return cli.main([*options, "--epsilon=2", "--seed=1", f"--input={where}", f"--output={folder}/out", "--overwrite"])
-
-
-def log(users: int, kind: Any = "k0") -> pa.Table:
-    table = make_logs(users, 1, seed=users, kind="string")
-    ends = {"kind": pa.array([kind] * users, pa.string()), "to_x": table["longitude"], "to_y": table["latitude"]}
-    for name, column in ends.items():
-        table = table.append_column(name, column)
-    return table
+    return run(READING[job].format(folder=folder), where, folder) == 0
 
 
 def test_data_files_of_a_table_may_share_a_name(tmp_path: Path) -> None:
     """Spark gives a task's files one name in every partition."""
     for kind, users in (("k0", 400), ("0", 1), ("zz", 1)):
         (tmp_path / "table" / f"kind={kind}").mkdir(parents=True)
-        pq.write_table(log(users).drop_columns(["kind"]), tmp_path / "table" / f"kind={kind}" / "part-00000.parquet")
+        pq.write_table(city(users).drop_columns(["kind"]), tmp_path / "table" / f"kind={kind}" / "part-00000.parquet")
     kinds = deltalake.Schema([deltalake.Field("kind", "string")])
     deltalake.convert_to_deltalake(str(tmp_path / "table"), partition_by=kinds, partition_strategy="hive")
     found = {dict(file.partition)["kind"]: file.path for file in delta_files(str(tmp_path / "table"))}
@@ -92,55 +73,54 @@ def test_data_files_of_a_table_may_share_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["table", "a table"])
 def test_a_day_beyond_all_calendars_is_a_day_like_others(folder: str, tmp_path: Path) -> None:
     days = pa.array([20_000] * 400 + [5_000_000, None], pa.int32()).cast(pa.date32())
-    deltalake.write_deltalake(str(tmp_path / folder), log(402).append_column("day", days), partition_by=["day"])
+    deltalake.write_deltalake(str(tmp_path / folder), city(402).append_column("day", days), partition_by=["day"])
     assert {dict(file.partition)["day"] for file in delta_files(str(tmp_path / folder))} == {
         "2024-10-04", "15659-07-15", None,
     }  # fmt: skip
-    assert run("heatmap", f"delta:{tmp_path / folder}", tmp_path) == 0
+    assert ends_well("heatmap", f"delta:{tmp_path / folder}", tmp_path)
 
 
-VIEWS: dict[str, Callable[[pa.Table], pa.Table]] = {
-    "ids": lambda table: table.set_column(0, "user_id", table["user_id"].cast(pa.string_view())),
-    "bytes": lambda table: table.set_column(
-        0, "user_id", table["user_id"].cast(pa.binary()).cast(pa.large_binary()).cast(pa.binary_view())
-    ),
-    "kinds": lambda table: table.set_column(3, "kind", table["kind"].cast(pa.string_view())),
-}
+def as_views(table: pa.Table, are_bytes: bool) -> pa.Table:
+    ids = table["user_id"]
+    ids = ids.cast(pa.binary()).cast(pa.large_binary()).cast(pa.binary_view()) if are_bytes else ids.cast(VIEW)
+    kinds = table["kind"].cast(VIEW)
+    return table.set_column(0, "user_id", ids).set_column(table.schema.get_field_index("kind"), "kind", kinds)
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("job", JOBS)
-def test_a_missing_value_beside_views_ends_no_run(job: str, view: str, tmp_path: Path) -> None:
+VIEW = pa.string_view()
+
+
+@pytest.mark.parametrize("are_bytes", [False, True])
+@pytest.mark.parametrize("job", READING)
+def test_a_missing_value_beside_views_ends_no_run(job: str, are_bytes: bool, tmp_path: Path) -> None:
     """Arrow filters no views, and whether a row is filtered out follows from records."""
-    others, guest = log(400), log(2, None)
-    guest = guest.set_column(0, "user_id", pa.array([None, "guest"]))
+    guest = city(2).set_column(0, "user_id", pa.array([None, "guest"]))
     guest = guest.set_column(1, "latitude", pa.array([None, np.nan]))
-    for number, table in enumerate((others, pa.concat_tables([others, guest]))):
-        pq.write_table(VIEWS[view](table), tmp_path / f"{number}.parquet")
-        assert run(job, tmp_path / f"{number}.parquet", tmp_path) == 0
+    guest = guest.set_column(3, "kind", pa.nulls(2, pa.string()))
+    pq.write_table(as_views(pa.concat_tables([city(400), guest]), are_bytes), tmp_path / "log.parquet")
+    assert ends_well(job, tmp_path / "log.parquet", tmp_path)
 
 
-@pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("column", ["user_id", "latitude", "kind"])
-def test_an_hour_without_anybody_ends_no_run(column: str, job: str, tmp_path: Path) -> None:
-    """pandas gives a column without values Arrow's type of nulls."""
+@pytest.mark.parametrize("job", READING)
+def test_an_hour_without_anybody_ends_no_run(job: str, tmp_path: Path) -> None:
+    """pandas gives a column without values Arrow's type of nulls: here each column in a file of its own."""
     (tmp_path / "logs").mkdir()
-    pq.write_table(log(400), tmp_path / "logs" / "10.parquet")
-    for hour, table in ((9, log(2)), (11, log(0))):
-        place = table.schema.get_field_index(column)
-        pq.write_table(
-            table.set_column(place, column, pa.nulls(table.num_rows)), tmp_path / "logs" / f"{hour:02}.parquet"
-        )
-    assert run(job, tmp_path / "logs", tmp_path) == 0
+    pq.write_table(city(400), tmp_path / "logs" / "10.parquet")
+    for number, column in enumerate(("user_id", "latitude", "kind", "time")):
+        for hour, table in ((number, city(2)), (11 + number, city(0))):
+            place = table.schema.get_field_index(column)
+            table = table.set_column(place, column, pa.nulls(table.num_rows))
+            pq.write_table(table, tmp_path / "logs" / f"{hour:02}.parquet")
+    assert ends_well(job, tmp_path / "logs", tmp_path)
 
 
 def test_other_parts_of_a_point_are_not_read(tmp_path: Path) -> None:
-    others = log(400)
+    others = city(400)
     axes = [others["longitude"].combine_chunks(), others["latitude"].combine_chunks(), pa.array(["x"] * 400)]
     points = pa.StructArray.from_arrays(axes, ["x", "y", "note"])
     pq.write_table(pa.table({"user_id": others["user_id"], "geometry": points}), tmp_path / "log.parquet")
-    JOBS["points"] = ["heatmap", REGION, "--depth=3", "--method=flat", "--geometry_column=geometry"]
-    assert run("points", tmp_path / "log.parquet", tmp_path) == 0
+    write_key(tmp_path / "key")
+    assert run("heatmap", tmp_path / "log.parquet", tmp_path, "--geometry_column=geometry") == 0
 
 
 @pytest.mark.slow
@@ -153,7 +133,8 @@ def test_a_partition_whose_name_is_not_utf8_ends_no_run(tmp_path: Path) -> None:
             lines = [f"{name!r}{number},50.5,0.5" for number in range(users)]
             file.write("\n".join(["user_id,latitude,longitude", *lines, ""]).encode())
     for job in ("heatmap", "histogram", "central histogram", "listed"):
-        assert run(job, tmp_path / "logs", tmp_path) == 0
+        (tmp_path / job).mkdir()
+        assert ends_well(job, tmp_path / "logs", tmp_path / job)
 
 
 @pytest.mark.parametrize("values", [False, True])
@@ -242,11 +223,9 @@ def test_a_user_without_a_place_does_not_end_the_run(
     write_key(tmp_path / "key")
     (tmp_path / "logs").mkdir()
     pq.write_table(pa.table({"user_id": np.arange(PLACED), "place": good}), tmp_path / "logs" / "a.parquet")
-    run = ["heatmap", "--input", str(tmp_path / "logs"), "--region=-1,50,1,51", "--depth=4", "--epsilon=2", *options]
-    run += [f"--key_file={tmp_path / 'key'}"]
-    assert cli.main([*run, "--release_id=without", "--output", str(tmp_path / "without")]) == 0
+    assert run("heatmap", tmp_path / "logs", tmp_path, *options, release_id="without") == 0
     pq.write_table(pa.table({"user_id": [PLACED], "place": bad}), tmp_path / "logs" / "b.parquet")
-    assert cli.main([*run, "--release_id=with", "--output", str(tmp_path / "with")]) == 0
+    assert run("heatmap", tmp_path / "logs", tmp_path, *options, release_id="with") == 0
 
 
 SECRET = 2**53 + 1  # no float64 is this integer
@@ -277,8 +256,7 @@ def test_a_value_that_cannot_be_converted_is_quoted_nowhere(
     """Libraries quote the value that they cannot convert. One user's value ended the run, and stood in its log."""
     write_key(tmp_path / "key")
     pq.write_table(pa.table({"user_id": np.arange(PLACED + 1), **columns}), tmp_path / "log.parquet")
-    run = ["heatmap", "--input", str(tmp_path / "log.parquet"), "--region=-1,50,1,51", "--depth=4", "--epsilon=2"]
-    status = cli.main([*run, *options, f"--key_file={tmp_path / 'key'}", "--output", str(tmp_path / "out")])
+    status = run("heatmap", tmp_path / "log.parquet", tmp_path, *options)
     said = capfd.readouterr()
     assert str(SECRET) not in said.err + said.out
     assert status == 0
@@ -290,10 +268,7 @@ def test_a_value_that_cannot_be_converted_is_quoted_nowhere(
 # secret. Here no group has a usable row, or no group exists at all.
 
 
-pytestmark = pytest.mark.usefixtures("blank_pictures")
-
 KEY = RunKey.derive(FixedSecret(b"nobody is here, and it is said so"), {})
-REGION = "--region=-1,50,1,51"
 MAP = f"{REGION} --depth=4"
 CATEGORY = "--trust=central --column=kind"
 BOUNDS = "--max_items_per_user=2 --max_records_per_item=3"
@@ -306,36 +281,27 @@ RUNS = {
     "histogram of records": f"histogram {CATEGORY} --max_records_per_item=2",
     "histogram of items": f"histogram {CATEGORY} {BOUNDS}",
     "histogram of cells": f"histogram {REGION} --cells=3 --trust=central {BOUNDS}",
-    "histogram by sample": "histogram --column=kind",
-    "hotspots": f"hotspots {CATEGORY} --levels=2 --depth=2 {BOUNDS}",
     "hotspots of cells": f"hotspots {MAP} --levels=2 --trust=central --top=3 {BOUNDS}",
+    "hotspots": f"hotspots {CATEGORY} --levels=2 --depth=2 {BOUNDS}",
     "quantiles": "quantiles --trust=central --column=km --range=0,10 --method=exponential",
-    "quantiles by sample": "quantiles --column=km --range=0,10 --bits=4",
     "moments": "moments --trust=central --column=km --statistics=mean,variance",
-    "moments of bits": "moments --column=km --bits=6 --group_by=kind --groups=a,b",
-    "flows": f"flows {REGION} --origin=longitude,latitude --destination=to_longitude,to_latitude",
+    "moments of groups": "moments --column=km --bits=6 --group_by=kind --groups=a,b",
     "flows of records": f"flows {REGION} --time_column=time --max_trips_per_user=2",
+    **{f"the smallest {name}": words for name, words in JOBS.items()},
 }
-
-
-def unusable(users: int) -> pa.Table:
-    """Users whose rows hold nothing but an id."""
-    numbers = ("latitude", "longitude", "to_latitude", "to_longitude", "km", "time")
-    empty = {name: pa.nulls(users, pa.float64()) for name in numbers}
-    ids = pa.array([f"user {number}" for number in range(users)], pa.string())
-    return pa.table({"user_id": ids, **empty, "kind": pa.nulls(users, pa.string())})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_job_ends_as_with_users(name: str, tmp_path: Path) -> None:
-    """It publishes a release, or the reason of a noisy refusal."""
+    """It publishes a release, or the reason of a noisy refusal, where users' rows hold nothing but an id."""
+    write_key(tmp_path / "key")
     for users in (0, 3):
-        pattern = write_files(unusable(users), tmp_path / f"logs-{users}", 1)
-        output = tmp_path / f"release-{users}"
-        files = [f"--input={pattern}", f"--output={output}"]
-        cli.main([*RUNS[name].split(), "--epsilon=2", "--seed=1", *files])
-        assert (output / MANIFEST_FILE).is_file()
+        table = city(users)
+        empty = {one.name: pa.nulls(users, one.type) for one in table.schema if one.name != "user_id"}
+        pattern = write_files(pa.table({"user_id": table["user_id"], **empty}), tmp_path / f"logs-{users}", 1)
+        run(RUNS[name], pattern, tmp_path, release_id=f"of-{users}")
+        assert (tmp_path / f"of-{users}" / MANIFEST_FILE).is_file()
 
 
 def nobody(texts: bool) -> Sample:
@@ -370,8 +336,6 @@ def test_runs_begin_at_the_rows_that_differ_from_the_one_before() -> None:
 # Then `7` of all other users was another id, or the run ended with an error that no other log gives. Now each value
 # of a data frame is read by itself.
 
-
-pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 FRAME_REGION = (-1.0, 50.0, 1.0, 51.0)
 FRAMED = 60

@@ -24,7 +24,8 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan, trust_table
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.schedule import plan, start
+from sfumato.transforms.heatmap.schedule import advance, plan
+from sfumato.transforms.heatmap.schedule import start as start_admitted
 from sfumato.transforms.locations.read import BuildShards
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
 from sfumato.transforms.locations.spill import Spill
@@ -44,7 +45,6 @@ from sfumato.transforms.secagg.shard_sums import (
     sum_shards,
 )
 from tests.admitted import count_population, start
-from tests.attacks.test_participation import crowd
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf
@@ -139,14 +139,6 @@ def test_the_noise_has_the_stated_epsilon_for_any_users(users: int, noise: str) 
         assert chi_square_p(drawn, discrete_laplace_pmf(query.epsilon / scale, 60)) < FLAKE_RATE
 
 
-def test_a_planned_shards_noise_is_one_draw_of_the_key() -> None:
-    parameters = parameters_of(400, shard_size=100)
-    query = query_of(400, parameters)
-    shards = np.arange(4, dtype=np.uint64)
-    drawn = discrete_laplace(query.bind(KEY), "shard noise 1", shards, query.encoding.length, query.epsilon)
-    assert np.array_equal(answer(crowd(0), parameters, query, KEY).sums, drawn.sum(axis=0))
-
-
 def test_lost_shards_depend_on_the_plan_alone() -> None:
     """300 users, dropout 0.3: the same shards are lost whether there are 0, 300 or 3,000 users, or one more."""
     parameters = parameters_of(300, shard_size=10, dropout=0.3, simulated_dropout=0.3)
@@ -161,8 +153,6 @@ def test_lost_shards_depend_on_the_plan_alone() -> None:
 
 def test_the_stated_noise_depends_on_the_plan_alone() -> None:
     """Windows may follow the noisy count; the noise level, the shards and the epsilons may not."""
-    from sfumato.transforms.heatmap.schedule import advance
-
     parameters = parameters_of(1000, shard_size=100)
     stated = set()
     for users in (0, 20, 1000, 5000):
@@ -209,7 +199,7 @@ def test_whether_a_run_goes_on_depends_on_the_noisy_count_alone() -> None:
         counts = [count_users(UserCounts(users), rule, key) for users in (POPULATION - 1, POPULATION)]
         for admission in counts:
             check_admission(admission, rule)  # neither is refused: 10% and the noise are allowed for
-            start(admission, one_shard(epsilon=30))
+            start_admitted(admission, one_shard(epsilon=30))
         assert counts[1].users - counts[0].users == 1
 
 

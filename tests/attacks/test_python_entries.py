@@ -227,7 +227,6 @@ def test_the_next_run_removes_the_table_of_a_killed_process(tmp_path: Path) -> N
 # transform takes one batch of paths: a second window would be a second run.
 
 
-REGION = (-1.0, 50.0, 1.0, 51.0)
 LEAST = {"epsilon": 1.0, "delta": 1e-6}
 TRANSFORMS: dict[str, Callable[..., beam.PTransform]] = {
     "heatmap": lambda **key: PrivateHeatmap(region=REGION, depth=2, method="flat", **key),

@@ -36,8 +36,8 @@ from tests.keys import SECRET, write_key
 from tests.seeds import seeded_rng
 
 COHORTS, USERS = 3, 600
-SECRET = FixedSecret(bytes(range(32)))
-ROTATION_KEY = rotation_key(SECRET, "city", COHORTS)
+OWN_SECRET = FixedSecret(bytes(range(32)))
+ROTATION_KEY = rotation_key(OWN_SECRET, "city", COHORTS)
 REGION = Region(-1, 50, 1, 51)
 PARAMETERS = HeatmapParameters(depth=5, shard_size=100, rotation=COHORTS)
 
@@ -52,7 +52,7 @@ def table(users: int) -> pa.Table:
 def state_of(logs: str, cohort: int) -> HeatmapState:
     """The final state of a run that asks a cohort, under a key that other runs have too."""
     asked = AskedUsers(Rotation(cohort, COHORTS), ROTATION_KEY)
-    key, place = RunKey.derive(SECRET, {"night": 1}), Path(logs) / f"{cohort}.state"
+    key, place = RunKey.derive(OWN_SECRET, {"night": 1}), Path(logs) / f"{cohort}.state"
     with beam.Pipeline(runner=FnApiRunner()) as root:
         files = sorted(map(str, Path(logs).glob("*.parquet")))
         found = root | beam.Create(files) | PrivateHeatmap(REGION, PARAMETERS, key, asked=asked)
@@ -89,7 +89,7 @@ def test_a_user_shows_on_the_nights_that_ask_them_alone(with_and_without: tuple[
 def test_another_cohort_has_other_noise() -> None:
     """The same key for two cohorts would give their difference without noise."""
     asked = [AskedUsers(Rotation(cohort, COHORTS), ROTATION_KEY) for cohort in (1, 2)]
-    run = RunKey.derive(SECRET, {})
+    run = RunKey.derive(OWN_SECRET, {})
     keys = [bind_key(run, REGION, PARAMETERS, LocationColumns(), None, one) for one in asked]
     assert keys[0].subkey("noise") != keys[1].subkey("noise")
     all_users = dataclasses.replace(PARAMETERS, rotation=1)
