@@ -72,6 +72,7 @@ def answers(parameters: HeatmapParameters, keys: int) -> tuple[np.ndarray, float
     return np.rint(np.concatenate(drawn)).astype(np.int64), query.epsilon
 
 
+@pytest.mark.false_alarm(3e-9)
 @pytest.mark.parametrize("trust", ["central", "secagg"])
 @pytest.mark.parametrize("more", [{}, {"contribution": "all", "gamma": 40}], ids=["one", "all"])
 def test_the_noise_is_that_of_the_rho_and_of_the_l2_sensitivity(trust: str, more: dict[str, Any]) -> None:
@@ -132,6 +133,7 @@ def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, me
         assert gaussian_rho(each, sensitivity) <= result.spent.rho * (1 + 1e-6)
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_the_user_count_has_gaussian_noise_of_its_rho() -> None:
     rule = parameters_of().admission()
     sigma = sigma_for_rho(rule.epsilon)

@@ -375,6 +375,7 @@ def test_a_partition_has_one_number_of_cohorts(tmp_path: Path) -> None:
         replay([*entries, entry])
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_who_is_asked_depends_on_the_key_and_the_id_alone() -> None:
     """Not on other users, their order, their number or their records."""
     rng, key = default_rng([20, 400]), rotation_key(FixedSecret(b"s" * 32), DATASET, 30)
@@ -385,4 +386,4 @@ def test_who_is_asked_depends_on_the_key_and_the_id_alone() -> None:
         assert cohort_of(pa.array(some), key, 30).tolist() == [cohorts[one] for one in some.tolist()]
     other = cohort_of(pa.array(np.arange(5000)), rotation_key(FixedSecret(b"t" * 32), DATASET, 30), 30)
     same = sum(cohorts[number] == cohort for number, cohort in enumerate(other.tolist()))
-    assert abs(same - 5000 / 30) < 6 * (5000 / 30) ** 0.5  # probability below 1e-8
+    assert abs(same - 5000 / 30) < 7 * (5000 / 30) ** 0.5

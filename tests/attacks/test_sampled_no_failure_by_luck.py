@@ -46,13 +46,12 @@ def status(job: str, pattern: str, output: Path, *more: str) -> int:
     return cli.main([job.split()[0], *options])
 
 
-@pytest.mark.parametrize("users", [50, 400])
 @pytest.mark.parametrize("job", JOBS)
-def test_few_users_give_a_release_however_little_it_shows(tmp_path: Path, job: str, users: int) -> None:
-    assert status(job, logs(tmp_path / "logs", users), tmp_path / "out") == 0
+def test_few_users_give_a_release_however_little_it_shows(tmp_path: Path, job: str) -> None:
+    assert status(job, logs(tmp_path / "logs", 50), tmp_path / "out") == 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["results"]["published"] >= 0
-    assert "this release is empty" in " ".join(manifest["warnings"]) or users == 400
+    assert "this release is empty" in " ".join(manifest["warnings"])
     assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
 
 

@@ -56,6 +56,7 @@ def crowded(side: int) -> np.ndarray:
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize(("users", "delta"), [(3_000, 0.0), (40_000, 0.0), (40_000, 1e-6)])
 def test_cells_and_sums_of_cells_are_covered_as_stated(users: int, delta: float) -> None:
     """delta: above 0 with Gaussian noise."""
@@ -85,10 +86,9 @@ def test_cells_and_sums_of_cells_are_covered_as_stated(users: int, delta: float)
         sums.append((total - truth @ inside) / max(stddev, 1e-9))
     # Of cells, errors are nearly independent: thousands of them, 0.95 plus what Laplace tails and whole numbers change.
     assert 0.925 <= np.mean(cells) <= 0.985
-    # 40 independent sums: more than 7 outside, where 2 are expected, has a probability of 7e-4 if 95% are covered; and
-    # their mean square, 1 with a standard error of sqrt(2 / 40) = 0.22 (0.3 with heavy tails), is below 2.
-    assert np.sum(np.abs(sums) > Z_95) <= 7
-    assert 0.3 < np.mean(np.square(sums)) < 2.0
+    # 40 independent sums, of which 2 are expected outside, and at most 35% within 0.3 deviations, as of Laplace noise.
+    assert np.sum(np.abs(sums) > Z_95) <= binom.isf(FLAKE_RATE, KEYS, 0.05)
+    assert np.sum(np.abs(sums) < 0.3) <= binom.isf(FLAKE_RATE, KEYS, 0.35)
 
 
 # `--top` publishes the items whose noise came out high: their intervals, and those of the page, must allow for it.
@@ -114,6 +114,7 @@ def held(one: NoisyHistogram) -> float:
     return float(((low <= COUNT) & (high >= COUNT)).mean())
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("noise", ["laplace", "truncated", "gaussian"])
 @pytest.mark.parametrize("items", [11, 1000])
 def test_intervals_of_the_highest_counts_hold(noise: str, items: int) -> None:
@@ -121,6 +122,7 @@ def test_intervals_of_the_highest_counts_hold(noise: str, items: int) -> None:
     assert np.mean([held(released_counts(items, plan, number)) for number in range(RELEASES)]) > LEAST_COVERED
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize(("noise", "delta"), [("laplace", 0.0), ("gaussian", 1e-8)])
 def test_intervals_of_the_highest_public_counts_hold(noise: str, delta: float) -> None:
     plan = CentralCountPlan(delta=delta, domains=(1000,), noise=noise)
@@ -161,6 +163,7 @@ def wrong_lists(spread: float, clients: int, epsilon: float) -> tuple[int, int]:
     return wrong, all_listed
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize(("clients", "epsilon"), [(60_000, 2.0), (60_000, 0.5)])
 def test_lists_hold_no_cell_that_is_not_truly_above_or_below(clients: int, epsilon: float) -> None:
     """Cells differ hardly: whatever is listed could as well be noise."""
@@ -169,6 +172,7 @@ def test_lists_hold_no_cell_that_is_not_truly_above_or_below(clients: int, epsil
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_cells_that_do_differ_are_listed() -> None:
     """Else an empty list would pass: cells deviate by 60, and are known to about 15."""
     wrong, all_listed = wrong_lists(60.0, 200_000, 4.0)
@@ -184,8 +188,8 @@ def test_cells_that_do_differ_are_listed() -> None:
 
 
 RATES_DEPTH, RATES_USERS, RUNS = 8, 20_000, 30
-# 5% of lists may be wrong: more of the 30 than this, with a probability below 1e-6, says that the list does not hold.
-MOST_WRONG = int(binom.isf(1e-6, RUNS, 0.05))
+# 5% of lists may be wrong: there are more of the 30 than this with a probability below FLAKE_RATE.
+MOST_WRONG = int(binom.isf(FLAKE_RATE, RUNS, 0.05))
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +219,7 @@ def released_rates(codes: np.ndarray, probability: np.ndarray, run: int) -> tupl
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize("risk", ["city", "even"])
 def test_a_list_holds_only_places_above_the_average(codes: np.ndarray, risk: str) -> None:
     row, column = np.divmod(np.arange(4**RATES_DEPTH), 1 << RATES_DEPTH)
@@ -238,7 +243,7 @@ def test_a_list_holds_only_places_above_the_average(codes: np.ndarray, risk: str
         known = np.where(np.isnan(rates.rate[0]) | (tree.areas == 0), -1.0, rates.low[0])
         pointwise_wrong += bool((~high[np.argsort(-known, kind="stable")[:6]]).any())
     assert wrong <= MOST_WRONG
-    assert pointwise_wrong > RUNS / 2  # what was listed before: the highest lower ends of single cells
+    assert pointwise_wrong > RUNS / 4  # what was listed before: the highest lower ends of single cells
     assert listed > 0 or risk == "even"  # the list is not always empty
 
 
@@ -258,11 +263,12 @@ def test_cells_without_people_are_not_listed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(4e-9)
 def test_chance_extremes_are_listed_no_more_than_stated() -> None:
     """Empty of any difference: 40,000 cells of one rate are listed with the stated probability at most.
 
-    With 40,000 cells a list, the expected number of false places is at most 0.0225. In five lists there is one at all
-    with a probability below 0.11, two with one below 0.007, three with one below 3e-4.
+    With 40,000 cells a list, the expected number of false places is at most 0.0225. In five lists there are
+    six with a probability below 0.1125^6 / 6! = 3e-9. Single intervals would list hundreds.
     """
     rng, found = seeded_rng(5), 0
     tree = Tree.uniform(8, 8)
@@ -276,7 +282,7 @@ def test_chance_extremes_are_listed_no_more_than_stated() -> None:
         rates = estimate_rates(estimate, ("false", "true"), 1)
         assert rates is not None
         found += int(np.isfinite(rates.simultaneous_low[0]).sum())
-    assert found <= 2
+    assert found < 6
 
 
 # Central moments: groups are published by their noisy numbers of users, and their intervals allow for that.
@@ -288,6 +294,7 @@ def test_chance_extremes_are_listed_no_more_than_stated() -> None:
 GROUP_RUNS, SPAN = 80, ValueRange(0.0, 50.0)
 
 
+@pytest.mark.false_alarm(2e-9)
 def test_intervals_of_groups_that_noise_lifts_hold() -> None:
     rng, sizes = seeded_rng(0), [80, 90] * 20
     values = [np.clip(rng.normal(20 + number % 5, 5, size), 0, 50) for number, size in enumerate(sizes)]
