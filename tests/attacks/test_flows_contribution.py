@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sfumato.pipelines import cli
 from sfumato.schemas.locations import TripColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.flows import flow_tree
@@ -26,7 +25,7 @@ from sfumato.transforms.flows.flow_tree import (
 )
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, PAIR_BITS, TripItems, count_prefixes, count_trips
 from sfumato.transforms.histogram.user_sample import ItemCounts
-from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from tests.attacks.jobs import charged_run, city, spent
 from tests.conftest import write_files
 from tests.keys import write_key
 from tests.seeds import seeded_rng
@@ -152,28 +151,19 @@ def test_flows_are_a_function_of_the_noisy_counts_alone() -> None:
 
 def test_noise_is_drawn_after_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every draw the ledger holds the whole cost; a run whose charge is refused draws nothing."""
-    pattern = write_files(trips(np.arange(2_000)), tmp_path / "logs", 2)
+    pattern = write_files(city(2_000), tmp_path / "logs", 2)
     write_key(tmp_path / "key")
-    ledger, charged = str(tmp_path / "ledger.db"), []
+    charged = []
     original = flow_tree.discrete_laplace
 
     def watched(*arguments: Any) -> Any:
-        charged.append([float(one.epsilon) for one in open_ledger(ledger).history().charges])
+        charged.append(spent(tmp_path))
         return original(*arguments)
 
     monkeypatch.setattr(flow_tree, "discrete_laplace", watched)
-
-    def run(release: str) -> int:
-        return cli.main([
-            "flows", "--input", pattern, "--output", str(tmp_path / release), "--region", "-1,50,1,51",
-            "--origin", "a,b", "--destination", "c,d", "--epsilon", "1", "--key_file", str(tmp_path / "key"),
-            "--release_id", release, "--ledger", ledger, "--dataset", "rides", "--period", "2026-11-20",
-            "--budget", "1/1d",
-        ])  # fmt: skip
-
-    assert run("one") == 0
+    assert charged_run("flows", pattern, tmp_path, "--budget=2/1d") == 0
     assert charged
-    assert all(one == [1.0] for one in charged)
+    assert set(charged) == {2}
     charged.clear()
-    assert run("two") != 0
+    assert charged_run("flows", pattern, tmp_path, "--budget=2/1d", release_id="two") != 0
     assert not charged

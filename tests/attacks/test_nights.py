@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import hashlib
 import io
 import json
@@ -213,16 +214,23 @@ CONFIG = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def two_nights(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def published_nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two published nights, and the logs of a third."""
-    write_key(tmp_path / "key")
-    (tmp_path / "refresh.yaml").write_text(yaml.safe_dump(CONFIG))
+    folder = tmp_path_factory.mktemp("nights")
+    write_key(folder / "key")
+    (folder / "refresh.yaml").write_text(yaml.safe_dump(CONFIG))
     for number, day in enumerate(DAYS):
-        write_files(make_logs(300, 1, seed=number), tmp_path / "logs" / f"dt={day}", 2)
+        write_files(make_logs(300, 1, seed=number), folder / "logs" / f"dt={day}", 2)
     for day in DAYS[:2]:
-        assert refresh(tmp_path, day) == 0
-    return tmp_path
+        assert refresh(folder, day) == 0
+    return folder
+
+
+@pytest.fixture
+def two_nights(published_nights: Path, tmp_path: Path) -> Path:
+    """A copy of them, to be damaged."""
+    return shutil.copytree(published_nights, tmp_path / "nights")
 
 
 def refresh(two_nights: Path, day: str) -> int:
@@ -261,16 +269,13 @@ def test_the_refusal_is_the_same_whatever_the_logs_hold(
     entries, said = open_ledger(str(two_nights / "ledger.db")).history().entries, set()
     capsys.readouterr()
     logs = two_nights / "logs" / f"dt={NEW}"
-    for change in (lambda: None, lambda: (logs / "log-0.parquet").unlink(), lambda: damage_logs(logs)):
-        change()
+    cut_log = functools.partial((logs / "log-1.parquet").write_bytes, b"no log")
+    for damage_logs in (lambda: None, (logs / "log-0.parquet").unlink, cut_log):
+        damage_logs()
         assert refresh(two_nights, NEW) == 4
         said.add(capsys.readouterr().err)
     assert len(said) == 1
     assert open_ledger(str(two_nights / "ledger.db")).history().entries == entries
-
-
-def damage_logs(logs: Path) -> None:
-    (logs / "log-1.parquet").write_bytes(b"no log")
 
 
 @pytest.mark.slow

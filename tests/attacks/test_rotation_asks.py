@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import InputFile
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
@@ -28,8 +27,8 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, rotation_key
+from tests.attacks.jobs import charged_run, charges
 from tests.conftest import make_logs, write_files
 from tests.jobs.test_refresh import CONFIG, Place
 from tests.keys import SECRET, write_key
@@ -161,9 +160,9 @@ def test_nothing_differs_until_the_night_that_asks_the_user(
     """Files and their sizes, messages, exit statuses and charges."""
     user = user_of(Rotation.of_night(NIGHTS[asked], 3).cohort)
     places = [refreshed(tmp_path / name, one, capsys) for name, one in (("with", user), ("without", None))]
-    charges = [open_ledger(str(place.folder / "ledger.db")).history().charges for place in places]
+    charged = [charges(place.folder) for place in places]
     # A later charge names what the night starts from: the answers of a night that asked the user.
-    assert charges[0][: asked + 1] == charges[1][: asked + 1]
+    assert charged[0][: asked + 1] == charged[1][: asked + 1]
     for number, night in enumerate(NIGHTS[: asked + 1]):
         folders = [place.folder / "published" / "releases" / str(night) for place in places]
         mine, theirs = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)
@@ -179,13 +178,12 @@ def test_a_cohort_of_another_column_of_ids_may_be_anybody(tmp_path: Path, other:
     devices = pa.array([f"d{one}" for one in logs["user_id"].to_pylist()])
     write_files(logs.append_column(other, devices), tmp_path / "logs", 2)
     write_key(tmp_path / "key")
-    status = []
-    for number, column in ((1, "user_id"), (2, "user_id"), (3, other)):
-        arguments = ["--input", tmp_path / "logs", "--region", "-1,50,1,51", "--depth", 5, "--epsilon", 1]
-        arguments += ["--output", tmp_path / f"r{number}", "--release_id", f"r{number}", "--key_file", tmp_path / "key"]
-        arguments += ["--ledger", tmp_path / "ledger.db", "--dataset", "city", "--period", "2026-11-20"]
-        arguments += ["--budget", "1/30d", "--rotation", f"{number}/3", "--user_id_column", column]
-        status.append(cli.main(["heatmap", *map(str, arguments)]))
+    status = [
+        charged_run(
+            "heatmap", tmp_path / "logs", tmp_path, "--budget=1/30d", f"--rotation={number}/3",
+            f"--user_id_column={column}", release_id=f"r{number}", epsilon=1,
+        )
+        for number, column in ((1, "user_id"), (2, "user_id"), (3, other))
+    ]  # fmt: skip
     assert status == [0, 0, 3]
-    charges = open_ledger(str(tmp_path / "ledger.db")).history().charges
-    assert len({one.rotation.partition for one in charges if one.rotation is not None}) == 1
+    assert len({one.rotation.partition for one in charges(tmp_path) if one.rotation is not None}) == 1
