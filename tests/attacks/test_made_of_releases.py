@@ -17,6 +17,8 @@ import sfumato
 from sfumato.pipelines.cli import main
 from sfumato.transforms.export.formats import FORMATS
 from sfumato.transforms.release.release_folder import publish
+from tests.attacks.jobs import charged_run, city
+from tests.conftest import write_files
 from tests.keys import write_key
 from tests.unit.release.city import city_release
 
@@ -82,28 +84,16 @@ def test_a_refused_release_is_not_exported(name: str, folder: Path, tmp_path: Pa
 # Zones of a release are post-processing: they read its published files alone, and leave every other file as it is.
 
 
-REGION = (3.00, 1.00, 3.13, 1.13)
-
-
-@pytest.mark.slow
 def test_zones_read_nothing_but_published_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logs and the key are gone, the ledger is as before, and no file of the release is written."""
-    logs = sfumato.synth(tmp_path / "logs", users=3000, seed=1)
-    ledger = tmp_path / "ledger.db"
+    pattern = write_files(city(), tmp_path / "logs", 2)
     write_key(tmp_path / "key")
-    charge = {
-        "ledger": ledger,
-        "key_file": tmp_path / "key",
-        "period": "2026-11-01",
-        "dataset": "city",
-        "budget": "10/365d",
-    }
-    options: dict[str, Any] = {"region": REGION, "depth": 5, **charge}
-    release = sfumato.heatmap(logs, output=tmp_path / "map", **options)
-    charged = ledger.read_bytes()
-    for file in (tmp_path / "logs").glob("*.parquet"):
-        file.unlink()
-    published = {path: path.read_bytes() for path in Path(release.path).iterdir()}
+    assert charged_run("heatmap", pattern, tmp_path) == 0
+    charged = (tmp_path / "ledger.db").read_bytes()
+    shutil.rmtree(tmp_path / "logs")
+    (tmp_path / "key").unlink()
+    release = sfumato.open_release(tmp_path / "day")
+    published = {path: path.read_bytes() for path in (tmp_path / "day").iterdir()}
     read: list[str] = []
     opened = builtins.open
 
@@ -114,21 +104,20 @@ def test_zones_read_nothing_but_published_files(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(builtins, "open", watched)
     monkeypatch.setattr(io, "open", watched)
-    given = ["zones", "--release", str(tmp_path / "map"), "--h3", "7", "--output", str(tmp_path / "out.csv")]
+    given = ["zones", "--release", str(tmp_path / "day"), "--h3", "3", "--output", str(tmp_path / "out.csv")]
     assert main(given) == 0
-    release.zones([shapely.box(3.03, 1.03, 3.08, 1.09)])
+    release.zones([shapely.box(-0.5, 50.2, 0.2, 50.7)])
     mine = {path for path in read if path.startswith(str(tmp_path)) and ".out.csv." not in path}
-    assert str(tmp_path / "map" / "cells.parquet") in mine
-    assert mine <= {str(tmp_path / "map" / name) for name in ("manifest.json", "cells.parquet", "totals.parquet")}
-    assert ledger.read_bytes() == charged
-    assert {path: path.read_bytes() for path in Path(release.path).iterdir()} == published
+    assert str(tmp_path / "day" / "cells.parquet") in mine
+    assert mine <= {str(tmp_path / "day" / name) for name in ("manifest.json", "cells.parquet", "totals.parquet")}
+    assert (tmp_path / "ledger.db").read_bytes() == charged
+    assert {path: path.read_bytes() for path in (tmp_path / "day").iterdir()} == published
 
 
-def test_the_same_release_and_zones_give_the_same_table(tmp_path: Path) -> None:
+def test_the_same_release_and_zones_give_the_same_table(folder: Path) -> None:
     """Nothing random: asking again, or for more zones, tells no more than the release does."""
-    logs = sfumato.synth(tmp_path / "logs", users=3000, seed=1)
-    release = sfumato.heatmap(logs, region=REGION, depth=5)
-    zone, other = shapely.box(3.03, 1.03, 3.08, 1.09), shapely.box(3.09, 1.03, 3.1, 1.09)
-    alone, both = release.zones([zone]), release.zones([zone, other])
-    assert alone.drop(columns="geometry").equals(release.zones([zone]).drop(columns="geometry"))
-    assert alone.drop(columns="geometry").equals(both.iloc[:1].drop(columns="geometry"))
+    release = sfumato.open_release(folder)
+    zone, other = shapely.box(-74.0, 40.70, -73.95, 40.75), shapely.box(-73.94, 40.70, -73.93, 40.75)
+    alone, again, both = (release.zones(zones).drop(columns="geometry") for zones in ([zone], [zone], [zone, other]))
+    assert alone.equals(again)
+    assert alone.equals(both.iloc[:1])
