@@ -73,8 +73,8 @@ def test_items_of_one_user_appear_as_seldom_as_delta_allows(kind: str) -> None:
 def test_a_user_more_changes_the_counts_of_their_items_alone(bound: ItemBound) -> None:
     """Under one key: neither the noise nor the choice of others' items depends on who else is there."""
     rng = seeded_rng(1)
-    numbers, items = rng.integers(0, 120, 6000), rng.zipf(1.3, 6000) % 60
-    users = keyed_hash(KEY.subkey("users"), np.arange(120))
+    numbers, items = rng.integers(0, 300, 6000), rng.integers(0, 15, 6000)  # 20 users and more an item
+    users = keyed_hash(KEY.subkey("users"), np.arange(300))
     plan = CentralCountPlan(epsilon=8.0, delta=1e-3, bound=bound)
 
     def published(present: np.ndarray) -> dict[int, int]:

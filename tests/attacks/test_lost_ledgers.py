@@ -23,9 +23,8 @@ from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import ZERO_OUT, Limit, Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.ledger.history import RECOVER, entry_bytes, read_entries, recover_content, replay
+from sfumato.transforms.privacy.ledger.history import RECOVER, recover_content, replay
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
-from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.privacy.user_hashes import rotation_key, with_partition
 from sfumato.transforms.release import catalog
 from sfumato.transforms.release.catalog import check_not_lost, disagreement, lost_charges
@@ -33,7 +32,7 @@ from sfumato.transforms.release.notices import removal_files, stated_charge
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import commit_release, ledger_metadata
 from sfumato.transforms.release.release_folder import manifest_at, publish
-from tests.attacks.releases import manifest_of, publish_release
+from tests.attacks.releases import chained, entries_of, manifest_of, publish_release
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
 EARLIER = Path(__file__).parents[1] / "data" / "version_0_1_0"
@@ -416,12 +415,10 @@ def test_a_cohort_is_charged_again_as_the_cohort(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_forged_recovery_is_refused(restored: Path, change: dict[str, object]) -> None:
-    entries = SqliteStore(str(restored / "ledger.db")).read()
     content = recover_content(charge("forged", LOST_DAY), "h" * 64, "m", None)
-    head = read_entries(entries)[-1]["hash"]
-    replay([*entries, entry_bytes(len(entries), head, "t", "n", RECOVER, content)])
+    replay(chained(entries_of(restored), (RECOVER, content)))
     with pytest.raises(LedgerError):
-        replay([*entries, entry_bytes(len(entries), head, "t", "n", RECOVER, {**content, **change})])
+        replay(chained(entries_of(restored), (RECOVER, {**content, **change})))
 
 
 def test_a_lost_charge_counts_for_the_other_days_of_its_files(tmp_path: Path) -> None:

@@ -216,21 +216,25 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def published_nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two published nights, and the logs of a third."""
+    """Two published nights, and the logs of a third, in a folder that is to stay as it is."""
     folder = tmp_path_factory.mktemp("nights")
-    write_key(folder / "key")
-    (folder / "refresh.yaml").write_text(yaml.safe_dump(CONFIG))
+    place = folder / "place"
+    place.mkdir()
+    write_key(place / "key")
+    (place / "refresh.yaml").write_text(yaml.safe_dump(CONFIG))
     for number, day in enumerate(DAYS):
-        write_files(make_logs(300, 1, seed=number), folder / "logs" / f"dt={day}", 2)
+        write_files(make_logs(300, 1, seed=number), place / "logs" / f"dt={day}", 2)
     for day in DAYS[:2]:
-        assert refresh(folder, day) == 0
-    return folder
+        assert refresh(place, day) == 0
+    return place.rename(folder / "kept")
 
 
 @pytest.fixture
-def two_nights(published_nights: Path, tmp_path: Path) -> Path:
-    """A copy of them, to be damaged."""
-    return shutil.copytree(published_nights, tmp_path / "nights")
+def two_nights(published_nights: Path) -> Path:
+    """A copy of them to be damaged, where they were published: a release names the place of what it starts from."""
+    place = published_nights.parent / "place"
+    shutil.rmtree(place, ignore_errors=True)
+    return Path(shutil.copytree(published_nights, place))
 
 
 def refresh(two_nights: Path, day: str) -> int:

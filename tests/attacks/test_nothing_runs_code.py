@@ -26,6 +26,7 @@ from sfumato.transforms.ranges.networks.training import _resumed
 from sfumato.transforms.ranges.tuner import FORMAT, TREE_DEPTH, Forest, Tuner, open_tuner, save_tuner
 from sfumato.transforms.release.published_release import open_release
 from tests.attacks.jobs import JOBS, city
+from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
 ROOT = Path(__file__).parent.parent.parent
@@ -230,7 +231,7 @@ def test_hostile_trees_are_refused(what: str, tmp_path: Path) -> None:
 )
 def test_hostile_metadata_are_refused(changes: dict[str, object], tmp_path: Path) -> None:
     path = tuner_file(tmp_path / "tuner.npz", forest(), **changes)
-    with pytest.raises(SfumatoError, match=r"^tuner: .*(make it again|an older version)"):
+    with rejects("tuner", SfumatoError):
         open_tuner(str(path))
 
 
@@ -261,7 +262,7 @@ def test_what_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tuner.npz"
     big = {**forest(), "more": np.zeros((1 << 23) + 1)}
     assert tuner_file(path, big).stat().st_size < 1 << 17
-    with pytest.raises(SfumatoError, match="tuner: "):
+    with rejects("tuner", SfumatoError):
         open_tuner(str(path))
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40,)})

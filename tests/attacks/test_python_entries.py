@@ -92,27 +92,27 @@ def test_a_kept_key_is_private_and_bound_to_the_code(tmp_path: Path, monkeypatch
         patch.setattr("sfumato.beam.code_digest", lambda: "0" * 64)
         assert run_key(str(tmp_path / "key"), "monday").subkey("x") != key.subkey("x")
     (tmp_path / "key").chmod(0o666)
-    with pytest.raises(RequestError, match="key_file"):
+    with rejects("key_file"):
         run_key(str(tmp_path / "key"), "monday")
 
 
 def test_a_missing_epsilon_is_an_error() -> None:
-    with pytest.raises(RequestError, match="epsilon"):
+    with rejects("epsilon"):
         PrivateMoments(column="km", epsilon=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "option"),
     [
-        ({"epsilon": 8.0}, "options: epsilon is an argument of its own"),
-        ({"depth": 4}, "options: depth is an argument of its own"),
-        ({"allow_overflow": "false"}, "allow_overflow: must be true or false, got 'false'"),
-        ({"shard_size": True}, "shard_size: must be a whole number in .*, got True"),
-        ({"shardsize": 5000}, "shardsize: a heatmap has no such option; did you mean shard_size?"),
+        ({"epsilon": 8.0}, "options"),
+        ({"depth": 4}, "options"),
+        ({"allow_overflow": "false"}, "allow_overflow"),
+        ({"shard_size": True}, "shard_size"),
+        ({"shardsize": 5000}, "shardsize"),
     ],
 )
-def test_further_options_do_not_replace_the_stated_ones(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_further_options_do_not_replace_the_stated_ones(options: dict[str, Any], option: str) -> None:
+    with rejects(option):
         PrivateHeatmap(region=REGION, epsilon=1.0, depth=6, options=options)
     PrivateHeatmap(region=REGION, depth=6, options={"shard_size": 5000, "dropout": 0, "allow_overflow": False})
 
@@ -121,7 +121,7 @@ def test_further_options_do_not_replace_the_stated_ones(options: dict[str, Any],
 def test_auto_is_a_value_where_nothing_is_chosen(name: str) -> None:
     """Otherwise `--ledger auto` would publish without a charge."""
     if name == "ledger":
-        with pytest.raises(RequestError, match="dataset"):
+        with rejects("dataset"):
             request_of("heatmap", {**REQUEST, name: "auto"})
     else:
         assert getattr(request_of("heatmap", {**REQUEST, name: "auto"}), name) in ("auto", ("auto",))
@@ -135,14 +135,14 @@ def test_what_a_ledger_could_not_read_again_is_not_written() -> None:
         period = request_of("heatmap", {**charged, "period": day}).period  # type: ignore[attr-defined]
         assert type(period.first) is type(period.last) is date
         assert period == Period.parse("2026-11-20")
-    with pytest.raises(RequestError, match="period"):
+    with rejects("period"):
         Period(pd.Timestamp("2026-11-20"), pd.Timestamp("2026-11-20"))
     limit = Limit.parse_all("1/1d")[0]
     for budget, found in ((["1/1d"], (limit,)), ([limit], (limit,)), ("1/1d", (limit,))):
         values = {**charged, "period": "2026-11-20", "budget": budget}
         assert request_of("heatmap", values).budget == found  # type: ignore[attr-defined]
     for budget in (["rubbish"], [5], [limit, limit]):
-        with pytest.raises(RequestError, match="budget"):
+        with rejects("budget"):
             request_of("heatmap", {**charged, "period": "2026-11-20", "budget": budget})
     with pytest.raises(RequestError):
         Limit(Decimal("Infinity"), Decimal(0), 1)
