@@ -208,31 +208,26 @@ HOSTILE: dict[str, dict[str, np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_trees_are_refused(what: str, tmp_path: Path) -> None:
-    path = tuner_file(tmp_path / "tuner.npz", HOSTILE[what])
-    with pytest.raises(SfumatoError, match=r"^tuner: .*make it again: sfumato ranges tune"):
-        open_tuner(str(path))
+METADATA: list[dict[str, object]] = [
+    {"format": "sfumato-tuner/1"},
+    {"widths": []},
+    {"widths": 3},
+    {"gains": ["snh"]},
+    {"places": []},
+    {"places": [[{"west": 1.0, "south": 0.0, "east": 0.0, "north": 1.0}, 7.0]]},
+    {"places": [[{"west": 0.0, "south": 0.0, "east": 1.0, "north": 1.0}, -1.0]]},
+    {"places": 7},
+]
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"format": "sfumato-tuner/1"},
-        {"widths": []},
-        {"widths": 3},
-        {"gains": ["snh"]},
-        {"places": []},
-        {"places": [[{"west": 1.0, "south": 0.0, "east": 0.0, "north": 1.0}, 7.0]]},
-        {"places": [[{"west": 0.0, "south": 0.0, "east": 1.0, "north": 1.0}, -1.0]]},
-        {"places": 7},
-    ],
-    ids=str,
+    ("arrays", "changes"),
+    [*((arrays, {}) for arrays in HOSTILE.values()), *((forest(), changes) for changes in METADATA)],
+    ids=[*HOSTILE, *map(str, METADATA)],
 )
-def test_hostile_metadata_are_refused(changes: dict[str, object], tmp_path: Path) -> None:
-    path = tuner_file(tmp_path / "tuner.npz", forest(), **changes)
+def test_hostile_tuners_are_refused(arrays: dict[str, np.ndarray], changes: dict[str, object], tmp_path: Path) -> None:
     with rejects("tuner", SfumatoError):
-        open_tuner(str(path))
+        open_tuner(str(tuner_file(tmp_path / "tuner.npz", arrays, **changes)))
 
 
 @pytest.mark.slow

@@ -189,6 +189,7 @@ def test_files_of_two_types_are_refused_whoever_is_drawn(tmp_path: Path) -> None
 PLACED = 600
 _RNG = seeded_rng(3)
 LONGITUDES, LATITUDES = _RNG.uniform(-1, 1, PLACED), _RNG.uniform(50, 51, PLACED)
+SECRET = 2**53 + 1  # no float64 is this integer
 
 
 def cells(resolution: int, users: int) -> pa.Array:
@@ -196,67 +197,54 @@ def cells(resolution: int, users: int) -> pa.Array:
     return pa.array([h3.latlng_to_cell(*place, resolution) for place in places])
 
 
-def with_bytes(good: list[str], bad: bytes) -> pa.Array:
-    """Texts, the last of which is not UTF-8, as no check of Parquet finds."""
-    raw = pa.array([*(one.encode() for one in good), bad], pa.binary())
-    return pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
-
-
 def points(srid: int, users: int, order: int = 1) -> pa.Array:
     shapes = shapely.set_srid(shapely.points(LONGITUDES[:users], LATITUDES[:users]), srid)
     return pa.array(shapely.to_wkb(shapes, include_srid=True, byte_order=order))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("good", "bad", "options"),
-    [
-        (cells(9, PLACED), cells(8, 1), ["--cell_column=place", "--cell_index=h3:9"]),
-        (points(4326, PLACED), points(3857, 1), ["--geometry_column=place"]),
-        (points(4326, PLACED), points(3857, 1, 0), ["--geometry_column=place"]),
-    ],
-    ids=["cell", "point", "big-endian point"],
-)
-def test_a_user_without_a_place_does_not_end_the_run(
-    good: pa.Array, bad: pa.Array, options: list[str], tmp_path: Path
+def not_utf_8() -> pa.Array:
+    """A text that is none, as no check of Parquet finds."""
+    raw = pa.array([b"\xff%d" % SECRET], pa.binary())
+    return pa.Array.from_buffers(pa.string(), 1, raw.buffers())
+
+
+def structs(x: list[int], y: list[int]) -> pa.Array:
+    return pa.StructArray.from_arrays([pa.array(x), pa.array(y)], ["x", "y"])
+
+
+def e7(values: np.ndarray) -> tuple[pa.Array, pa.Array]:
+    return pa.array((10**7 * values).astype(np.int64)), pa.array([SECRET])
+
+
+WKT = pa.array([f"POINT ({x} {y})" for x, y in zip(LONGITUDES, LATITUDES, strict=True)])
+AT_POINTS, AT_CELLS = ["--geometry_column=place"], ["--cell_column=place", "--cell_index=h3:9"]
+# Of each form: columns of others and of a guest, and options.
+PLACES: dict[str, tuple[dict[str, tuple[pa.Array, pa.Array]], list[str]]] = {
+    "cell": ({"place": (cells(9, PLACED), cells(8, 1))}, AT_CELLS),
+    "point": ({"place": (points(4326, PLACED), points(3857, 1))}, AT_POINTS),
+    "big-endian point": ({"place": (points(4326, PLACED), points(3857, 1, 0))}, AT_POINTS),
+    "e7": ({"latitude": e7(LATITUDES), "longitude": e7(LONGITUDES)}, ["--coordinates=e7"]),
+    "struct": ({"place": (structs([0] * PLACED, [50] * PLACED), structs([SECRET], [51]))}, AT_POINTS),
+    "WKT": ({"place": (WKT, not_utf_8())}, AT_POINTS),
+    "H3": ({"place": (cells(9, PLACED), not_utf_8())}, AT_CELLS),
+}
+
+
+@pytest.mark.parametrize("form", PLACES)
+def test_a_user_without_a_place_ends_no_run_and_is_not_quoted(
+    form: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Among others, and alone in a file. Libraries quote the value that they cannot convert: it stood in the log."""
     write_key(tmp_path / "key")
     (tmp_path / "logs").mkdir()
-    pq.write_table(pa.table({"user_id": np.arange(PLACED), "place": good}), tmp_path / "logs" / "a.parquet")
-    assert run("heatmap", tmp_path / "logs", tmp_path, *options, release_id="without") == 0
-    pq.write_table(pa.table({"user_id": [PLACED], "place": bad}), tmp_path / "logs" / "b.parquet")
-    assert run("heatmap", tmp_path / "logs", tmp_path, *options, release_id="with") == 0
-
-
-SECRET = 2**53 + 1  # no float64 is this integer
-_E7 = (10**7 * LATITUDES).astype(np.int64), (10**7 * LONGITUDES).astype(np.int64)
-_TEXTS = [f"POINT ({x} {y})" for x, y in zip(LONGITUDES, LATITUDES, strict=True)]
-_STRUCTS = pa.StructArray.from_arrays([pa.array([0] * PLACED + [SECRET]), pa.array([50] * PLACED + [51])], ["x", "y"])
-
-
-@pytest.mark.parametrize(
-    ("columns", "options"),
-    [
-        (
-            {"latitude": np.append(_E7[0], SECRET), "longitude": np.append(_E7[1], SECRET)},
-            ["--coordinates=e7"],
-        ),
-        ({"place": _STRUCTS}, ["--geometry_column=place"]),
-        ({"place": with_bytes(_TEXTS, b"\xff9007199254740993")}, ["--geometry_column=place"]),
-        (
-            {"place": with_bytes(cells(9, PLACED).to_pylist(), b"\xff9007199254740993")},
-            ["--cell_column=place", "--cell_index=h3:9"],
-        ),
-    ],
-    ids=["e7", "struct", "WKT", "H3"],
-)
-def test_a_value_that_cannot_be_converted_is_quoted_nowhere(
-    columns: dict[str, Any], options: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Libraries quote the value that they cannot convert. One user's value ended the run, and stood in its log."""
-    write_key(tmp_path / "key")
-    pq.write_table(pa.table({"user_id": np.arange(PLACED + 1), **columns}), tmp_path / "log.parquet")
-    status = run("heatmap", tmp_path / "log.parquet", tmp_path, *options)
+    columns, options = PLACES[form]
+    others, guest = (
+        pa.table({"user_id": ids, **{name: pair[number] for name, pair in columns.items()}})
+        for number, ids in enumerate((np.arange(PLACED), np.array([PLACED])))
+    )
+    pq.write_table(pa.concat_tables([others, guest]), tmp_path / "logs" / "a.parquet")
+    pq.write_table(guest, tmp_path / "logs" / "b.parquet")
+    status = run("heatmap", tmp_path / "logs", tmp_path, *options)
     said = capfd.readouterr()
     assert str(SECRET) not in said.err + said.out
     assert status == 0
@@ -389,11 +377,10 @@ def with_odd(column: str, odd: Any) -> pd.DataFrame:
     return pd.DataFrame(inferred).assign(cell=exact)
 
 
-AT_CELLS = {"cell_column": "cell", "cell_index": "h3:9"}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "heatmap": ("heatmap", {"region": FRAME_REGION, "auxiliary": "flag", "weight_column": "km"}),
     "heatmap of times": ("heatmap", {"region": FRAME_REGION, "time_column": "time"}),
-    "heatmap of cells": ("heatmap", {"region": FRAME_REGION, **AT_CELLS}),
+    "heatmap of cells": ("heatmap", {"region": FRAME_REGION, "cell_column": "cell", "cell_index": "h3:9"}),
     "heatmap of kinds": ("heatmap", {"region": FRAME_REGION, "auxiliary": "kind", "categories": "0,1"}),
     "heatmap of e7": ("heatmap", {"region": FRAME_REGION, "coordinates": "e7"}),
     "heatmap of points": ("heatmap", {"region": FRAME_REGION, "geometry_column": "cell"}),
