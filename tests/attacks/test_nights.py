@@ -231,7 +231,7 @@ def published_nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def two_nights(published_nights: Path) -> Path:
-    """A copy of them to be damaged, where they were published: a release names the place of what it starts from."""
+    """A copy of them, to be damaged, where they were published."""
     place = published_nights.parent / "place"
     shutil.rmtree(place, ignore_errors=True)
     return Path(shutil.copytree(published_nights, place))
