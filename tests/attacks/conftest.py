@@ -1,12 +1,18 @@
-"""Releases of jobs: their pictures are drawn in the tests with the marker `drawn` alone."""
+"""Releases of jobs: their pictures are laid out and written, and not drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from tests.job_fixtures import fast_pipelines, fixed_code  # noqa: F401  (fixtures of this folder)
 
 
-@pytest.fixture(autouse=True)
-def _pictures(blank_pictures: None) -> None:
-    """Every test here uses `blank_pictures`."""
+@pytest.fixture(scope="module", autouse=True)
+def _pictures() -> Iterator[None]:
+    """As `blank_pictures`, also for what a module's tests share: a release that is made again must have its bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FigureCanvasAgg, "draw", FigureCanvasAgg.get_renderer)
+        yield

@@ -8,12 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.schemas.ledger import Limit, Reservation, format_amount
+from sfumato.transforms.privacy.ledger.history import entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.ledger import Ledger
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.release.publishing import commit_release, ledger_metadata
 from sfumato.transforms.release.release_folder import publish
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d,10/365d")
+
+
+def chained(entries: Sequence[bytes], *more: tuple[str, dict[str, Any]]) -> list[bytes]:
+    """Entries of a ledger and more of these kinds and contents, as somebody who may write to it can chain them."""
+    made = list(entries)
+    for kind, content in more:
+        head = read_entries(made)[-1]["hash"] if made else "0" * 64
+        made.append(entry_bytes(len(made), head, "2026-11-21T03:00:00+00:00", "nonce", kind, content))
+    return made
+
+
+def entries_of(folder: Path) -> list[bytes]:
+    """The entries of the ledger in a folder."""
+    return SqliteStore(str(folder / "ledger.db")).read()
 
 
 def manifest_of(reservation: Reservation) -> dict[str, Any]:

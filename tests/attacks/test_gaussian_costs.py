@@ -37,8 +37,10 @@ from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.secagg.encodings import l2_sensitivity
 from sfumato.transforms.secagg.shard_sums import NOTHING, count_vectors, sum_shards
 from tests.admitted import start
+from tests.attacks.jobs import JOBS, charged_run
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
+from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_gaussian_pmf
 from tests.unit.privacy.ledger.helpers import charge, ledger
@@ -72,6 +74,7 @@ def answers(parameters: HeatmapParameters, keys: int) -> tuple[np.ndarray, float
     return np.rint(np.concatenate(drawn)).astype(np.int64), query.epsilon
 
 
+@pytest.mark.false_alarm(3e-9)
 @pytest.mark.parametrize("trust", ["central", "secagg"])
 @pytest.mark.parametrize("more", [{}, {"contribution": "all", "gamma": 40}], ids=["one", "all"])
 def test_the_noise_is_that_of_the_rho_and_of_the_l2_sensitivity(trust: str, more: dict[str, Any]) -> None:
@@ -111,9 +114,7 @@ def test_no_users_vector_is_longer_than_the_sensitivity(baselines: None, method:
 
 @pytest.mark.parametrize("method", ["adaptive", "flat", "hierarchical", "emd"])
 @pytest.mark.parametrize("trust", ["central", "secagg"])
-def test_all_sub_queries_and_the_user_count_add_up_to_the_rho_that_is_charged(
-    baselines: None, method: str, trust: str
-) -> None:
+def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, method: str, trust: str) -> None:
     parameters = parameters_of(method, trust=trust, population=2000, shard_size=500)
     rng = seeded_rng(3)
     low = np.uint64(2 * DEPTH)
@@ -134,6 +135,7 @@ def test_all_sub_queries_and_the_user_count_add_up_to_the_rho_that_is_charged(
         assert gaussian_rho(each, sensitivity) <= result.spent.rho * (1 + 1e-6)
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_the_user_count_has_gaussian_noise_of_its_rho() -> None:
     rule = parameters_of().admission()
     sigma = sigma_for_rho(rule.epsilon)
@@ -145,21 +147,21 @@ def test_the_user_count_has_gaussian_noise_of_its_rho() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "option"),
     [
-        ({"noise": "gaussian"}, "delta: gaussian noise needs one above 0"),
-        ({"noise": "laplace", "delta": 1e-6}, "delta: laplace noise needs none"),
+        ({"noise": "gaussian"}, "delta"),  # it needs one
+        ({"noise": "laplace", "delta": 1e-6}, "delta"),  # it needs none
         ({"noise": "gauss"}, "noise"),
         ({"delta": -1e-9}, "delta"),
-        ({"delta": 1e-16}, "delta: must be 0 or at least 1e-15"),
+        ({"delta": 1e-16}, "delta"),
         ({"delta": 0.02}, "delta"),
         ({"delta": math.nan}, "delta"),
-        ({**GAUSSIAN, "noise_source": "client"}, "noise_source: clients' shares do not add up to Gaussian noise"),
-        ({**GAUSSIAN, "participation": "paper"}, "participation: clients' shares"),
+        ({**GAUSSIAN, "noise_source": "client"}, "noise_source"),  # clients' shares do not add up to Gaussian noise
+        ({**GAUSSIAN, "participation": "paper"}, "participation"),
     ],
 )
-def test_contradictions_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_contradictions_are_refused(values: dict[str, Any], option: str) -> None:
+    with rejects(option):
         heatmap_parameters("adaptive", values)
 
 
@@ -234,42 +236,36 @@ def test_gaussian_charges_of_another_adjacency_are_not_added_up(tmp_path: Path) 
         book.reserve(zero_out, Limit.parse_all("5:1e-4/1d"))
 
 
-def run(folder: Path, release_id: str, *more: str) -> int:
-    return cli.main([
-        "heatmap", "--input", str(folder / "*.parquet"), "--output", str(folder / release_id), "--region=-1,50,1,51",
-        "--depth=5", "--epsilon=0.5", "--delta=1e-6", f"--key_file={folder / 'key'}",
-        f"--release_id={release_id}", f"--ledger={folder / 'ledger.db'}", "--dataset=city", *more,
-    ])  # fmt: skip
-
-
 @pytest.mark.slow
-def test_a_run_is_charged_its_rho_and_a_refused_one_that_of_its_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_charged_its_rho_a_refused_one_its_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_key(tmp_path / "key")
     write_files(make_logs(900, 1, seed=1), tmp_path, 2)
-    book, day = open_ledger(str(tmp_path / "ledger.db")), "--period=2026-11-20"
-    assert run(tmp_path, "one", day, "--budget=10:1e-6/365d", "--dry_run") == 0
-    text = " ".join(capsys.readouterr().out.split())
+
+    def run(release_id: str, *more: str) -> int:
+        words, budget = f"{JOBS['heatmap']} --delta=1e-6", "--budget=10:1e-6/365d"
+        return charged_run(words, tmp_path / "*.parquet", tmp_path, budget, *more, release_id=release_id, epsilon=0.5)
+
+    assert run("one", "--dry_run") == 0
+    text = " ".join(capsys.readouterr().out.split()).replace("0.000001", "1e-6")
     rho = rho_for_delta(0.5, 1e-6)
-    assert f"epsilon 0.5 and delta 1e-6 (rho {rho:.4g})" in text.replace("0.000001", "1e-6")
+    assert f"epsilon 0.5 and delta 1e-6 (rho {rho:.4g})" in text
     assert "releases of every day fit this limit up to epsilon 0.383 and delta 1e-6 each" in text
-    assert run(tmp_path, "one", day, "--budget=10:1e-6/365d", "--min_users=90000") == 75
-    refused = book.history(with_limits=True).reservations["one"]
-    assert refused.charge.rho is not None
-    assert math.isclose(float(refused.charge.rho), 0.01 * rho, rel_tol=1e-5)
-    assert math.isclose(refused.charge.delta, 1e-8, rel_tol=1e-5)
-    assert gaussian_delta(float(refused.charge.rho), float(refused.charge.epsilon)) <= refused.charge.delta
-    assert run(tmp_path, "two", day) == 0
+    assert run("one", "--min_users=90000") == 75
+    book = open_ledger(str(tmp_path / "ledger.db"))
+    refused = book.history(with_limits=True).reservations["one"].charge
+    assert refused.rho is not None
+    assert math.isclose(float(refused.rho), 0.01 * rho, rel_tol=1e-5)
+    assert math.isclose(refused.delta, 1e-8, rel_tol=1e-5)
+    assert gaussian_delta(float(refused.rho), float(refused.epsilon)) <= refused.delta
+    assert run("two") == 0
     history = book.history(with_limits=True)
     assert float(history.charges[-1].rho or 0) == rho
-    manifest = json.loads((tmp_path / "two" / "manifest.json").read_text())
-    privacy = manifest["privacy"]
+    privacy = json.loads((tmp_path / "two" / "manifest.json").read_text())["privacy"]
     assert (privacy["noise"], privacy["rho"], privacy["epsilon"], privacy["delta"]) == ("gaussian", rho, 0.5, 1e-6)
     release = open_release(str(tmp_path / "two"))
     assert disagreement(release, history) is None
     release.manifest["privacy"]["rho"] = rho / 2  # type: ignore[index]
-    assert disagreement(release, history) == "release two states another cost than it was charged"
+    assert disagreement(release, history) is not None
     assert cli.main(["ledger", "verify", "--ledger", str(tmp_path / "ledger.db"), "--releases", str(tmp_path)]) == 0
 
 

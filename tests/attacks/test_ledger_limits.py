@@ -31,8 +31,7 @@ from sfumato.schemas.ledger import (
 )
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.privacy.ledger.history import LIMITS, RESERVE, charge_content, entry_bytes, read_entries, replay
-from sfumato.transforms.privacy.ledger.stores import SqliteStore
+from sfumato.transforms.privacy.ledger.history import LIMITS, RESERVE, charge_content, read_entries, replay
 from sfumato.transforms.privacy.ledger.windows import (
     convert_adjacency,
     find_overrun,
@@ -41,14 +40,11 @@ from sfumato.transforms.privacy.ledger.windows import (
     max_spent,
     spent_in_window,
 )
+from tests.attacks.releases import chained, entries_of
 from tests.rejections import rejects
 from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DAY = Limit.parse_all("1/1d")
-
-
-def entries_of(folder: Path) -> list[bytes]:
-    return SqliteStore(str(folder / "ledger.db")).read()
 
 
 # --- line 9: one name in two spellings ---
@@ -69,13 +65,9 @@ def test_city_and_city_are_one(tmp_path: Path) -> None:
 def test_two_spellings_of_an_earlier_ledger_are_added_up(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     book.reserve(charge("one", dataset="city"), DAY)
-    entries = entries_of(tmp_path)
-    for kind, content in (
-        (LIMITS, {"dataset": "City", "limits": ["1/1d"]}),
-        (RESERVE, {**charge_content(charge("two")), "dataset": "City"}),
-    ):
-        head = read_entries(entries)[-1]["hash"]
-        entries.append(entry_bytes(len(entries), head, "2026-11-21T03:00:00+00:00", "nonce", kind, content))
+    limits = {"dataset": "City", "limits": ["1/1d"]}
+    spelt = {**charge_content(charge("two")), "dataset": "City"}
+    entries = chained(entries_of(tmp_path), (LIMITS, limits), (RESERVE, spelt))
     assert [one.dataset for one in replay(entries).charges] == ["city", "city"]
     with pytest.raises(LedgerError, match="exceeds the limit"):
         replay(entries, with_limits=True)
@@ -95,9 +87,8 @@ def test_every_charge_says_its_unit_adjacency_and_trust(tmp_path: Path) -> None:
         {"files": ["x"]},
         {"also_charged": [1]},
     ):
-        entry = entry_bytes(1, read_entries(entries_of(tmp_path))[0]["hash"], "t", "m", RESERVE, {**content, **wrong})
         with pytest.raises(LedgerError, match="cannot be read"):
-            replay([entries_of(tmp_path)[0], entry])
+            replay(chained(entries_of(tmp_path)[:1], (RESERVE, {**content, **wrong})))
 
 
 @pytest.mark.parametrize("adjacency", [ZERO_OUT, REPLACE])
@@ -127,12 +118,10 @@ def test_a_limit_is_of_one_adjacency(tmp_path: Path, adjacency: str) -> None:
 
 def test_an_entry_beside_its_limits_shows(tmp_path: Path) -> None:
     ledger(tmp_path).set_limits("taxis", DAY)
-    (limits,) = entries_of(tmp_path)
-    content = charge_content(charge("one", adjacency=REPLACE))
-    forged = entry_bytes(1, read_entries([limits])[0]["hash"], "t", "m", RESERVE, content)
-    replay([limits, forged])
+    forged = chained(entries_of(tmp_path), (RESERVE, charge_content(charge("one", adjacency=REPLACE))))
+    replay(forged)
     with pytest.raises(LedgerError, match="no limit of it bounds the charge"):
-        replay([limits, forged], with_limits=True)
+        replay(forged, with_limits=True)
 
 
 @given(
@@ -284,12 +273,9 @@ def test_every_chained_entry_is_read_or_refused(kind: str, changed: dict[str, An
     """Somebody who may write entries, well chained, can make a ledger that is refused, and none that crashes."""
     content = {name: value for name, value in {**WHOLE, **changed}.items() if name not in gone}
     try:
-        entries = [entry_bytes(0, "0" * 64, "t", "m", "limits", {"dataset": "taxis", "limits": ["1/1d"]})]
-        for index, one in enumerate(("reserve", kind), 1):
-            own = WHOLE if one == "reserve" and kind != "reserve" else content
-            entries.append(entry_bytes(index, read_entries(entries)[-1]["hash"], "t", "m", one, own))
-            if kind == "reserve":
-                break
+        before = [("limits", {"dataset": "taxis", "limits": ["1/1d"]})]
+        before += [] if kind == "reserve" else [("reserve", WHOLE)]
+        entries = chained([], *before, (kind, content))
     except (ValueError, OverflowError):
         return  # JSON has no such value
     history = read_or_refused(lambda: replay(entries, with_limits=True))

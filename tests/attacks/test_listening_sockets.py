@@ -72,8 +72,9 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, also a
 
 @dataclass
 class Seen:
-    """What was seen of the processes of a run."""
+    """What was seen of the processes of a run; own: where the first of them listens."""
 
+    own: set[str] = field(default_factory=set)
     listening: set[str] = field(default_factory=set)
     readable_by_others: set[str] = field(default_factory=set)
     scratch: set[str] = field(default_factory=set)
@@ -140,6 +141,8 @@ def watch(arguments: list[str], temporary: Path) -> tuple[Seen, bytes]:
         try:
             while run.poll() is None:
                 seen.look(run.pid, temporary)
+                with contextlib.suppress(OSError):
+                    seen.own |= _listening(run.pid)
                 time.sleep(0.06)
         finally:
             run.kill()
@@ -202,19 +205,8 @@ def test_on_an_engine_this_process_listens_on_loopback_alone(engine: str, city: 
     if (lack := missing(engine)) is not None:
         pytest.skip(lack)
     arguments = [*local_jobs(city, tmp_path / "out")["heatmap"], "--runner_config", engine, "--open_job_server"]
-    places, seen = set(), Seen()
-    (tmp_path / "temporary").mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
-    with open(tmp_path / "log", "w+b") as log:
-        job = [sys.executable, "-m", "sfumato.pipelines.cli", *arguments]
-        run = subprocess.Popen(job, stdout=log, stderr=log, env=environment)
-        while run.poll() is None:
-            seen.look(run.pid, tmp_path / "temporary")
-            with contextlib.suppress(OSError):
-                places |= _listening(run.pid)
-            time.sleep(0.06)
-    assert run.returncode == 0, (tmp_path / "log").read_text()
-    assert places
-    assert places <= LOOPBACK
+    seen, _ = watch(["-m", "sfumato.pipelines.cli", *arguments], tmp_path / "temporary")
+    assert seen.own
+    assert seen.own <= LOOPBACK
     assert seen.listening - LOOPBACK  # the engine's own: on all interfaces
     assert seen.shown == set()

@@ -25,12 +25,12 @@ from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Charge, Limit, Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.ledger.history import RESERVE, charge_content, entry_bytes, read_entries, replay
-from sfumato.transforms.privacy.ledger.stores import SqliteStore
+from sfumato.transforms.privacy.ledger.history import RESERVE, charge_content, replay
 from sfumato.transforms.privacy.ledger.windows import find_overrun, fits, max_spent, spent_in_window
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, rho_for_delta
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key, with_partition
+from tests.attacks.releases import chained, entries_of
 from tests.keys import write_key
 from tests.rejections import rejects
 from tests.unit.privacy.ledger.helpers import charge, ledger
@@ -171,7 +171,7 @@ def check_accounts(rng: Generator, everybody: EveryUser, charges: list[Charge], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [pytest.param(one, marks=[pytest.mark.exhaustive] * (one >= 3)) for one in range(9)])
-def test_nine_thousand_schedules_keep_every_user_to_the_budget_and_use_all_of_it(part: int) -> None:
+def test_random_schedules_use_every_users_budget_and_no_more(part: int) -> None:
     rng = default_rng([20, part])
     rejected = sum(schedule_of_epsilons(rng) for _ in range(1000))
     assert 1000 < rejected < 9000  # the test is about refusals as well as acceptances
@@ -208,7 +208,7 @@ def schedule_of_rhos(rng: Generator) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_schedules_of_gaussian_noise_keep_every_user_to_the_budget() -> None:
+def test_gaussian_schedules_keep_every_user_to_the_budget() -> None:
     rng = default_rng([20, 100])
     for _ in range(1000):
         schedule_of_rhos(rng)
@@ -251,7 +251,7 @@ def test_mixed_noise_is_composed_for_every_user() -> None:
     assert 20 < sum(decisions) < len(decisions) - 20
 
 
-def test_more_combinations_than_are_compared_are_bounded_and_never_below() -> None:
+def test_too_many_combinations_are_bounded_from_above() -> None:
     """Four partitions of five cohorts that no order compares: 625 users. The account that bounds all is charged."""
     rng, limit = default_rng([20, 300]), Limit.parse("2:1e-6/30d")
     charges = []
@@ -278,9 +278,7 @@ def rotated(release_id: str, day: date, key_file: str, dataset: str, epsilon: st
     return replace(own, rotation=with_partition(Rotation.of_night(day, 3), key), **more)
 
 
-def test_the_command_shows_the_account_that_the_brute_force_keeps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_shows_the_account_of_the_brute_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Through a ledger on a disk: a refusal, a charge of all users, and a file that counts for two datasets."""
     write_key(tmp_path / "key")
     key_file, limits = str(tmp_path / "key"), Limit.parse_all("1/3d,2/6d")
@@ -292,7 +290,7 @@ def test_the_command_shows_the_account_that_the_brute_force_keeps(
     file = ("f" * 32,)
     book.reserve(rotated("town", nights[0], key_file, "town", "0.2", files=file), limits)
     again = rotated("again", nights[4], key_file, "city", "0.7", files=file)
-    with pytest.raises(BudgetError, match=r"epsilon 0\.30 is spent .* for users of cohort"):
+    with pytest.raises(BudgetError):
         book.reserve(replace(again, epsilon=Decimal("0.71")), allow_reuse=True)
     book.reserve(again, allow_reuse=True)
     charges = book.history().charges
@@ -343,7 +341,7 @@ def test_the_account_of_one_user_does_not_change_anothers(tmp_path: Path) -> Non
     assert spent() == [Decimal("0.4"), Decimal("0.7"), 0]
     book.reserve(asks("more", 1, "0.6"))
     assert spent() == [1, Decimal("0.7"), 0]
-    with pytest.raises(BudgetError, match="for users of cohort 1/3"):
+    with pytest.raises(BudgetError):
         book.reserve(asks("too-much", 1, "0.001"))
     book.reserve(asks("three", 3, "1"))
     book.reserve(asks("two-more", 2, "0.3"))
@@ -351,7 +349,7 @@ def test_the_account_of_one_user_does_not_change_anothers(tmp_path: Path) -> Non
         book.reserve(charge("all", "2026-01-05", "0.001", dataset=DATASET))
 
 
-def test_another_key_or_number_of_cohorts_asks_users_again_and_is_charged_so(tmp_path: Path) -> None:
+def test_another_key_or_number_of_cohorts_charges_again(tmp_path: Path) -> None:
     """Who is in a cohort of one division may be in any cohort of another."""
     book = ledger(tmp_path)
     night = charge("one", "2026-01-05", dataset=DATASET)
@@ -370,13 +368,11 @@ def test_a_partition_has_one_number_of_cohorts(tmp_path: Path) -> None:
     forged = replace(night, release_id="two", rotation=Rotation(2, 4, partition(1)))
     with rejects("rotation"):
         book.reserve(forged)
-    entries = SqliteStore(str(tmp_path / "ledger.db")).read()
-    head = read_entries(entries)[-1]["hash"]
-    entry = entry_bytes(len(entries), head, "2026-01-06T00:00:00+00:00", "n", RESERVE, charge_content(forged))
     with pytest.raises(LedgerError, match="another number of cohorts"):
-        replay([*entries, entry])
+        replay(chained(entries_of(tmp_path), (RESERVE, charge_content(forged))))
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_who_is_asked_depends_on_the_key_and_the_id_alone() -> None:
     """Not on other users, their order, their number or their records."""
     rng, key = default_rng([20, 400]), rotation_key(FixedSecret(b"s" * 32), DATASET, 30)
@@ -387,4 +383,4 @@ def test_who_is_asked_depends_on_the_key_and_the_id_alone() -> None:
         assert cohort_of(pa.array(some), key, 30).tolist() == [cohorts[one] for one in some.tolist()]
     other = cohort_of(pa.array(np.arange(5000)), rotation_key(FixedSecret(b"t" * 32), DATASET, 30), 30)
     same = sum(cohorts[number] == cohort for number, cohort in enumerate(other.tolist()))
-    assert abs(same - 5000 / 30) < 6 * (5000 / 30) ** 0.5  # probability below 1e-8
+    assert abs(same - 5000 / 30) < 7 * (5000 / 30) ** 0.5

@@ -46,20 +46,19 @@ def status(job: str, pattern: str, output: Path, *more: str) -> int:
     return cli.main([job.split()[0], *options])
 
 
-@pytest.mark.parametrize("users", [50, 400])
 @pytest.mark.parametrize("job", JOBS)
-def test_few_users_give_a_release_however_little_it_shows(tmp_path: Path, job: str, users: int) -> None:
-    assert status(job, logs(tmp_path / "logs", users), tmp_path / "out") == 0
+def test_few_users_give_a_release_however_little_it_shows(tmp_path: Path, job: str) -> None:
+    assert status(job, logs(tmp_path / "logs", 50), tmp_path / "out") == 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["results"]["published"] >= 0
-    assert "this release is empty" in " ".join(manifest["warnings"]) or users == 400
+    assert "this release is empty" in " ".join(manifest["warnings"])
     assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.05, 0.1, 0.5])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("plan", [SamplePlan, CentralCountPlan])
-def test_logs_without_bad_rows_are_refused_with_a_probability_below_1e_6(
+def test_clean_logs_are_refused_with_less_than_a_millionth(
     limit: float, epsilon: float, plan: type[SamplePlan | CentralCountPlan]
 ) -> None:
     """Exactly, for every number of users: usable users only lower the statistic, so nobody is the worst case."""
@@ -75,7 +74,7 @@ def test_logs_without_bad_rows_are_refused_with_a_probability_below_1e_6(
     assert law @ tail > 0  # there is a refusal to speak of
 
 
-def test_a_true_population_is_refused_with_a_probability_below_1e_6() -> None:
+def test_a_true_population_is_hardly_ever_refused() -> None:
     """By the noise's exact tail and the binomial's: at 50 users, and at as many as make the sampling matter."""
     from scipy import stats
 

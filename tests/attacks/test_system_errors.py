@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +23,16 @@ import yaml
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.failures import error_of
-from sfumato.schemas.errors import DataError, NotReadyError, RequestError, SfumatoError
+from sfumato.schemas.errors import DataError, LedgerError, NotReadyError, RequestError, SfumatoError
+from sfumato.schemas.ledger import Limit
 from sfumato.transforms.inputs.parquet_log import open_parquet
-from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
+from sfumato.transforms.privacy.ledger.stores import SqliteStore, open_store
+from sfumato.transforms.privacy.secrets import SECRET_BYTES, create_key_file
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 from tests.permissions import permissions_hold
+from tests.unit.privacy.ledger.helpers import charge, ledger
 
 DAYS = ["2026-11-18", "2026-11-19"]
 CONFIG: dict[str, Any] = {
@@ -79,7 +86,7 @@ def nights(published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @contextmanager
 def no_large_file(_: Path) -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_960, limits[1]))
     try:
         yield
     finally:
@@ -134,27 +141,22 @@ Place = Callable[[Path], AbstractContextManager[None]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [no_large_file, full])
-def test_a_full_disk_under_the_output_is_tried_again_later(nights: Nights, place: Place) -> None:
-    with place(nights.published / "releases"):
-        assert nights.refresh(DAYS[1]) == NotReadyError.exit_code
-        assert str(nights.published / "releases" / DAYS[1]) in nights.said
+@pytest.mark.parametrize(
+    ("place", "folder", "kind"),
+    [(no_large_file, "releases", NotReadyError), (full, "releases", NotReadyError), (read_only, "maps", RequestError)],
+)
+def test_what_cannot_be_written_costs_no_second_charge(
+    nights: Nights, place: Place, folder: str, kind: type[SfumatoError]
+) -> None:
+    """A full disk is tried again later; a page's folder needs a person."""
+    with place(nights.published / folder):
+        assert nights.refresh(DAYS[1]) == kind.exit_code
+        assert str(nights.published / folder) in nights.said
         charged = nights.charged
         assert len(charged) == 2
     assert nights.refresh(DAYS[1]) == 0
     assert nights.charged == charged
-
-
-@pytest.mark.slow
-def test_a_page_that_cannot_be_written_after_the_charge(nights: Nights) -> None:
-    with read_only(nights.published / "maps"):
-        assert nights.refresh(DAYS[1]) == RequestError.exit_code
-        assert str(nights.published / "maps") in nights.said
-        charged = nights.charged
-        assert len(charged) == 2
-    assert nights.refresh(DAYS[1]) == 0
-    assert nights.charged == charged
-    assert any(path.name.startswith(DAYS[1]) for path in (nights.published / "maps").iterdir())
+    assert any(path.name.startswith(DAYS[1]) for path in (nights.published / folder).iterdir())
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_a_read_only_output_is_one_sentence(nights: Nights, place: Place, day: s
     assert nights.refresh(day) == 0
 
 
-def test_a_release_in_a_read_only_folder_is_taken_down_by_the_same_command(nights: Nights) -> None:
+def test_a_read_only_release_is_taken_down_by_a_second_try(nights: Nights) -> None:
     remove = (
         *("releases", "remove", f"city-{DAYS[0]}", "--timeline", str(nights.published)),
         *("--reason", "a test", "--ledger", str(nights.folder / "ledger.db")),
@@ -283,7 +285,7 @@ def test_a_message_is_one_line_in_every_wrapping(kind: type[SfumatoError]) -> No
     assert [str(one) for one in (error, error_of(error), error_of(RuntimeError(text)))] == [line] * 3
 
 
-def test_an_error_that_was_handled_is_not_the_one_that_ended_the_run() -> None:
+def test_an_error_that_was_handled_ended_no_run() -> None:
     def handle() -> None:
         try:
             raise PermissionError(errno.EACCES, "Permission denied", "/a/b")
@@ -293,3 +295,125 @@ def test_an_error_that_was_handled_is_not_the_one_that_ended_the_run() -> None:
     with pytest.raises(KeyError) as raised:
         handle()
     assert error_of(raised.value) is None
+
+
+# A full disk under the ledger ended a run with exit status 2, which a scheduler never tries again; 75 is right.
+
+
+LIMITS = Limit.parse_all("9/1d")
+
+
+@contextmanager
+def no_more_pages(_: Path) -> Iterator[None]:
+    """SQLite's own limit on pages gives the error that a full disk gives."""
+    connect = SqliteStore._connect
+
+    def small(self: SqliteStore, mode: str) -> sqlite3.Connection:
+        database = connect(self, mode)
+        database.execute("PRAGMA max_page_count = 5")
+        return database
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqliteStore, "_connect", small)
+        yield
+
+
+@pytest.mark.parametrize("place", [no_more_pages, no_large_file])
+def test_a_full_disk_is_tried_again_later(tmp_path: Path, place: Place) -> None:
+    """Nothing is lost, and later it goes on."""
+    book = ledger(tmp_path)
+    book.reserve(charge("first", epsilon="0.001"), LIMITS)
+    with place(tmp_path), pytest.raises(NotReadyError) as raised:
+        _fill(book)
+    assert raised.value.exit_code == 75
+    entries = book.history(with_limits=True).entries
+    assert entries >= 2
+    book.reserve(charge("later", epsilon="0.001"))
+    assert book.history(with_limits=True).entries == entries + 1
+
+
+def _fill(book: Ledger) -> None:
+    for number in range(200):
+        book.reserve(charge(f"r{number}", epsilon="0.001"))
+
+
+def test_a_file_system_that_can_only_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger(tmp_path).reserve(charge("one"), LIMITS)
+    statvfs = os.statvfs
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=statvfs(path).f_flag | os.ST_RDONLY))
+    with pytest.raises(NotReadyError):
+        ledger(tmp_path).reserve(charge("two"), LIMITS)
+    assert ledger(tmp_path).history().entries == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_IOERR_FSYNC, NotReadyError),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, NotReadyError),
+        (sqlite3.SQLITE_READONLY, RequestError),
+        (sqlite3.SQLITE_CORRUPT_SEQUENCE, LedgerError),
+        (sqlite3.SQLITE_NOTADB, LedgerError),
+    ],
+)
+def test_errors_of_sqlite_have_the_exit_status_that_they_deserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+) -> None:
+    ledger(tmp_path).reserve(charge("one"), LIMITS)
+
+    def failing(self: SqliteStore, mode: str) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("planted")
+        error.sqlite_errorcode = code
+        raise error
+
+    monkeypatch.setattr(SqliteStore, "_connect", failing)
+    for attempt in (SqliteStore(str(tmp_path / "ledger.db")).read, lambda: ledger(tmp_path)._store.append(9, b"x")):
+        with pytest.raises(kind, match="planted"):
+            attempt()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ESTALE])
+def test_errors_of_the_file_system_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def failing(_: object, __: int) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    ledger(tmp_path).reserve(charge("one"), LIMITS)
+    monkeypatch.setattr(os, "access", failing)
+    with pytest.raises(NotReadyError):
+        ledger(tmp_path).history()
+
+
+# What a run needs later is on the disk, not only in the system's memory: a power cut loses neither key nor charge.
+
+
+def test_a_new_key_is_synced_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    sync = os.fsync
+
+    def seen(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    create_key_file(str(tmp_path / "key"))
+    assert SECRET_BYTES in synced
+    assert len((tmp_path / "key").read_bytes()) == SECRET_BYTES
+
+
+def test_every_entry_of_a_ledger_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite syncs at each COMMIT with `synchronous` at FULL (2) or EXTRA (3)."""
+    levels: list[int] = []
+
+    class Watched(sqlite3.Connection):
+        def execute(self, sql: str, *more: Any) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                levels.append(super().execute("PRAGMA synchronous").fetchone()[0])
+            return super().execute(sql, *more)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **options: connect(*given, **options, factory=Watched))
+    store = open_store(str(tmp_path / "ledger.db"))
+    assert store.append(0, b"first")
+    assert store.append(1, b"second")
+    assert len(levels) == 2
+    assert min(levels) >= 2
