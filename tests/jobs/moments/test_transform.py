@@ -1,4 +1,4 @@
-"""The transform on real runners against every client queried alone, over files, bundles, shards and processes."""
+"""The transforms on Beam: reports against each client queried alone, a curator's sums against a loop in memory."""
 
 from __future__ import annotations
 
@@ -13,27 +13,32 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from sfumato.pipelines.runner_settings import LocalRunner
-from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
+from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.transforms.inputs import parquet_log
 from sfumato.transforms.moments import client_values
 from sfumato.transforms.moments import transform as on_beam
-from sfumato.transforms.moments.client_values import Values
+from sfumato.transforms.moments.central.bernstein_sums import ExactSums
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.client_values import Block, Values
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.local.allocation import Prior
 from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.local.quantities import Thresholds
 from sfumato.transforms.moments.local.tally import Query, Tally, with_noise
-from sfumato.transforms.moments.transform import PushBits, SumTallies
+from sfumato.transforms.moments.transform import PushBits, SumMoments, SumTallies
+from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import REGION, make_logs, write_files
+from tests.jobs import moment_logs
 from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"combine moments" * 3), {"job": "moments"})
@@ -75,12 +80,12 @@ def transform(
     return PushBits(Values(columns, form, None if grouping is None else grouping.groups), plan, key, grouping)
 
 
-def run(pattern: str, push: PushBits, *options: str) -> MomentsState:
+def run(pattern: str, transform: PushBits | SumMoments, *options: str) -> Any:
     """The one element that the transform makes of files. It comes back through a file."""
     out = Path(pattern).parent / "state.pickle"
     paths = sorted(str(path) for path in Path(pattern).parent.glob("*.parquet"))
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
-        _ = root | beam.Create(paths) | push | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
+        _ = root | beam.Create(paths) | transform | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
     return pickle.loads(out.read_bytes())
 
 
@@ -452,3 +457,58 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "logs" / "log-1.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(Exception, match=r"log-1\.parquet: cannot be read as Parquet"):
         run(pattern, transform())
+
+
+# --- a curator's sums ---
+
+
+CURATOR_KEY = RunKey.derive(FixedSecret(b"sums on beam" * 3), {"job": "moments"})
+SPREAD = (Statistic("mean"), Statistic("variance"))
+OF_KINDS = Grouping(ColumnGroups("kind", moment_logs.KINDS[:3]))
+GIVEN = ValueRange(0.0, 400.0)
+
+
+def curator(grouping: Grouping | None, span: ValueRange | None, epsilon: float = 2.0) -> SumMoments:
+    columns = ValueColumns("length", group=None if grouping is None else "kind")
+    plan = CentralMomentsPlan(statistics=SPREAD, epsilon=epsilon, span=span)
+    return SumMoments(Values(columns, None, None if grouping is None else grouping.groups), plan, CURATOR_KEY, grouping)
+
+
+def in_memory(pattern: str, sums: SumMoments, grouping: Grouping | None) -> CentralSums:
+    """One record a user, so that no draw chooses; the roundings are those of the users' own hashes."""
+    logs = pd.concat(map(pd.read_parquet, sorted(Path(pattern).parent.glob("*.parquet"))))
+    logs = logs[np.isfinite(logs["length"])]
+    hashes = client_values.hash_users(pa.array(logs["user_id"].to_numpy()), sums._key.subkey("users"))
+    bits = client_values.keyed_hash(sums._key.subkey("places"), hashes)
+    groups = (
+        None if grouping is None else logs["kind"].map({k: i for i, k in enumerate(moment_logs.KINDS[:3])}).fillna(3)
+    )
+    block = Block(logs["length"].to_numpy(), bits, None if groups is None else groups.to_numpy().astype(np.int64))
+    state = sums._plan.choose_range(sums._plan.count_magnitudes(block.codes), sums._key)
+    return state.release(sums._plan.exact_sums(block, state.spans, 1 if grouping is None else 4), sums._key)
+
+
+@pytest.mark.parametrize("grouping", [None, OF_KINDS], ids=["all", "groups"])
+@pytest.mark.parametrize("span", [GIVEN, None], ids=["given", "found"])
+def test_the_pipeline_gives_the_sums_of_a_loop_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None, span: ValueRange | None
+) -> None:
+    pattern = write_files(moment_logs.table(1500, 1), tmp_path / "logs", 3)
+    monkeypatch.setattr(client_values, "BLOCK_CLIENTS", 7)
+    sums = curator(grouping, span)
+    found, expected = run(pattern, sums), in_memory(pattern, sums, grouping)
+    assert np.array_equal(found.slots, expected.slots)
+    assert np.array_equal(found.outside, expected.outside)
+    assert (found.spans, found.span_is_sure) == (expected.spans, expected.span_is_sure)
+    assert found.spans[0] == (span or found.spans[0])
+
+
+def test_nobody_is_released_as_noise(tmp_path: Path) -> None:
+    """The existence of a release does not depend on who is there."""
+    logs = moment_logs.table(300, 1)
+    nothing = logs.drop(["length"]).append_column("length", pa.nulls(logs.num_rows, pa.float64()))
+    sums = curator(OF_KINDS, GIVEN, 20.0)
+    sums._admit = Admit(sums._plan.admission(1.0))  # nobody has a usable value, so the default rule would refuse
+    found = run(write_files(nothing, tmp_path / "logs", 2), sums)
+    empty = CentralSums(sums._plan, (GIVEN,)).release(ExactSums.zeros(4, (2,)), sums._key)
+    assert np.array_equal(found.slots, empty.slots)

@@ -1,4 +1,4 @@
-"""`sfumato moments`: the release, its key, its log, its charge, and what it starts from."""
+"""`sfumato moments`: the release, its key, log, charge and start, of one column and of two, in all trust models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,9 +21,10 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.digests import page_text, seal_again
-from tests.jobs.moment_logs import LENGTH, contents, run, shows, table, usable, users_of
+from tests.jobs.moment_logs import LENGTH, REGION, contents, run, shows, table, usable, users_of
 from tests.keys import SECRET, write_key
 from tests.leaks import holds
+from tests.seeds import seeded_rng
 
 FILES = {"bits.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png"}
 BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.8/1d"]
@@ -376,3 +379,305 @@ def test_damaged_releases_are_refused(
     assert re.match(r"sfumato moments: warm_start: ", error)
     assert message in error
     assert not (tmp_path / "out").exists()
+
+
+# --- a trusted curator ---
+
+
+CENTRAL = ["--trust", "central", "--column", "length"]
+SURE = 8  # half widths of an interval: 17 standard deviations, which Laplace noise exceeds with P < 1e-9
+
+
+@pytest.fixture(scope="module")
+def one_each(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs of one record a user in three files, so that no draw chooses records."""
+    one_each = tmp_path_factory.mktemp("central")
+    write_files(table(1900, 1), one_each / "logs", 3)
+    write_key(one_each / "key")
+    return one_each
+
+
+@pytest.fixture(scope="module")
+def pattern_of_one_each(one_each: Path) -> str:
+    return str(one_each / "logs" / "*.parquet")
+
+
+def usable_frame(one_each: Path) -> pd.DataFrame:
+    logs = pd.concat(map(pd.read_parquet, sorted((one_each / "logs").glob("*.parquet"))))
+    return logs[np.isfinite(logs["length"])]
+
+
+def released(release: Path) -> dict[tuple[str, str], Any]:
+    rows = open_release(str(release)).moments.itertuples()
+    return {(row.group, row.statistic): row for row in rows}
+
+
+def assert_near(row: Any, exact: float) -> None:
+    assert abs(row.value - exact) <= SURE * (row.high - row.low) / 2
+
+
+def test_statistics_by_group_are_those_of_the_logs(one_each: Path, pattern_of_one_each: str, tmp_path: Path) -> None:
+    names = "count,sum,mean,variance,moment:3"
+    groups = ["--group_by", "kind", "--groups", "bus,tram,walk,boat"]
+    release = tmp_path / "out"
+    assert run(pattern_of_one_each, release, *CENTRAL, "--range", "0,600", "--statistics", names, *groups) == 0
+    logs, rows = usable_frame(one_each), released(release)
+    assert {group for group, _ in rows} == {"everybody", "bus", "tram", "walk"}
+    for group in ("everybody", "bus", "tram", "walk"):
+        x = np.clip(logs["length"] if group == "everybody" else logs["length"][logs["kind"] == group], 0, 600)
+        for name, exact in {
+            "count": len(x),
+            "sum": x.sum(),
+            "mean": x.mean(),
+            "variance": x.var(ddof=0),
+            "moment:3": (x**3).mean(),
+        }.items():
+            assert_near(rows[group, name], exact)
+    assert not (release / "bits.parquet").exists()
+
+
+def test_a_range_is_found_and_cells_have_means(one_each: Path, pattern_of_one_each: str, tmp_path: Path) -> None:
+    release = tmp_path / "out"
+    assert run(pattern_of_one_each, release, *CENTRAL, "--cells", "1", *REGION) == 0
+    stated = json.loads((release / "manifest.json").read_text())
+    assert stated["range"]["source"] == "noisy counts"
+    logs, rows = usable_frame(one_each), released(release)
+    low, high = stated["range"]["low"], stated["range"]["high"]
+    assert_near(rows["everybody", "mean"], np.clip(logs["length"], low, high).mean())
+    cells = open_release(str(release)).cells.set_index("cell_id")
+    for name, cell in cells.iterrows():
+        inside = logs["longitude"].between(cell["west"], cell["east"], inclusive="left") & logs["latitude"].between(
+            cell["south"], cell["north"], inclusive="left"
+        )
+        assert_near(rows[name, "mean"], np.clip(logs["length"][inside], low, high).mean())
+    assert len(cells) == 4
+
+
+def test_the_form_of_reports_sets_the_range_too(pattern_of_one_each: str, tmp_path: Path) -> None:
+    wide = ["--bits", "10", "--signed", "shift:100"]
+    assert run(pattern_of_one_each, tmp_path / "out", *CENTRAL, *wide) == 0
+    stated = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert stated["range"] == {"low": -100.0, "high": 923.0, "source": "given"}
+    assert stated["parameters"]["range"] == [-100.0, 923.0]
+
+
+def test_values_of_either_sign_need_no_form(pattern_of_one_each: str, tmp_path: Path) -> None:
+    asked = ["--trust", "central", "--column", "change", "--range", "-300,300", "--rows_are_users"]
+    assert run(pattern_of_one_each, tmp_path / "out", *asked) == 0
+    assert released(tmp_path / "out")["everybody", "mean"].value == pytest.approx(-20, abs=10)
+
+
+@pytest.mark.slow
+def test_a_retry_gives_the_same_files_and_charges_once(
+    one_each: Path, pattern_of_one_each: str, tmp_path: Path
+) -> None:
+    key = ["--key_file", str(one_each / "key"), "--release_id", "monday", "--range", "0,600", "--epsilon", "0.5"]
+    ledger = ["--ledger", str(tmp_path / "ledger.db"), "--dataset", "rides", "--period", "2026-11-20"]
+    budget = ["--budget", "0.6/1d"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run(pattern_of_one_each, first, *CENTRAL, *key, *ledger, *budget) == 0
+    assert run(pattern_of_one_each, second, *CENTRAL, *key, *ledger, *budget) == 0
+    assert contents(first) == contents(second)
+    (charge,) = open_ledger(str(tmp_path / "ledger.db")).history().charges
+    assert (float(charge.epsilon), float(charge.delta), charge.trust) == (0.5, 0.0, "central")
+
+
+WRONG = [
+    (["--range", "5,5"], "range: must be LOW,HIGH, finite and LOW < HIGH, got 5,5"),
+    (["--range", "9,1"], "range: must be LOW,HIGH"),
+    (["--range", "0,inf"], "range: must be numbers LOW,HIGH"),
+    (["--range", "nan,1"], "range: must be numbers LOW,HIGH"),
+    (["--range", "1"], "range: "),
+    (["--range", "0,9", "--bits", "8"], "bits: sets the range of the numbers, as --range does"),
+    (["--range", "0,9", "--statistics", "count"], "range: numbers of users need none"),
+    (["--statistics", "geometric_mean"], "statistics: with --trust central there are count, sum"),
+    (["--method", "weighted"], "method: is of users' reports"),
+    (["--variance", "raw"], "variance: is of users' reports"),
+    (["--bits_per_client", "2"], "bits_per_client: is of users' reports"),
+    (["--group_by", "kind", "--groups", "a", "--group_epsilon", "1"], "group_epsilon: is of users' reports"),
+    (["--warm_start", "there"], "warm_start: is of users' reports"),
+    (["--no_dp"], "no_dp: bits that are sent as they are"),
+    (["--epsilon", "0"], "epsilon: must lie in"),
+    (["--epsilon", "31"], "epsilon: must lie in"),
+    (["--epsilon", "nan"], "epsilon: must be a number"),
+    (["--min_group", "0", "--group_by", "kind", "--groups", "a"], "min_group: must be a number of clients >= 1"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[" ".join(options) for options, _ in WRONG])
+def test_wrong_requests_are_refused(
+    pattern_of_one_each: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert run(pattern_of_one_each, tmp_path / "out", *CENTRAL, *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_range_is_no_option_of_reports(
+    pattern_of_one_each: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(pattern_of_one_each, tmp_path / "out", "--column", "length", "--range", "0,9") == 2
+    assert "range: needs --trust central" in capsys.readouterr().err
+
+
+def test_a_missing_epsilon_is_refused(
+    pattern_of_one_each: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = ["moments", "--input", pattern_of_one_each, "--output", str(tmp_path / "out"), *CENTRAL]
+    assert cli.main(wrong) == 2
+    assert "epsilon: give --epsilon E" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--range", "0,600"], [], ["--statistics", "count"]])
+def test_a_dry_run_says_what_it_costs(
+    pattern_of_one_each: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert run(pattern_of_one_each, tmp_path / "out", *CENTRAL, *options, "--dry_run") == 0
+    text = capsys.readouterr().out
+    assert "the operator adds up the value of one record a user" in text
+    assert "central, this run:" in text
+    assert ("values lie in 0 to 600" in text) == (options[:1] == ["--range"])
+    assert ("by powers of two" in text) == (not options)
+    assert not (tmp_path / "out").exists()
+
+
+# --- two columns ---
+
+
+USERS = 60_000
+FORMS = [
+    "--column",
+    "speed",
+    "--bits",
+    "7",
+    "--second_column",
+    "delay",
+    "--second_bits",
+    "6",
+    "--second_signed",
+    "split",
+]
+STATISTICS = ["--statistics", "correlation,covariance,variance"]
+CENTRAL = ["--trust", "central", "--column", "speed", "--range", "0,127", "--second_column", "delay"]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> pa.Table:
+    """One record a user; one in a hundred lacks one of the numbers."""
+    rng = seeded_rng(1)
+    x, other = rng.normal(size=(2, USERS))
+    speed, delay = 60 + 15 * x, 10 * (-0.7 * x + math.sqrt(0.51) * other)
+    kind = np.where(rng.random(USERS) < 0.5, "bus", "tram")
+    delay = np.where(kind == "tram", 10 * other, delay)
+    delay[:300] = math.nan
+    missing = np.zeros(USERS, bool)
+    missing[300:600] = True
+    return pa.table(
+        {
+            "user_id": [f"u{number}" for number in range(USERS)],
+            "speed": pa.array(np.clip(speed, 0, 127), mask=missing),
+            "delay": pa.array(np.clip(delay, -63, 63)),
+            "kind": kind.tolist(),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def pattern_of_pairs(pairs: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("pairs")
+    write_key(folder / "key")
+    return write_files(pairs, folder / "logs", 3)
+
+
+def truth(pairs: pa.Table, kind: str | None = None) -> dict[str, float]:
+    frame = pairs.to_pandas().dropna()
+    frame = frame if kind is None else frame[frame["kind"] == kind]
+    covariance = np.cov(frame["speed"], frame["delay"], bias=True)
+    own, both, other = covariance[0, 0], covariance[0, 1], covariance[1, 1]
+    return {"variance": own, "covariance": both, "correlation": both / math.sqrt(own * other), "count": len(frame)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("privacy", [["--epsilon", "8"], ["--trust", "secagg", "--no_dp"]], ids=["local", "secagg"])
+def test_users_reports_show_the_correlation(
+    privacy: list[str], pairs: pa.Table, pattern_of_pairs: str, tmp_path: Path
+) -> None:
+    """The stated deviations are wide, so six of them hold any draw."""
+    release = tmp_path / "out"
+    assert run(pattern_of_pairs, release, *FORMS, *STATISTICS, *privacy) == 0
+    exact = truth(pairs)
+    rows = {row["statistic"]: row for row in pq.read_table(release / "moments.parquet").to_pylist()}
+    assert list(rows) == ["correlation", "covariance", "variance"]
+    for name, row in rows.items():
+        assert abs(row["value"] - exact[name]) < 6 * row["stddev"]
+        assert row["value"] == pytest.approx(exact[name], rel=0.35)
+    stated = json.loads((release / "manifest.json").read_text())
+    assert stated["second"]["column"] == "delay"
+    assert (stated["second"]["fixed_point"]["low"], stated["second"]["fixed_point"]["high"]) == (-63, 63)
+    assert stated["method"] == "adaptive"
+    assert stated["privacy"]["meter"]["bits_per_client"] == 1
+    quantities = set(pq.read_table(release / "bits.parquet")["quantity"].to_pylist())
+    assert quantities == {"value", "second_value", "product", "square", "second_square"}
+    page = page_text((release / "index.html").read_text())
+    assert "Correlation of speed and delay" in page
+
+
+@pytest.mark.slow
+def test_correlations_of_groups(pairs: pa.Table, pattern_of_pairs: str, tmp_path: Path) -> None:
+    release = tmp_path / "out"
+    groups = ["--group_by", "kind", "--groups", "bus,tram"]
+    assert run(pattern_of_pairs, release, *FORMS, "--statistics", "correlation", "--epsilon", "8", *groups) == 0
+    rows = {row["group"]: row for row in pq.read_table(release / "moments.parquet").to_pylist()}
+    for kind in ("bus", "tram"):
+        assert abs(rows[kind]["value"] - truth(pairs, kind)["correlation"]) < 0.25
+        assert rows[kind]["low"] <= truth(pairs, kind)["correlation"] <= rows[kind]["high"]
+    assert rows["bus"]["value"] < rows["tram"]["value"] - 0.3
+
+
+@pytest.mark.parametrize("second", [["--second_range=-63,63"], []], ids=["given", "found"])
+def test_a_trusted_curators_correlation_is_that_of_the_logs(
+    second: list[str], pairs: pa.Table, pattern_of_pairs: str, tmp_path: Path
+) -> None:
+    release, exact = tmp_path / "out", truth(pairs)
+    names = "correlation,covariance,variance,count"
+    assert run(pattern_of_pairs, release, *CENTRAL, *second, "--statistics", names, "--epsilon", "1") == 0
+    for row in open_release(str(release)).moments.itertuples():
+        # Six half widths are 13 standard deviations of Laplace noise: P < 1e-7.
+        assert abs(row.value - exact[row.statistic]) < 6 * (row.high - row.low) / 2
+        assert row.value == pytest.approx(exact[row.statistic], rel=0.02)
+    stated = json.loads((release / "manifest.json").read_text())
+    assert stated["second"]["range"]["source"] == ("given" if second else "noisy counts")
+    assert stated["range"]["source"] == "given"
+    page = page_text((release / "index.html").read_text())
+    for sentence in ("Those of delay lie in", "Users with speed above its range", "Users with delay above its range"):
+        assert sentence in page
+
+
+def test_a_user_with_one_of_both_numbers_counts_as_unusable(
+    pattern_of_pairs: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """600 of 60,000 users, so a limit of a tenth of a per cent refuses, and one of two per cent does not."""
+    asked = [*CENTRAL, "--second_range=-63,63", "--statistics", "covariance", "--epsilon", "20"]
+    assert run(pattern_of_pairs, tmp_path / "refused", *asked, "--max_bad_fraction", "0.001") == 1
+    assert run(pattern_of_pairs, tmp_path / "made", *asked, "--max_bad_fraction", "0.02") == 0
+
+
+def test_the_plan_says_what_both_columns_hold(
+    pattern_of_pairs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(pattern_of_pairs, tmp_path / "out", *FORMS, *STATISTICS, "--dry_run") == 0
+    shown = capsys.readouterr().out
+    assert "values lie in 0 to 127" in shown
+    assert "those of the second column lie in -63 to 63" in shown
+    assert not (tmp_path / "out").exists()
+    assert cli.main(["moments", "--help"]) == 0
+    assert "--second_column" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_one_input_has_one_release(pattern_of_pairs: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert (
+            run(pattern_of_pairs, tmp_path / name, *FORMS, "--statistics", "covariance", "--release_id", "pairs") == 0
+        )
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -1,3 +1,7 @@
+"""`sfumato synth`: files, days, trips, geography, options and failures."""
+
+from __future__ import annotations
+
 import os
 from datetime import date
 from fnmatch import fnmatch
