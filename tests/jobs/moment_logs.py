@@ -18,6 +18,7 @@ from tests.seeds import seeded_rng
 
 REGION = ["--region", "-1,50,1,51"]
 LENGTH = ["--column", "length", "--bits", "10"]
+CENTRAL = ["--trust", "central", "--column", "length"]
 KINDS = ("bus", "tram", "walk", "helicopter", "zeppelin")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.cli import parse_command
 from sfumato.transforms.moments.local.tally import RandomisedResponse
+from sfumato.transforms.moments.request import MomentsRequest
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
-from tests.jobs.moment_logs import LENGTH, REGION, run, table
+from tests.jobs.moment_logs import CENTRAL, LENGTH, REGION, run, table
+from tests.rejections import rejects
 
-BY_KIND = ["--group_by", "kind"]
-LISTED = [*BY_KIND, "--groups", "bus,tram"]
+LISTED = ["--group_by", "kind", "--groups", "bus,tram"]
 ON_MAP = ["--cells", "3", *REGION]
-OF_PAIR = ["--second_column", "change", "--statistics", "covariance"]
-IN_ZONES = ["--zones", "/nowhere/tracts.geojson", "--id_column", "tract"]
 
 
 @pytest.fixture(scope="module")
@@ -31,133 +31,137 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_files(table(300, 2), tmp_path_factory.mktemp("requests") / "logs", 2)
 
 
-WRONG = [
-    (["--bits", "0"], "bits: must lie in 1..52, got 0"),
-    (["--bits", "53"], "bits: must lie in 1..52, got 53"),
-    (["--bits", "many"], "bits: must be a whole number, got 'many'"),
-    (["--fraction_bits", "53"], "fraction_bits: must lie in -52..52, got 53"),
-    (["--fraction_bits", "-53"], "fraction_bits: must lie in -52..52, got -53"),
-    (["--fraction_bits", "half"], "fraction_bits: must be a whole number, got 'half'"),
-    (["--signed", "both"], "signed: give shift:OFFSET or split, got 'both'"),
-    (["--signed", "shift"], "signed: give shift:OFFSET or split, got 'shift'"),
-    (["--signed", "shift:"], "signed: give shift:OFFSET or split, got 'shift:'"),
-    (["--signed", "split:3"], "signed: give shift:OFFSET or split, got 'split:3'"),
-    (["--signed", ""], "signed: give shift:OFFSET or split, got ''"),
-    (["--signed", "shift:ten"], "signed: shift:OFFSET needs a number, got 'shift:ten'"),
-    (["--signed", "shift:nan"], "signed: shift:OFFSET needs a finite number, got nan"),
-    (["--signed", "shift:-inf"], "signed: shift:OFFSET needs a finite number, got -inf"),
-    (["--signed", "shift:1e300", "--statistics", "variance"], "signed: shift:1e+300 is so large that values of its"),
-    (["--epsilon", "0"], "epsilon: must be a finite number > 0, got 0.0"),
-    (["--epsilon", "-1"], "epsilon: must be a finite number > 0, got -1.0"),
-    (["--epsilon", "nan"], "epsilon: must be a number"),
-    (["--epsilon", "inf"], "epsilon: must be a number"),
-    (["--epsilon", "1e-19"], "epsilon: 1e-19 is too small for a report to say anything"),
-    (["--epsilon", "much"], "epsilon: must be a number, got 'much'"),
-    (["--epsilon", "1", "--trust", "secagg", "--no_dp"], "no_dp: not allowed with --epsilon"),
-    (["--statistics", "median"], "statistics: there are mean, variance, moment:K (K from 2 to 8), geometric_mean"),
-    (["--statistics", ""], "statistics: there are mean, variance"),
-    (["--statistics", "mean,"], "statistics: there are mean, variance"),
-    (["--statistics", "moment:1"], "statistics: there are mean, variance"),
-    (["--statistics", "moment:9"], "statistics: there are mean, variance"),
-    (["--statistics", "moment:two"], "statistics: there are mean, variance"),
-    (["--statistics", "mean, mean"], "statistics: name one or more, each once, got 'mean,mean'"),
-    (["--statistics", "geometric_mean", "--signed", "split"], "statistics: geometric_mean is of positive values"),
-    (["--statistics", "log_product", "--signed", "shift:1"], "statistics: log_product is of positive values"),
-    (["--variance", "exact"], "variance: must be one of centred, raw, got 'exact'"),
-    (["--method", "fast"], "method: must be one of auto, threshold, adaptive, weighted, got 'fast'"),
-    (["--method", "threshold", "--group_by", "kind", "--groups", "bus"], "method: thresholds are asked of everybody"),
-    (["--method", "weighted", "--tuning", "paper"], "tuning: applies only with --method adaptive"),
-    (["--tuning", "best"], "tuning: must be one of ours, paper, got 'best'"),
-    (["--bits_per_client", "0"], "bits_per_client: must lie in 1..10, got 0"),
-    (["--bits_per_client", "11"], "bits_per_client: must lie in 1..10, got 11"),
-    (["--statistics", "covariance"], "second_column: covariance is of two columns; name the other with"),
-    (["--second_column", "change"], "second_column: no statistic is of two columns; add covariance or correlation"),
-    (["--second_bits", "3"], "second_bits: is of a second column; name it with --second_column NAME"),
-    ([*OF_PAIR, "--second_bits", "60"], "second_bits: must lie in 1..52, got 60"),
-    ([*OF_PAIR, "--second_fraction_bits", "53"], "second_fraction_bits: must lie in -52..52, got 53"),
-    ([*OF_PAIR, "--second_signed", "both"], "second_signed: give shift:OFFSET or split, got 'both'"),
-    ([*OF_PAIR, "--bits", "40", "--second_bits", "25"], "second_bits: both columns have 64 bits in all at most"),
-    ([*OF_PAIR, "--second_range", "0,1"], "second_range: needs --trust central"),
-    ([*OF_PAIR, "--trust", "central", "--second_range", "1,0"], "second_range: must be LOW,HIGH, finite and"),
-    ([*OF_PAIR, "--trust", "central", "--second_range", "0,1", "--second_bits", "3"], "second_bits: sets the second"),
-    ([*OF_PAIR, "--warm_start", "/nowhere"], "warm_start: is of one column"),
-    ([*OF_PAIR, "--second_column", "length"], "second_column: 'length' is the column of user ids, or that of"),
-    (["--groups", "bus"], "groups: are of a column, which needs --group_by NAME"),
-    (["--groups_file", "names"], "groups_file: are of a column, which needs --group_by NAME"),
-    (["--group_epsilon", "2"], "group_epsilon: is of groups, which need --group_by NAME, --cells DEPTH or --zones"),
-    (["--min_group", "9"], "min_group: is of groups, which need --group_by NAME, --cells DEPTH or --zones FILE"),
-    (BY_KIND, "groups: give the groups as --groups a,b,c or --groups_file FILE"),
-    ([*LISTED, "--groups_file", "names"], "groups: give the groups as --groups a,b,c or --groups_file FILE"),
-    ([*BY_KIND, "--groups", "bus,tram,bus"], "groups: 'bus' is listed twice"),
-    ([*BY_KIND, "--groups", "bus,other"], "groups: 'other' cannot be the name of a group; rename it in the logs"),
-    ([*BY_KIND, "--groups", "everybody"], "groups: 'everybody' cannot be the name of a group"),
-    ([*BY_KIND, "--groups", "bus,,tram"], "groups: '' cannot be the name of a group"),
-    ([*BY_KIND, "--groups", ""], "groups: '' cannot be the name of a group"),
-    ([*BY_KIND, "--groups_file", "/nowhere/names"], "groups_file: /nowhere/names cannot be read (No such file"),
-    ([*BY_KIND, "--groups_file", "/dev/null"], "groups: list 1 to 16,384 groups, got 0"),
-    ([*LISTED, "--min_group", "0"], "min_group: must be a number of clients >= 1, got 0"),
-    ([*LISTED, "--group_epsilon", "nan"], "group_epsilon: must be a number"),
-    ([*LISTED, "--group_epsilon", "0"], "group_epsilon: must lie in 1e-05..30, got 0"),
-    ([*LISTED, "--group_epsilon", "31"], "group_epsilon: must lie in 1e-05..30"),
-    ([*LISTED, *ON_MAP], "cells: groups are cells or values of a column; give --cells or --group_by"),
-    ([*ON_MAP, "--groups", "bus"], "cells: groups are cells or values of a column; give --cells or --group_by"),
-    (["--cells", "3"], "cells: a grid of cells needs --region W,S,E,N"),
-    (REGION, "region: cells of a region need --cells DEPTH"),
-    (["--cells", "0", *REGION], "cells: must be a depth of 1 to 7, got 0"),
-    (["--cells", "8", *REGION], "cells: depth 8 has more than 16,384 cells; give 1 to 7"),
-    (["--cells", "21", *REGION], "cells: must be a depth of 1 to 7, got 21"),
-    (["--cells", "3", "--region", "1,2"], "region: expected four numbers WEST,SOUTH,EAST,NORTH in degrees, got '1,2'"),
-    (["--cells", "3", "--region", "1,50,-1,51"], "region: WEST,SOUTH,EAST,NORTH must have west < east"),
-    ([*IN_ZONES, *LISTED], "zones: groups are zones, cells or values of a column; give --zones, --cells or --group_by"),
-    ([*IN_ZONES, *ON_MAP], "zones: groups are zones, cells or values of a column; give --zones, --cells or --group_by"),
-    ([*IN_ZONES, "--groups", "a"], "zones: groups are zones, cells or values of a column"),
-    ([*IN_ZONES, *REGION], "region: is of --cells; zones of a file have their own"),
-    ([*IN_ZONES, "--method", "threshold"], "method: thresholds are asked of everybody together"),
-    (IN_ZONES, "zones: /nowhere/tracts.geojson cannot be read"),
-    (["--zones", "tracts.geojson"], "id_column: name the property or column of the zones' ids with --id_column NAME"),
-    (["--zones", "tracts.geojson", "--id_column", ""], "id_column: name the property or column of the zones' ids"),
-    (["--id_column", "tract"], "id_column: is of a file of zones, which needs --zones FILE"),
-    (["--group_by", "user_id", "--groups", "a"], "group_by: 'user_id' is the column of user ids"),
-    (["--group_by", "length", "--groups", "a"], "group_by: 'length' is the column of user ids, or that of the values"),
-    (["--group_by", "latitude", "--groups", "a"], "column 'latitude' holds double, and must hold categories"),
-    (["--group_by", "colour", "--groups", "a"], "no column 'colour'; set --group_by to one of: user_id, latitude"),
-    ([*ON_MAP, "--latitude_column", "north"], "no column 'north'; set --latitude_column"),
-    ([*ON_MAP, "--longitude_column", "kind"], "column 'kind' must hold degrees as floating-point numbers"),
-    (["--column", "size"], "no column 'size'; set --column to one of: user_id, latitude"),
-    (["--column", "kind"], "column 'kind' holds string, and must hold integers or floating-point numbers; convert it"),
-    (["--column", "night"], "column 'night' holds bool, and must hold integers or floating-point numbers; convert it"),
-    (["--column", "user_id"], "column: 'user_id' is the column of user ids"),
-    (["--user_id_column", "me"], "no column 'me'; set --user_id_column"),
-    (["--max_bad_fraction", "nan"], "max_bad_fraction: must be a number in [0, 1], got 'nan'"),
-    (["--max_bad_fraction", "-0.1"], "max_bad_fraction: must be a number in [0, 1], got '-0.1'"),
-    (["--warm_start", "/nowhere"], "warm_start: /nowhere: no release here"),
-    (["--warm_start", "."], "warm_start: .: no release here"),
-    (["--ledger", "ledger.db"], "dataset: --ledger needs it, to know what to charge"),
-    (["--bit", "3"], "--bit"),
-]  # fmt: skip
+PAIR = "--second_column change --statistics covariance"
+CURATOR = "--trust central"
+KIND = "--group_by kind"
+CELLS = "--cells 3 --region -1,50,1,51"
+ZONES = "--zones /nowhere/tracts.geojson --id_column tract"
+LEDGER = "--ledger ledger.db --dataset rides --period 2026-11-20 --budget 0.8/1d"
+BITS_AS_THEY_ARE = "--trust secagg --no_dp"
+REFUSED = {
+    "bits": ["--bits 0", "--bits 53", "--bits many", f"{CURATOR} --range 0,9 --bits 8"],
+    "fraction_bits": ["--fraction_bits 53", "--fraction_bits -53", "--fraction_bits half"],
+    "signed": [
+        *("--signed both", "--signed shift", "--signed shift:", "--signed split:3", "--signed ''"),
+        *("--signed shift:ten", "--signed shift:nan", "--signed shift:-inf"),
+        "--signed shift:1e300 --statistics variance",
+    ],
+    "epsilon": [
+        *("--epsilon 0", "--epsilon -1", "--epsilon nan", "--epsilon inf", "--epsilon 1e-19", "--epsilon much"),
+        *(f"{CURATOR} --epsilon {epsilon}" for epsilon in ("0", "9e-6", "31", "nan")),
+    ],
+    "no_dp": [f"--epsilon 1 {BITS_AS_THEY_ARE}", f"{CURATOR} --no_dp"],
+    "budget": [f"{BITS_AS_THEY_ARE} {LEDGER} --key_file key --release_id monday"],
+    "dataset": ["--ledger ledger.db"],
+    "statistics": [
+        *("--statistics median", "--statistics ''", "--statistics mean,", "--statistics 'mean, mean'"),
+        *("--statistics moment:1", "--statistics moment:9", "--statistics moment:two"),
+        "--statistics geometric_mean --signed split",
+        "--statistics log_product --signed shift:1",
+        "--statistics moment:8 --bits 52 --fraction_bits -52",  # its square is no number
+        *(
+            f"{CURATOR} --range 0,9 --statistics {name}"
+            for name in ("geometric_mean", "mean,mean", "moment:02", "mean:2")
+        ),
+    ],
+    "variance": ["--variance exact", f"{CURATOR} --variance raw"],
+    "method": [
+        *("--method fast", f"--method threshold {KIND} --groups bus", f"--method threshold {ZONES}"),
+        f"{CURATOR} --method weighted",
+    ],
+    "tuning": ["--method weighted --tuning paper", "--tuning best"],
+    "bits_per_client": ["--bits_per_client 0", "--bits 10 --bits_per_client 11", f"{CURATOR} --bits_per_client 2"],
+    "range": [
+        "--range 0,9",
+        *(f"{CURATOR} --range {ends}" for ends in ("5,5", "9,1", "0,inf", "nan,1", "1", "0,5e-324")),
+        f"{CURATOR} --range 0,9 --statistics count",  # numbers of users need none
+        # Sums of a range that are no numbers must not end in an error after the charge.
+        f"{CURATOR} --range 0,1e121",
+        f"{CURATOR} --range 0,1e61 --statistics variance",
+        f"{CURATOR} --range -1e16,0 --statistics mean,moment:8",
+    ],
+    "second_column": ["--statistics covariance", "--second_column change", f"{PAIR} --second_column length"],
+    "second_bits": [
+        *("--second_bits 3", f"{PAIR} --second_bits 60"),
+        f"{PAIR} --bits 40 --second_bits 25",  # both columns have 64 bits in all
+        f"{PAIR} {CURATOR} --second_range 0,1 --second_bits 3",
+    ],
+    "second_fraction_bits": [f"{PAIR} --second_fraction_bits 53"],
+    "second_signed": [f"{PAIR} --second_signed both"],
+    "second_range": [f"{PAIR} --second_range 0,1", f"{PAIR} {CURATOR} --second_range 1,0"],
+    "warm_start": [
+        *("--warm_start /nowhere", "--warm_start .", f"{PAIR} --warm_start /nowhere"),
+        *("--warm_start /nowhere --method weighted", f"{CURATOR} --warm_start there"),
+    ],
+    "groups": [
+        *("--groups bus", KIND, f"{KIND} --groups bus,tram --groups_file names"),
+        *(f"{KIND} --groups {names}" for names in ("bus,tram,bus", "bus,other", "everybody", "bus,,tram", "''")),
+        f"{KIND} --groups {','.join(map(str, range(16_385)))}",
+    ],
+    "groups_file": ["--groups_file names", f"{KIND} --groups_file /nowhere/names"],
+    "group_by": [f"--group_by {name} --groups a" for name in ("user_id", "length")],
+    "group_epsilon": [
+        "--group_epsilon 2",
+        *(f"{KIND} --groups a --group_epsilon {epsilon}" for epsilon in ("nan", "0", "1e-6", "31")),
+        f"{KIND} --groups a --bits_per_client 2 --group_epsilon 1.9e-5",
+        f"{CURATOR} {KIND} --groups a --group_epsilon 1",
+    ],
+    "min_group": ["--min_group 9", *(f"{one} {KIND} --groups a --min_group 0" for one in ("", CURATOR))],
+    "cells": [
+        *(f"{KIND} --groups bus {CELLS}", f"{CELLS} --groups bus", "--cells 3"),
+        *(f"--region -1,50,1,51 --cells {depth}" for depth in (0, 8, 21)),
+    ],
+    "region": [
+        *("--region -1,50,1,51", f"{ZONES} --region -1,50,1,51"),
+        *("--cells 3 --region 1,2", "--cells 3 --region 1,50,-1,51"),
+    ],
+    "zones": [f"{ZONES} {KIND} --groups bus", f"{ZONES} {CELLS}", f"{ZONES} --groups a", ZONES],
+    "id_column": ["--zones tracts.geojson", "--zones tracts.geojson --id_column ''", "--id_column tract"],
+    "column": ["--column user_id"],
+    "max_bad_fraction": ["--max_bad_fraction nan", "--max_bad_fraction -0.1"],
+}
 
 
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda one: " ".join(one) if isinstance(one, list) else "")
-def test_wrong_requests_end_before_any_work(
-    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert run(pattern, tmp_path / "out", *LENGTH, *options) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(("option", "options"), [(name, one) for name, several in REFUSED.items() for one in several])
+def test_request_refuses(option: str, options: str) -> None:
+    """The error is about that option, and no file of logs has to be there for it."""
+    given = shlex.split(options)
+    privacy = [] if {"--epsilon", "--no_dp"} & {*given} else ["--epsilon", "4"]
+    with rejects(option):
+        parse_command(MomentsRequest, ["--input", "x", "--output", "y", "--column", "length", *privacy, *given])[
+            0
+        ].resolve()
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "options"), [("epsilon", "--column x"), ("epsilon", f"--column x {CURATOR}"), ("column", "--epsilon 1")]
+)
+def test_request_needs(option: str, options: str) -> None:
+    with rejects(option):
+        parse_command(MomentsRequest, ["--input", "x", "--output", "y", *shlex.split(options)])
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
     [
-        (LENGTH, "epsilon: give --epsilon E, or --trust secagg --no_dp"),
-        (["--epsilon", "1"], "column: required"),
+        (["--column", "size"], "no column 'size'; set --column to one of: user_id, latitude"),
+        (["--column", "kind"], "column 'kind' holds string"),
+        (["--column", "night"], "column 'night' holds bool"),
+        (["--group_by", "latitude", "--groups", "a"], "column 'latitude' holds double"),
+        (["--group_by", "colour", "--groups", "a"], "set --group_by"),
+        ([*ON_MAP, "--latitude_column", "north"], "set --latitude_column"),
+        ([*ON_MAP, "--longitude_column", "kind"], "column 'kind' must hold degrees"),
+        (["--user_id_column", "me"], "set --user_id_column"),
+        ([*LISTED, "--groups", "bus,bus"], "groups: "),
+        (["--bit", "3"], "--bit"),
     ],
 )
-def test_what_must_be_given(
-    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+def test_moments_refuses_columns_before_any_work(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], hint: str
 ) -> None:
-    assert cli.main(["moments", "--input", pattern, "--output", str(tmp_path / "out"), *options]) == 2
-    assert message in capsys.readouterr().err
+    assert run(pattern, tmp_path / "out", *LENGTH, *options) == 2
+    assert hint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 # --- data ---
@@ -168,41 +172,39 @@ def logs_of(folder: Path, values: Any, records: int = 1) -> str:
     return write_files(pa.table({"user_id": users, "x": values, "kind": ["bus"] * len(values)}), folder / "logs", 2)
 
 
-NOTHING: dict[str, Any] = {
-    "no number": np.full(500, np.nan),
-    "half of them": np.where(np.arange(500) % 2, np.inf, 1.0),
-    "no value": pa.array([None] * 60 + [1.0] * 440, pa.float64()),
-    "negative": np.where(np.arange(500) < 51, -1.0, 1.0),
-}
-
-
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize(
-    ("values", "refused"), [("no number", True), ("half of them", True), ("no value", False), ("negative", False)]
+    ("values", "refused"),
+    [
+        (np.full(500, np.nan), True),
+        (np.where(np.arange(500) % 2, np.inf, 1.0), True),
+        (pa.array([None] * 40 + [1.0] * 460, pa.float64()), False),
+        (np.where(np.arange(500) < 40, -1.0, 1.0), False),
+    ],
+    ids=["no number", "half of them", "no value", "negative"],
 )
-def test_too_many_users_without_a_value_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: str, refused: bool
-) -> None:
-    """By a noisy count: where it could be noise, as with a share just above the tenth, the run goes on."""
-    pattern = logs_of(tmp_path, NOTHING[values])
+def test_too_many_users_without_a_value_are_refused(tmp_path: Path, values: Any, refused: bool) -> None:
+    """By a noisy count, of epsilon 0.3 here. What noise may do to a share near the limit is tested with admission.
+
+    The line of refusal is 51 users above the tenth, and 40 users are 10 below it: noise is 68 with P < 1e-9. Half of all
+    are 200 above the tenth.
+    """
+    pattern = logs_of(tmp_path, values)
     assert run(pattern, tmp_path / "out", "--column", "x", "--epsilon", "30") == int(refused)
-    error = capsys.readouterr().err
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert ("have no usable record, more than --max_bad_fraction 0.1 allows" in error) == refused
     assert (manifest.get("status") == "refused") == refused
 
 
 def test_a_tenth_of_bad_values_is_left_out_and_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bad = [np.nan] * 7 + [np.inf, -np.inf] * 4 + [-3.0] * 5 + [None] * 9 + [1e300] * 3
     pattern = logs_of(tmp_path, pa.array(bad + [5.0] * 468, pa.float64()))
-    assert (
-        run(pattern, tmp_path / "out", "--column", "x", "--bits", "4", "--trust", "secagg", "--no_dp", "--verbose") == 0
-    )
-    told = capfd.readouterr().err
-    assert "rows read: 500; dropped: not_finite 15, null_value 9, negative_value 5; clamped: 3" in told
+    more = ["--trust", "secagg", "--no_dp", "--verbose", "--log_format", "json"]
+    assert run(pattern, tmp_path / "out", "--column", "x", "--bits", "4", *more) == 0
+    (metrics,) = [one["metrics"] for one in map(json.loads, capfd.readouterr().err.splitlines()) if "metrics" in one]
+    found = [metrics[f"dropped_{reason}_rows"] for reason in ("not_finite", "null_value", "negative_value")]
+    assert (metrics["read_rows"], found, metrics["clamped_rows"]) == (500, [15, 9, 5], 3)
     (row,) = pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()
     assert row["clients"] == 471
-    # 3 of 471 clients hold 15 and all others 5: each bit's mean has few values.
-    assert abs(row["value"] - (468 * 5 + 3 * 15) / 471) < 6.2 * row["stddev"] + 0.1
 
 
 @pytest.mark.slow
@@ -237,10 +239,10 @@ def test_columns_of_two_kinds_and_no_files(pattern: str, tmp_path: Path, capsys:
 # --- a dry run ---
 
 
-def dry(pattern: str, output: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+def dry(pattern: str, output: Path, capsys: pytest.CaptureFixture[str], *more: str, width: int = 105) -> str:
     assert run(pattern, output, *more, "--dry_run") == 0
     text = capsys.readouterr().out
-    assert max(map(len, text.replace(str(output.parent), "").replace(pattern, "").splitlines())) <= 105
+    assert max(map(len, text.replace(str(output.parent), "").replace(pattern, "").splitlines())) <= width
     assert not output.exists()
     return text
 
@@ -298,3 +300,14 @@ def test_a_dry_run_without_local_privacy(pattern: str, tmp_path: Path, capsys: p
     assert "columns user_id, length, latitude, longitude" in text
     least = [1.96 * 0.5 * 1023] * 5
     assert [error * math.sqrt(users) for users, error in errors_of(text).items()] == pytest.approx(least, rel=0.01)
+
+
+@pytest.mark.parametrize("options", [["--range", "0,600"], [], ["--statistics", "count"]])
+def test_a_dry_run_says_what_a_curator_does(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    text = dry(pattern, tmp_path / "out", capsys, *CENTRAL, *options, width=145)
+    assert "the operator adds up the value of one record a user" in text
+    assert "central, this run:" in text
+    assert ("values lie in 0 to 600" in text) == (options[:1] == ["--range"])
+    assert ("by powers of two" in text) == (not options)

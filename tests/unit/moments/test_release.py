@@ -387,8 +387,8 @@ def curated(
     span: ValueRange | None = SPAN,
     epsilon: float = 4.0,
 ) -> CentralSums:
-    curator_plan = CentralMomentsPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=span)
-    return run_centrally(values, curator_plan, CURATOR_KEY, groups, rows)
+    plan = CentralMomentsPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=span)
+    return run_centrally(values, plan, CURATOR_KEY, groups, rows)
 
 
 def made(state: CentralSums, grouping: Grouping | None = None, bounded: bool = True) -> dict[str, bytes]:
@@ -436,12 +436,12 @@ def test_small_groups_are_merged_and_totals_agree() -> None:
 def test_many_empty_groups_are_seldom_shown() -> None:
     """Laplace noise has heavier tails than a normal one: of 200 runs at most 5% show any of 400 empty groups."""
     grouping = Grouping(ColumnGroups("g", tuple(map(str, range(400)))), 1)
-    curator_plan = CentralMomentsPlan(statistics=(Statistic("count"),), epsilon=0.5)
+    plan = CentralMomentsPlan(statistics=(Statistic("count"),), epsilon=0.5)
     shown = 0
     for number in range(200):
         key = RunKey.derive(FixedSecret(b"empty groups" * 3), {"number": number})
-        state = run_centrally(np.zeros(0), curator_plan, key, np.zeros(0, np.int64), 401)
-        names, _ = grouping.published_groups(state.clients, groups_margin(curator_plan, grouping))
+        state = run_centrally(np.zeros(0), plan, key, np.zeros(0, np.int64), 401)
+        names, _ = grouping.published_groups(state.clients, groups_margin(plan, grouping))
         shown += len(names) > 1
     assert shown <= 35  # P < 1e-9 at 5%
 
