@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,27 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
+from scipy import stats
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.cli import parse_command
 from sfumato.transforms.moments import transform
+from sfumato.transforms.moments.request import MomentsRequest
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.digests import page_text, seal_again
-from tests.jobs.moment_logs import LENGTH, REGION, contents, run, shows, table, usable, users_of
+from tests.jobs.moment_logs import CENTRAL, LENGTH, REGION, contents, run, shows, table, usable, users_of
 from tests.keys import SECRET, write_key
 from tests.leaks import holds
+from tests.rejections import rejects
 from tests.seeds import seeded_rng
+from tests.statistics import FLAKE_RATE
 
 FILES = {"bits.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png"}
+SURE = float(stats.norm.isf(FLAKE_RATE / 2))  # standard deviations of a normal error
+SURE_OF_LAPLACE = 8  # half widths of an interval: 17 standard deviations, which Laplace noise exceeds with P < 1e-9
 BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.8/1d"]
 
 
@@ -48,6 +55,13 @@ def keyed(folder: Path, release_id: str = "monday") -> list[str]:
     return ["--key_file", str(folder / "key"), "--release_id", release_id]
 
 
+def lengths() -> NDArray[np.float64]:
+    """The usable values of all rows; each of the 1,900 users has one."""
+    logs = table()
+    assert users_of(logs, usable(logs)) == 1900
+    return logs["length"].to_numpy()[usable(logs)]
+
+
 @pytest.fixture(scope="module")
 def published(folder: Path, pattern: str) -> Path:
     """The release `monday`, of the key."""
@@ -56,54 +70,33 @@ def published(folder: Path, pattern: str) -> Path:
     return folder / "published"
 
 
-@pytest.fixture(scope="module")
-def of_seed(folder: Path, pattern: str) -> Path:
-    """A release whose key anybody can guess."""
-    assert run(pattern, folder / "of_seed", *LENGTH, "--method", "adaptive") == 0
-    return folder / "of_seed"
-
-
 # --- what is published ---
 
 
 @pytest.mark.slow
-def test_the_release_tells_the_truth_within_its_intervals(published: Path) -> None:
+@pytest.mark.false_alarm(3 * FLAKE_RATE)
+def test_release_is_near_the_truth(published: Path) -> None:
     assert {path.name for path in published.iterdir()} == FILES
-    logs = table()
-    length = logs["length"].to_numpy()[usable(logs)]
+    length = lengths()
     rows = pq.read_table(published / "moments.parquet").to_pylist()
     assert [(row["group"], row["statistic"]) for row in rows] == [("everybody", "mean"), ("everybody", "variance")]
-    assert users_of(logs, usable(logs)) == 1900
-    for row, truth, spread in ((rows[0], length.mean(), length.var()), (rows[1], length.var(), None)):
-        # One record of two of each user: of the mean that adds at most the spread over the users.
-        chosen = spread / 1900 if spread else ((length - length.mean()) ** 2).var() / 1900
-        assert abs(row["value"] - truth) < 6.2 * math.sqrt(row["stddev"] ** 2 + chosen)
+    squares = (length - length.mean()) ** 2
+    for row, truth, spread in ((rows[0], length.mean(), length.var()), (rows[1], length.var(), squares.var())):
+        # One record of two of each user: that adds at most the spread over the users.
+        assert abs(row["value"] - truth) < SURE * math.sqrt(row["stddev"] ** 2 + spread / 1900)
         assert row["low"] < row["value"] < row["high"]
         assert row["stddev"] < 3 * truth  # of which most is for what unseen bits of the squares may add
     manifest = open_release(published).manifest
     results = manifest["results"]  # how many take part is noisy
-    assert abs(results["clients"] - 1900) < 6.2 * results["clients_stddev"] < 100
+    assert abs(results["clients"] - 1900) < SURE * results["clients_stddev"] < 100
     assert [one["round"] for one in manifest["results"]["rounds"]] == [1, 2, 1, 2]
     privacy = manifest["privacy"]
     assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("local", 4.0, 0.0)
     assert (privacy["meter"]["cap"], privacy["meter"]["bits_per_client"]) == (1, 1)
     assert privacy["randomness"] == {"source": "key file", "safe": True}
-    assert manifest["column"] == "length"
     # Whether so few users show the variance is a matter of the draw, so that warning may stand or not.
     assert [warning for warning in manifest["warnings"] if "variance is not known" not in warning] == []
-    assert manifest["parameters"]["column"] == "length"
-    assert manifest["parameters"]["epsilon"] == 4.0
-
-
-def test_page_and_picture_are_of_this_release(published: Path) -> None:
-    page = page_text((published / "index.html").read_text())
-    manifest = open_release(published).manifest
-    assert manifest["release_id"] in page
-    assert "length" in page
-    assert "http://" not in page.replace("http://www.w3.org", "")
-    picture = (published / "moments.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert len(picture) > 10_000
+    assert (manifest["column"], manifest["parameters"]["epsilon"]) == ("length", 4.0)
 
 
 @pytest.mark.slow
@@ -162,59 +155,56 @@ def test_the_same_key_gives_the_same_release_on_every_runner(
 
 
 @pytest.mark.slow
-def test_rows_that_are_users(folder: Path, pattern: str, tmp_path: Path) -> None:
+@pytest.mark.false_alarm(FLAKE_RATE)
+def test_rows_are_users_counts_every_row(folder: Path, pattern: str, tmp_path: Path) -> None:
     for name in ("direct", "direct_threads"):
         more = [*keyed(folder), "--rows_are_users", "--runner_config", name]
         assert run(pattern, tmp_path / name, *LENGTH, *more) == 0
     assert contents(tmp_path / "direct") == contents(tmp_path / "direct_threads")
     manifest = open_release(tmp_path / "direct").manifest
     results = manifest["results"]  # how many take part is noisy
-    assert abs(results["clients"] - usable(table()).sum()) < 6.2 * results["clients_stddev"] < 100
+    assert abs(results["clients"] - usable(table()).sum()) < SURE * results["clients_stddev"] < 100
     assert manifest["privacy"]["contribution_bound"] == "every row counts as another user"
     assert manifest["parameters"]["user_id"] is None
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize(
     ("signed", "form"),
     [("shift:300", ["--bits", "12", "--fraction_bits", "2"]), ("split", ["--bits", "10", "--fraction_bits", "1"])],
 )
-def test_values_of_either_sign(pattern: str, tmp_path: Path, signed: str, form: list[str]) -> None:
+def test_signed_values_have_their_mean(pattern: str, tmp_path: Path, signed: str, form: list[str]) -> None:
     assert run(pattern, tmp_path / "out", "--column", "change", *form, "--signed", signed, "--epsilon", "8") == 0
     (row,) = pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()
     change = table()["change"].to_numpy()
-    assert abs(row["value"] - change.mean()) < 6.2 * math.sqrt(row["stddev"] ** 2 + change.var() / 1900)
+    assert abs(row["value"] - change.mean()) < SURE * math.sqrt(row["stddev"] ** 2 + change.var() / 1900)
     stated = open_release(tmp_path / "out").manifest["fixed_point"]
     low = -300.0 if signed != "split" else -511.5
     assert (stated["low"], stated["step"]) == (low, 0.25 if signed != "split" else 0.5)
     assert stated["signed"] == signed.partition(":")[0]
 
 
-def test_without_local_privacy_bits_are_told_as_they_are(
-    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    many = ["--bits_per_client", "2"]
-    statistics = ["--statistics", "geometric_mean,moment:3,mean"]
+@pytest.mark.false_alarm(3 * FLAKE_RATE)
+def test_without_dp_bits_are_reported_as_they_are(pattern: str, tmp_path: Path) -> None:
+    many = ["--bits_per_client", "2", "--statistics", "geometric_mean,moment:3,mean"]
     metered = ["--trust", "secagg", "--no_dp", "--method", "weighted"]
-    assert run(pattern, tmp_path / "out", *LENGTH, *metered, *many, *statistics) == 0
-    assert "warning: Bits are reported as they are: this release has no differential privacy" in capsys.readouterr().err
+    assert run(pattern, tmp_path / "out", *LENGTH, *metered, *many) == 0
     manifest = open_release(tmp_path / "out").manifest
     assert (manifest["privacy"]["trust"], manifest["privacy"]["epsilon"]) == ("secagg", None)
     meter = manifest["privacy"]["meter"]
     assert (meter["bits_per_client"], meter["cap"], meter["expected_private_bits"]) == (2, 2, 2.0)
     assert manifest["method"] == "weighted"
-    logs = table()
-    length = logs["length"].to_numpy()[usable(logs)]
+    length = lengths()
     found = {row["statistic"]: row for row in pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()}
+    mean, cubes = np.log(length).mean(), length**3
     truths = {
-        "geometric_mean": (np.log(length), lambda mean: np.exp(mean)),
-        "moment:3": (length**3, lambda mean: mean),
-        "mean": (length, lambda mean: mean),
+        "geometric_mean": (math.exp(mean), math.exp(mean) * np.log(length).std()),
+        "moment:3": (cubes.mean(), cubes.std()),
+        "mean": (length.mean(), length.std()),
     }
     assert list(found) == list(truths)
-    for name, (values, back) in truths.items():
-        truth = back(values.mean())
-        chosen = truth * values.std() / 44 if name == "geometric_mean" else values.std() / 44  # 44: below sqrt(1900)
-        assert abs(found[name]["value"] - truth) < 6.2 * math.hypot(found[name]["stddev"], chosen)
+    for name, (truth, spread) in truths.items():  # 1,900 users, of whom one record of two counts
+        assert abs(found[name]["value"] - truth) < SURE * math.hypot(found[name]["stddev"], spread / math.sqrt(1900))
     clients = sum(one["clients"] for one in manifest["results"]["rounds"])
     assert clients == manifest["results"]["clients"] == 1900
     assert sum(one["reports"] for one in manifest["results"]["rounds"]) == 3800
@@ -262,15 +252,6 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
     assert cli.main(["ledger", "verify", "--ledger", ledger, "--releases", str(place)]) == 0
 
 
-def test_what_has_no_epsilon_cannot_be_charged(
-    folder: Path, pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = [*LENGTH, "--trust", "secagg", "--no_dp", *keyed(folder), "--ledger", str(tmp_path / "ledger.db"), *BUDGET]
-    assert run(pattern, tmp_path / "out", *more) == 2
-    assert "budget: no limit of epsilon bounds bits that are sent as they are" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_no_charged_release_starts_from_one_that_nobody_charged(
     folder: Path, pattern: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,8 +264,9 @@ def test_no_charged_release_starts_from_one_that_nobody_charged(
 # --- what it starts from ---
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.slow
-def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern: str, published: Path) -> None:
+def test_warm_start_replaces_the_first_round(folder: Path, pattern: str, published: Path) -> None:
     warm = [*LENGTH, *keyed(folder, "tuesday"), "--warm_start", str(published)]
     assert run(pattern, folder / "warm", *warm, "--statistics", "mean,moment:3") == 0
     release = open_release(folder / "warm")
@@ -294,9 +276,8 @@ def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern:
     assert release.manifest["parameters"]["warm_start"]["release_id"] == "monday"
     assert any("add up" in one for one in release.manifest["privacy"]["assumptions"])
     (mean, _) = release.arrow_table("moments.parquet").to_pylist()
-    logs = table()
-    length = logs["length"].to_numpy()[usable(logs)]
-    assert abs(mean["value"] - length.mean()) < 6.2 * math.hypot(mean["stddev"], length.std() / 44)
+    spread = lengths().std() / math.sqrt(1900)
+    assert abs(mean["value"] - lengths().mean()) < SURE * math.hypot(mean["stddev"], spread)
     # The releases that it may start from are a part of the request: another one, other coins.
     copy = folder / "copy"
     shutil.copytree(published, copy)
@@ -311,54 +292,43 @@ def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern:
     assert contents(folder / "warm")["moments.parquet"] != contents(folder / "warmer")["moments.parquet"]
 
 
+def start_from(release: Path, *more: str) -> None:
+    """Resolves a request that starts from a release."""
+    given = ["--input", "x", "--output", "y", *LENGTH, "--epsilon", "4", "--warm_start", str(release), *more]
+    parse_command(MomentsRequest, given)[0].resolve()
+
+
 @pytest.mark.slow
-def test_only_a_release_of_a_seed_starts_from_one_of_a_seed(
-    folder: Path, pattern: str, of_seed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    warm = [*LENGTH, "--warm_start", str(of_seed)]
-    assert run(pattern, tmp_path / "out", *warm, *keyed(folder)) == 2
-    assert "warm_start: anybody can guess the key of that release" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-    assert run(pattern, tmp_path / "out", *warm, "--release_id", "warm") == 0
+def test_warm_start_from_a_seed_needs_a_seed(folder: Path, pattern: str, tmp_path: Path) -> None:
+    of_seed = folder / "of_seed"
+    assert run(pattern, of_seed, *LENGTH, "--method", "adaptive") == 0
+    with rejects("warm_start"):  # anybody can guess the key of that release
+        start_from(of_seed)
+    assert run(pattern, tmp_path / "out", *LENGTH, "--warm_start", str(of_seed), "--release_id", "warm") == 0
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    "more",
     [
-        (["--column", "change"], "warm_start: the release is of column 'length', this one of 'change'"),
-        (["--bits", "11"], "warm_start: the release has other --bits, --fraction_bits or --signed"),
-        (["--fraction_bits", "1"], "warm_start: the release has other --bits, --fraction_bits or --signed"),
-        (["--signed", "split"], "warm_start: the release has other --bits, --fraction_bits or --signed"),
-        (["--signed", "shift:1"], "warm_start: the release has other --bits, --fraction_bits or --signed"),
-        (["--method", "weighted"], "warm_start: stands for the first of two rounds; use --method adaptive"),
+        *(["--column", "change"], ["--bits", "11"], ["--fraction_bits", "1"]),
+        *(["--signed", "split"], ["--signed", "shift:1"], ["--statistics", "moment:3"]),
     ],
 )
-def test_releases_that_do_not_fit_are_refused(
-    folder: Path, pattern: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more, message
-) -> None:
-    warm = [*LENGTH, *keyed(folder, "tuesday"), "--warm_start", str(published), *more]
-    assert run(pattern, tmp_path / "out", *warm) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+def test_warm_start_rejects_another_column_or_form(published: Path, more: list[str]) -> None:
+    start_from(published)
+    with rejects("warm_start"):
+        start_from(published, *more)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"job": "histogram"}, "warm_start: a release of `sfumato moments` is needed, got 'histogram'"),
-        ({"format": "other/1"}, "manifest.json: the format is 'other/1'"),
-        ({"method": "threshold"}, "warm_start: the release has answers about thresholds, and not bits"),
-        ({"fixed_point": None}, "warm_start: the release's manifest lacks its column or form"),
-        ({"bits.parquet": b""}, "bits.parquet is damaged"),
-        ({"bits.parquet": None}, "bits.parquet is gone, which was published"),
-        ({"nan": True}, "warm_start: the release's bit means are no"),
-        ({"manifest.json": b"{"}, "no release here"),
+        *({"job": "histogram"}, {"format": "other/1"}, {"method": "threshold"}, {"fixed_point": None}),
+        *({"bits.parquet": b""}, {"bits.parquet": None}, {"nan": True}, {"manifest.json": b"{"}),
     ],
     ids=lambda one: str(one)[:30],
 )
-def test_damaged_releases_are_refused(
-    folder: Path, pattern: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change, message
-) -> None:
+def test_warm_start_rejects_damaged_releases(published: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(published, copy)
     for name, value in change.items():
@@ -374,17 +344,13 @@ def test_damaged_releases_are_refused(
             (copy / name).unlink()
         else:
             (copy / name).write_bytes(value)
-    assert run(pattern, tmp_path / "out", *LENGTH, *keyed(folder), "--warm_start", str(copy)) == 2
-    error = capsys.readouterr().err
-    assert re.match(r"sfumato moments: warm_start: ", error)
-    assert message in error
-    assert not (tmp_path / "out").exists()
+    with rejects("warm_start"):
+        start_from(copy)
 
 
 # --- a trusted curator ---
 
 
-CENTRAL = ["--trust", "central", "--column", "length"]
 SURE = 8  # half widths of an interval: 17 standard deviations, which Laplace noise exceeds with P < 1e-9
 
 
@@ -413,10 +379,13 @@ def released(release: Path) -> dict[tuple[str, str], Any]:
 
 
 def assert_near(row: Any, exact: float) -> None:
-    assert abs(row.value - exact) <= SURE * (row.high - row.low) / 2
+    assert abs(row.value - exact) <= SURE_OF_LAPLACE * (row.high - row.low) / 2
 
 
-def test_statistics_by_group_are_those_of_the_logs(one_each: Path, pattern_of_one_each: str, tmp_path: Path) -> None:
+@pytest.mark.false_alarm(5e-9)
+def test_central_statistics_by_group_are_those_of_the_logs(
+    one_each: Path, pattern_of_one_each: str, tmp_path: Path
+) -> None:
     names = "count,sum,mean,variance,moment:3"
     groups = ["--group_by", "kind", "--groups", "bus,tram,walk,boat"]
     release = tmp_path / "out"
@@ -436,7 +405,8 @@ def test_statistics_by_group_are_those_of_the_logs(one_each: Path, pattern_of_on
     assert not (release / "bits.parquet").exists()
 
 
-def test_a_range_is_found_and_cells_have_means(one_each: Path, pattern_of_one_each: str, tmp_path: Path) -> None:
+@pytest.mark.false_alarm(5e-9)
+def test_central_range_is_found_and_cells_have_means(one_each: Path, pattern_of_one_each: str, tmp_path: Path) -> None:
     release = tmp_path / "out"
     assert run(pattern_of_one_each, release, *CENTRAL, "--cells", "1", *REGION) == 0
     stated = json.loads((release / "manifest.json").read_text())
@@ -453,22 +423,15 @@ def test_a_range_is_found_and_cells_have_means(one_each: Path, pattern_of_one_ea
     assert len(cells) == 4
 
 
-def test_the_form_of_reports_sets_the_range_too(pattern_of_one_each: str, tmp_path: Path) -> None:
-    wide = ["--bits", "10", "--signed", "shift:100"]
-    assert run(pattern_of_one_each, tmp_path / "out", *CENTRAL, *wide) == 0
-    stated = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert stated["range"] == {"low": -100.0, "high": 923.0, "source": "given"}
-    assert stated["parameters"]["range"] == [-100.0, 923.0]
-
-
-def test_values_of_either_sign_need_no_form(pattern_of_one_each: str, tmp_path: Path) -> None:
+@pytest.mark.false_alarm(FLAKE_RATE)
+def test_central_takes_signed_values_and_rows_as_users(pattern_of_one_each: str, tmp_path: Path) -> None:
     asked = ["--trust", "central", "--column", "change", "--range", "-300,300", "--rows_are_users"]
     assert run(pattern_of_one_each, tmp_path / "out", *asked) == 0
-    assert released(tmp_path / "out")["everybody", "mean"].value == pytest.approx(-20, abs=10)
+    assert_near(released(tmp_path / "out")["everybody", "mean"], table(1900, 1)["change"].to_numpy().mean())
 
 
 @pytest.mark.slow
-def test_a_retry_gives_the_same_files_and_charges_once(
+def test_central_retry_gives_the_same_files_and_charges_once(
     one_each: Path, pattern_of_one_each: str, tmp_path: Path
 ) -> None:
     key = ["--key_file", str(one_each / "key"), "--release_id", "monday", "--range", "0,600", "--epsilon", "0.5"]
@@ -482,69 +445,11 @@ def test_a_retry_gives_the_same_files_and_charges_once(
     assert (float(charge.epsilon), float(charge.delta), charge.trust) == (0.5, 0.0, "central")
 
 
-WRONG = [
-    (["--range", "5,5"], "range: must be LOW,HIGH, finite and LOW < HIGH, got 5,5"),
-    (["--range", "9,1"], "range: must be LOW,HIGH"),
-    (["--range", "0,inf"], "range: must be numbers LOW,HIGH"),
-    (["--range", "nan,1"], "range: must be numbers LOW,HIGH"),
-    (["--range", "1"], "range: "),
-    (["--range", "0,9", "--bits", "8"], "bits: sets the range of the numbers, as --range does"),
-    (["--range", "0,9", "--statistics", "count"], "range: numbers of users need none"),
-    (["--statistics", "geometric_mean"], "statistics: with --trust central there are count, sum"),
-    (["--method", "weighted"], "method: is of users' reports"),
-    (["--variance", "raw"], "variance: is of users' reports"),
-    (["--bits_per_client", "2"], "bits_per_client: is of users' reports"),
-    (["--group_by", "kind", "--groups", "a", "--group_epsilon", "1"], "group_epsilon: is of users' reports"),
-    (["--warm_start", "there"], "warm_start: is of users' reports"),
-    (["--no_dp"], "no_dp: bits that are sent as they are"),
-    (["--epsilon", "0"], "epsilon: must lie in"),
-    (["--epsilon", "31"], "epsilon: must lie in"),
-    (["--epsilon", "nan"], "epsilon: must be a number"),
-    (["--min_group", "0", "--group_by", "kind", "--groups", "a"], "min_group: must be a number of clients >= 1"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=[" ".join(options) for options, _ in WRONG])
-def test_wrong_requests_are_refused(
-    pattern_of_one_each: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert run(pattern_of_one_each, tmp_path / "out", *CENTRAL, *options) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_range_is_no_option_of_reports(
-    pattern_of_one_each: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(pattern_of_one_each, tmp_path / "out", "--column", "length", "--range", "0,9") == 2
-    assert "range: needs --trust central" in capsys.readouterr().err
-
-
-def test_a_missing_epsilon_is_refused(
-    pattern_of_one_each: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = ["moments", "--input", pattern_of_one_each, "--output", str(tmp_path / "out"), *CENTRAL]
-    assert cli.main(wrong) == 2
-    assert "epsilon: give --epsilon E" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("options", [["--range", "0,600"], [], ["--statistics", "count"]])
-def test_a_dry_run_says_what_it_costs(
-    pattern_of_one_each: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
-    assert run(pattern_of_one_each, tmp_path / "out", *CENTRAL, *options, "--dry_run") == 0
-    text = capsys.readouterr().out
-    assert "the operator adds up the value of one record a user" in text
-    assert "central, this run:" in text
-    assert ("values lie in 0 to 600" in text) == (options[:1] == ["--range"])
-    assert ("by powers of two" in text) == (not options)
-    assert not (tmp_path / "out").exists()
-
-
 # --- two columns ---
 
 
 USERS = 60_000
+OF_SPEED = [*CENTRAL[:2], "--column", "speed", "--range", "0,127", "--second_column", "delay"]
 FORMS = [
     "--column",
     "speed",
@@ -558,7 +463,6 @@ FORMS = [
     "split",
 ]
 STATISTICS = ["--statistics", "correlation,covariance,variance"]
-CENTRAL = ["--trust", "central", "--column", "speed", "--range", "0,127", "--second_column", "delay"]
 
 
 @pytest.fixture(scope="module")
@@ -597,6 +501,7 @@ def truth(pairs: pa.Table, kind: str | None = None) -> dict[str, float]:
     return {"variance": own, "covariance": both, "correlation": both / math.sqrt(own * other), "count": len(frame)}
 
 
+@pytest.mark.false_alarm(3 * FLAKE_RATE)
 @pytest.mark.slow
 @pytest.mark.parametrize("privacy", [["--epsilon", "8"], ["--trust", "secagg", "--no_dp"]], ids=["local", "secagg"])
 def test_users_reports_show_the_correlation(
@@ -609,7 +514,7 @@ def test_users_reports_show_the_correlation(
     rows = {row["statistic"]: row for row in pq.read_table(release / "moments.parquet").to_pylist()}
     assert list(rows) == ["correlation", "covariance", "variance"]
     for name, row in rows.items():
-        assert abs(row["value"] - exact[name]) < 6 * row["stddev"]
+        assert abs(row["value"] - exact[name]) < SURE * row["stddev"]
         assert row["value"] == pytest.approx(exact[name], rel=0.35)
     stated = json.loads((release / "manifest.json").read_text())
     assert stated["second"]["column"] == "delay"
@@ -634,16 +539,16 @@ def test_correlations_of_groups(pairs: pa.Table, pattern_of_pairs: str, tmp_path
     assert rows["bus"]["value"] < rows["tram"]["value"] - 0.3
 
 
+@pytest.mark.false_alarm(4e-9)
 @pytest.mark.parametrize("second", [["--second_range=-63,63"], []], ids=["given", "found"])
 def test_a_trusted_curators_correlation_is_that_of_the_logs(
     second: list[str], pairs: pa.Table, pattern_of_pairs: str, tmp_path: Path
 ) -> None:
     release, exact = tmp_path / "out", truth(pairs)
     names = "correlation,covariance,variance,count"
-    assert run(pattern_of_pairs, release, *CENTRAL, *second, "--statistics", names, "--epsilon", "1") == 0
+    assert run(pattern_of_pairs, release, *OF_SPEED, *second, "--statistics", names, "--epsilon", "1") == 0
     for row in open_release(str(release)).moments.itertuples():
-        # Six half widths are 13 standard deviations of Laplace noise: P < 1e-7.
-        assert abs(row.value - exact[row.statistic]) < 6 * (row.high - row.low) / 2
+        assert_near(row, exact[row.statistic])
         assert row.value == pytest.approx(exact[row.statistic], rel=0.02)
     stated = json.loads((release / "manifest.json").read_text())
     assert stated["second"]["range"]["source"] == ("given" if second else "noisy counts")
@@ -657,21 +562,9 @@ def test_a_user_with_one_of_both_numbers_counts_as_unusable(
     pattern_of_pairs: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """600 of 60,000 users, so a limit of a tenth of a per cent refuses, and one of two per cent does not."""
-    asked = [*CENTRAL, "--second_range=-63,63", "--statistics", "covariance", "--epsilon", "20"]
+    asked = [*OF_SPEED, "--second_range=-63,63", "--statistics", "covariance", "--epsilon", "20"]
     assert run(pattern_of_pairs, tmp_path / "refused", *asked, "--max_bad_fraction", "0.001") == 1
     assert run(pattern_of_pairs, tmp_path / "made", *asked, "--max_bad_fraction", "0.02") == 0
-
-
-def test_the_plan_says_what_both_columns_hold(
-    pattern_of_pairs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(pattern_of_pairs, tmp_path / "out", *FORMS, *STATISTICS, "--dry_run") == 0
-    shown = capsys.readouterr().out
-    assert "values lie in 0 to 127" in shown
-    assert "those of the second column lie in -63 to 63" in shown
-    assert not (tmp_path / "out").exists()
-    assert cli.main(["moments", "--help"]) == 0
-    assert "--second_column" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines.cli import parse_command
+from sfumato.schemas.moments import ValueRange
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.local.tally import RandomisedResponse
 from sfumato.transforms.moments.request import MomentsRequest
 from sfumato.transforms.release.published_release import open_release
@@ -141,6 +143,13 @@ def test_request_needs(option: str, options: str) -> None:
         parse_command(MomentsRequest, ["--input", "x", "--output", "y", *shlex.split(options)])
 
 
+def test_the_form_of_reports_sets_the_range_of_a_curator() -> None:
+    given = ["--input", "x", "--output", "y", *CENTRAL, "--epsilon", "1", "--bits", "10", "--signed", "shift:100"]
+    plan = parse_command(MomentsRequest, given)[0].resolve().plan
+    assert isinstance(plan, CentralMomentsPlan)
+    assert plan.span == ValueRange(-100.0, 923.0)
+
+
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
@@ -186,8 +195,8 @@ def logs_of(folder: Path, values: Any, records: int = 1) -> str:
 def test_too_many_users_without_a_value_are_refused(tmp_path: Path, values: Any, refused: bool) -> None:
     """By a noisy count, of epsilon 0.3 here. What noise may do to a share near the limit is tested with admission.
 
-    The line of refusal is 51 users above the tenth, and 40 users are 10 below it: noise is 68 with P < 1e-9. Half of all
-    are 200 above the tenth.
+    The line of refusal is 51 users above the tenth, and 40 users are 10 below it: its noise is 68 with P < 1e-9.
+    Half of all are 200 above the tenth.
     """
     pattern = logs_of(tmp_path, values)
     assert run(pattern, tmp_path / "out", "--column", "x", "--epsilon", "30") == int(refused)
@@ -311,3 +320,12 @@ def test_a_dry_run_says_what_a_curator_does(
     assert "central, this run:" in text
     assert ("values lie in 0 to 600" in text) == (options[:1] == ["--range"])
     assert ("by powers of two" in text) == (not options)
+
+
+def test_a_dry_run_says_what_both_columns_hold(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = ["--second_column", "change", "--second_bits", "6", "--second_signed", "split"]
+    text = dry(pattern, tmp_path / "out", capsys, *LENGTH, *second, "--statistics", "correlation", width=145)
+    assert "values lie in 0 to 1023" in text
+    assert "those of the second column lie in -63 to 63" in text
