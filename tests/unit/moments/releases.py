@@ -64,7 +64,7 @@ def by_size(n: int = 5000) -> NDArray[np.int64]:
 
 @functools.cache
 def of_everybody() -> tuple[MomentsState, dict[str, bytes]]:
-    """Mean and variance of `ages`."""
+    """Mean and variance of `ages`. Whether the picture is drawn depends on the test that asks first."""
     state = ran(ages(), plan())
     return state, assembled(state, plan())
 

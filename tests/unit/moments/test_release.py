@@ -319,8 +319,8 @@ def test_groups_are_shown_drawn_towards_everybody_and_kept_as_measured() -> None
 
 
 def test_only_the_time_tells_two_assemblies_apart() -> None:
-    state, one = of_everybody()
-    asked = plan()
+    (state, _), asked = of_everybody(), plan()
+    one = assembled(state, asked)
     assert one == assembled(state, asked)
     later = assembled(state, asked, release=replace(FACTS, created="2026-11-22T00:00:00+00:00"))
     assert {name for name in one if one[name] != later[name]} == {"manifest.json", "index.html"}
