@@ -58,6 +58,7 @@ REFUSED = {
     "statistics": [
         *("--statistics median", "--statistics ''", "--statistics mean,", "--statistics 'mean, mean'"),
         *("--statistics moment:1", "--statistics moment:9", "--statistics moment:two"),
+        *("--statistics moment", "--statistics moment:3.0", "--statistics mean:3", "--statistics Mean"),
         "--statistics geometric_mean --signed split",
         "--statistics log_product --signed shift:1",
         "--statistics moment:8 --bits 52 --fraction_bits -52",  # its square is no number

@@ -21,7 +21,6 @@ from sfumato.transforms.moments.central.bernstein_sums import (
     sum_values,
 )
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
@@ -94,14 +93,6 @@ def test_sums_are_of_groups_and_add_up() -> None:
     assert not start.slots.any()  # a start is not changed
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf")), (-1e308, 1e308)]
-)
-def test_a_range_is_finite_and_not_empty(low: float, high: float) -> None:
-    with rejects("range"):
-        ValueRange(low, high)
-
-
 # --- the range from noisy counts ---
 
 
@@ -147,6 +138,7 @@ def test_not_negative_numbers_have_a_range_from_zero() -> None:
     assert (span.low, span.high) == (0.0, 16.0)
 
 
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize("epsilon", [0.02, 0.5])
 def test_noise_seldom_widens_the_range(epsilon: float) -> None:
     """Beyond a bin that all users are in, the noise is above the line of a step with 5% at most, at either side."""

@@ -52,6 +52,7 @@ def population(kind: str) -> np.ndarray:
     return np.minimum(seeded_rng(0).exponential(12, 256), 63).astype(np.uint8)
 
 
+@pytest.mark.false_alarm(4 * FLAKE_RATE)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "epsilon", "reports"),
@@ -106,6 +107,7 @@ def test_bit_means_are_those_of_the_counts() -> None:
     assert variance[0, 1] == pytest.approx(0.75 * 0.25 / 0.25 / 200, rel=1e-9)
 
 
+@pytest.mark.false_alarm(2 * FLAKE_RATE)
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_the_noise_of_groups_is_in_the_variance(epsilon: float | None) -> None:
     """Normal noise on both counts of 50,000 groups, small beside the counts: the delta method gives what it adds."""
@@ -368,6 +370,7 @@ def test_with_infinitely_many_users_the_estimate_is_the_mean(name: str, epsilon:
     assert mean.low[0] - 1e-3 <= chances @ values <= mean.high[0] + 1e-3
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "users"), [(None, 1500), (2.0, 4000)])
 def test_intervals_hold_the_mean(epsilon: float | None, users: int) -> None:
@@ -384,6 +387,7 @@ def test_intervals_hold_the_mean(epsilon: float | None, users: int) -> None:
     assert np.sqrt(np.mean(np.square(errors))) < 0.1  # wide intervals alone would hold it too
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_intervals_of_a_logarithm_allow_for_a_heap_at_zero() -> None:
     """One user in fifty has 0, so all thresholds below the others' logarithms have the share 0.98."""
     slots, response = Quantity(FixedPoint(14), "log2", by_thresholds=True).slots, RandomisedResponse(1.0)

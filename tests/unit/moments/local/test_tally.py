@@ -70,6 +70,7 @@ def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int)
                 assert counted.ones[group, slot] == code >> slot & 1
 
 
+@pytest.mark.false_alarm(8 * FLAKE_RATE)
 @pytest.mark.parametrize("reports", [1, 2, 3, 8])
 @pytest.mark.parametrize("span", [(0.0, 1.0), (0.0, 1 / 3), (1 / 3, 0.75)])
 def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float, float]) -> None:
@@ -79,6 +80,7 @@ def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float,
         assert stats.binomtest(count, n, min(probability, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
 
 
+@pytest.mark.false_alarm(1.6 * FLAKE_RATE)
 @pytest.mark.slow
 @pytest.mark.parametrize("reports", [1, 3])
 def test_every_client_gets_every_bit_with_its_probability(reports: int) -> None:
@@ -92,10 +94,10 @@ def test_every_client_gets_every_bit_with_its_probability(reports: int) -> None:
     for row in seen:
         # Reports of a client exclude each other, as categories do; with several each bit by itself.
         if reports == 1:
-            assert stats.chisquare(row, expected * keys / expected.sum()).pvalue > FLAKE_RATE
+            assert stats.chisquare(row, expected * keys / expected.sum()).pvalue > FLAKE_RATE / 10
         else:
             for count, probability in zip(row.astype(int), reports * asked.probabilities, strict=True):
-                assert stats.binomtest(int(count), keys, min(probability, 1)).pvalue > FLAKE_RATE
+                assert stats.binomtest(int(count), keys, min(probability, 1)).pvalue > FLAKE_RATE / 10
     wrong = keys * by_weight(VALUE.slots, 0.65, 1)  # the test would see other probabilities
     if reports == 1:
         assert stats.chisquare(seen[0], wrong * keys / wrong.sum()).pvalue < FLAKE_RATE
@@ -113,8 +115,9 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.false_alarm(3.2 * FLAKE_RATE)
 @pytest.mark.parametrize("options", PLANS)
-def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(options: dict[str, Any]) -> None:
+def test_every_client_is_queried_in_one_round_exactly(options: dict[str, Any]) -> None:
     """A client queried twice would report twice as often as the meter says."""
     if "prior" in options:
         # As an earlier release of the same column left it: its squares are about its own mean.
@@ -137,7 +140,7 @@ def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(
         assert all(set(reports.tolist()) <= {0, plan.bits_per_client} for reports in each)
         for one, reports in zip((asked for asked, _ in state.tallies), each, strict=True):
             share = min(one.last - one.first, 1.0)  # and their shares are the plan's
-            assert stats.binomtest(np.count_nonzero(reports), n, share).pvalue > FLAKE_RATE
+            assert stats.binomtest(np.count_nonzero(reports), n, share).pvalue > FLAKE_RATE / 10
 
 
 @pytest.mark.parametrize("reports", [1, 2, 8])
@@ -156,14 +159,6 @@ def test_whom_a_client_is_asked_about_depends_on_nobody_else(reports: int) -> No
             assert np.array_equal(less.zeros[others], full.zeros[others])
             assert not less.reports[gone].any()
             assert full.reports[gone].sum() in (0, reports)
-
-
-def test_which_bit_is_asked_for_says_nothing_of_the_value() -> None:
-    one, other = clients(500, seed=1), clients(500, seed=2)
-    assert not np.array_equal(one.codes, other.codes)
-    response = RandomisedResponse(1.0, 2)
-    asked = [count_reports(block, query(0.2, 0.9, 2), 500, response, key()).reports for block in (one, other)]
-    assert np.array_equal(*asked)
 
 
 def test_one_value_replaced_changes_the_reports_of_its_client_alone() -> None:
@@ -204,16 +199,17 @@ def test_joined_sums_over_groups_against_a_loop() -> None:
         assert joined.zeros[group].tolist() == sum(counted.zeros[i] for i in range(9) if places[i] == group).tolist()
 
 
-def test_blocks_may_come_in_any_order() -> None:
+def test_sum_tallies_in_any_order() -> None:
     response = RandomisedResponse(1.0)
-    blocks = [clients(50 + number, seed=number, name=f"block {number}") for number in range(4)]
+    blocks = [clients(50 + number, seed=number, name=f"block {number}") for number in range(3)]
     tallies = [count_reports(replace(block, groups=None), query(), 1, response, key()) for block in blocks]
-    for order in itertools.permutations(range(4)):
-        total = sum_tallies([tallies[place] for place in order])
+    for order in itertools.permutations(tallies):
+        total = sum_tallies(order)
         assert np.array_equal(total.ones, sum(one.ones for one in tallies))
         assert np.array_equal(total.zeros, sum(one.zeros for one in tallies))
 
 
+@pytest.mark.false_alarm(10 * FLAKE_RATE)
 def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
     """Else the flipped reports of one client would show those of another."""
     n, response = 4000, RandomisedResponse(0.5)
@@ -238,6 +234,7 @@ def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
         assert stats.binomtest(n, n, lie).pvalue < FLAKE_RATE  # what equal coins would give
 
 
+@pytest.mark.false_alarm(3 * FLAKE_RATE)
 def test_the_order_is_a_permutation_by_name_and_key() -> None:
     n = 3000
     block = clients(n)
@@ -255,6 +252,7 @@ def test_the_order_is_a_permutation_by_name_and_key() -> None:
     assert stats.kstest(places / 2**32, "uniform").pvalue > FLAKE_RATE
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_clients_stand_in_a_uniformly_random_order() -> None:
     """The order itself is uniform: over keys every client has every rank equally often."""
     n, keys = 5, 4000
@@ -267,7 +265,8 @@ def test_clients_stand_in_a_uniformly_random_order() -> None:
     assert stats.chi2.sf(statistic, (n - 1) ** 2) > FLAKE_RATE
 
 
-def test_what_is_no_whole_number_is_rounded_by_a_coin_of_the_clients_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.false_alarm(9 * FLAKE_RATE)
+def test_rounding_is_by_a_coin_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern over ranks, the same in all blocks, would round everybody after a missing client anew, and never
     average out over small blocks: so no two blocks or rounds have the same uniforms, and a client's are no other's.
     """
@@ -353,6 +352,7 @@ def test_shares_and_variances_are_those_of_the_paper(epsilon: float, reports: in
     assert response.gain == pytest.approx(math.tanh(each / 2), rel=2.0**-50, abs=2.0**-60)
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("bit", [False, True])
 def test_true_bits_are_told_as_often_as_they_should(epsilon: float, bit: bool) -> None:
@@ -378,6 +378,7 @@ def test_lies_are_a_function_of_the_key_the_stream_and_the_client_alone() -> Non
     assert response.respond(zeros[:0], SUBKEY, 3, WORDS[:0]).shape == (0,)
 
 
+@pytest.mark.false_alarm(3 * FLAKE_RATE)
 def test_lies_of_neighbours_and_of_streams_are_independent() -> None:
     """Pairs of lies fill the four cells as the product of their probabilities does."""
     n, response = 100_000, RandomisedResponse(1.0)
@@ -429,13 +430,10 @@ def test_without_epsilon_bits_are_all_private_and_no_loss_is_promised() -> None:
     assert entry["epsilon_per_bit"] is entry["epsilon_per_client"] is entry["truth_probability"] is None
 
 
-def test_more_reports_than_allowed_are_not_published() -> None:
+@pytest.mark.parametrize("reports", [199, 201])
+def test_check_reports_refuses_other_than_the_query_has(reports: int) -> None:
     response = RandomisedResponse(1.0, 2)
     check_reports(response, 100, 200)
     check_reports(response, 0, 0)
-    with pytest.raises(
-        DataError, match=r"meter: clients reported more or fewer bits than the query has; nothing is published"
-    ):
-        check_reports(response, 100, 201)
-    with pytest.raises(DataError, match="meter"):
-        check_reports(response, 100, 199)
+    with rejects("meter", DataError):
+        check_reports(response, 100, reports)
