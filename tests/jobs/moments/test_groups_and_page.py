@@ -385,7 +385,7 @@ def test_view_shows_cells_on_a_map_and_lists_those_that_differ() -> None:
     check_made_again(files)
 
 
-def test_view_without_privacy_promises_none_and_shows_unread_bits_as_unknown() -> None:
+def test_view_states_missing_privacy_bits_and_seeds() -> None:
     asked = plan(epsilon=None)
     view = moments_view(assembled(ran(ages(), asked), asked))
     assert view.guarantee.endswith("no differential privacy.")

@@ -264,7 +264,7 @@ def errors_of(text: str) -> dict[int, float]:
 
 
 @pytest.mark.parametrize(("reports", "statistics"), [(1, "mean"), (2, "mean,moment:3")])
-def test_the_error_that_a_dry_run_tells_is_that_of_the_best_chances(
+def test_dry_run_states_the_error_of_the_best_probabilities(
     pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], reports: int, statistics: str
 ) -> None:
     """Lemma 3.3: the least variance is (sum of 2^j sqrt(v))^2 / n, v that of one report of a bit that half have set."""

@@ -240,7 +240,7 @@ def test_whose_record_counts_depends_on_nobody_else() -> None:
     assert some < everybody
 
 
-def test_users_of_one_record_are_where_they_are_beside_users_of_many() -> None:
+def test_users_of_one_record_keep_their_place_beside_others() -> None:
     """Both ways through the code put users in the same order: with every record twice there is one choice as well."""
     values, rows = Values(ValueColumns("x"), WIDE), records(300, [0])
     assert content(chosen([rows, rows], values)) == content(chosen([rows], values))

@@ -159,7 +159,7 @@ def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
     assert len(CellGroups(Grid(REGION, 7))) == MAX_GROUPS
 
 
-def test_zones_are_those_that_hold_the_points_and_the_rest_is_in_none() -> None:
+def test_zone_groups_are_those_that_hold_the_points() -> None:
     zones, rng = zones_of(voronoi(30, 1)[:-3]), seeded_rng(0)  # with gaps
     east, north = rng.uniform(2.95, 3.25, 4000), rng.uniform(0.95, 1.25, 4000)
     east[:5], north[5:10] = np.nan, np.inf
@@ -202,7 +202,7 @@ def test_zone_groups_refuse_ids(ids: tuple[str, ...]) -> None:
         ZoneGroups(Zones(ids, np.empty(len(ids), dtype=object)))
 
 
-def test_a_local_epsilon_above_what_noise_can_keep_is_capped_for_the_release() -> None:
+def test_released_epsilon_is_capped_at_what_noise_can_keep() -> None:
     plan = MomentsPlan(form=FixedPoint(8), epsilon=60.0)
     assert (plan.released_epsilon, plan.response.epsilon) == (30.0, 60.0)
     assert MomentsPlan(form=FixedPoint(8)).released_epsilon is None

@@ -157,7 +157,7 @@ def test_bits_that_nobody_sees_are_warned_of(epsilon: float, clients: int, warne
     assert any(one.startswith("No bit of the values is above its noise") for one in manifest["warnings"]) == warned
 
 
-def test_a_release_of_a_seed_and_one_that_starts_from_another_say_so() -> None:
+def test_release_says_that_it_has_a_seed_or_a_start() -> None:
     prior = Prior(np.exp2(np.arange(8)), np.full(8, 0.5), np.full(8, 0.1))
     asked = plan(statistics=SPREAD[:1], prior={"value": prior})
     seed = replace(FACTS, safe=False, randomness="seed")
@@ -285,7 +285,7 @@ def test_a_map_without_a_cell_that_is_large_enough(least: int) -> None:
 # --- what cannot be published, and what must not differ ---
 
 
-def test_noise_beyond_the_range_is_published_as_the_end_of_the_range() -> None:
+def test_noise_beyond_the_range_is_published_as_its_end() -> None:
     """No run fails by luck: what noise leads beyond all values lies at their end, and the page says that it is not
     known."""
     asked = plan(FixedPoint(bits=52), statistics=(Statistic("geometric_mean"),), epsilon=0.01)
@@ -301,7 +301,7 @@ def test_noise_beyond_the_range_is_published_as_the_end_of_the_range() -> None:
     assert any("The mean is not known" in one for one in warnings)
 
 
-def test_groups_are_shown_drawn_towards_everybody_and_kept_as_measured() -> None:
+def test_shrunk_draws_groups_towards_everybody() -> None:
     asked, groups = plan(statistics=SPREAD[:1], epsilon=1.0), by_size()
     state = ran(ages(), asked, BY_PLACE, groups)
     raw = [*state.estimates(), *state.estimates(["a", "b"], np.array([0, 1, 1, 1, 1]))]

@@ -182,7 +182,7 @@ def test_a_noisy_number_of_users_makes_their_product_noisier() -> None:
     assert one.stddev[0] == pytest.approx(drawn.std(), rel=RARE / math.sqrt(2 * DRAWS))
 
 
-def test_what_unseen_bits_may_add_widens_the_interval_of_the_variance() -> None:
+def test_unseen_bits_widen_the_interval_of_the_variance() -> None:
     """The mean may be larger by 10 than chance allows, so that the squares about it are too large by 100."""
     given = {"value": means(5.0, 1.0), "square": means(400.0, 100.0)}
     plain = evaluate(Statistic("variance"), "centred", given, 5.0, np.ones(1))

@@ -134,7 +134,7 @@ def test_districts_are_named_once_and_hold_their_middles() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_file_again_and_one_that_stretches_with_the_region() -> None:
+def test_city_geojson_stretches_with_the_region() -> None:
     assert city_geojson(KM) == city_geojson(KM)
     wide = json.loads(city_geojson(Region(10, 20, 30, 21)))
     name, point = next(

@@ -178,6 +178,7 @@ def test_one_value_has_no_variance() -> None:
     assert rows["mean"].value == pytest.approx(40, abs=0.1)
 
 
+@pytest.mark.false_alarm(5 * FLAKE_RATE)
 def test_a_range_that_is_found_costs_little() -> None:
     """Every run holds nearly all values, and the mean is within its interval and what is clipped."""
     values = seeded_rng(2).normal(600, 100, 20_000)
@@ -186,11 +187,11 @@ def test_a_range_that_is_found_costs_little() -> None:
         (one,) = state.estimates()
         clipped = np.clip(values, state.spans[0].low, state.spans[0].high).mean()
         assert state.span_is_sure
-        assert one.low - (one.high - one.low) <= clipped <= one.high + (one.high - one.low)
+        assert abs(one.value - clipped) <= 4 * (one.high - one.low)  # 17 standard deviations of Laplace noise
         assert abs(clipped - values.mean()) < 0.5
 
 
-def test_the_same_key_draws_the_same_and_another_range_other_noise() -> None:
+def test_noise_depends_on_the_key_and_the_range() -> None:
     values = ages(1000)
 
     def slots(low: float, number: int) -> list[float]:
