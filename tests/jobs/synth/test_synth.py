@@ -110,10 +110,7 @@ REFUSED = {
     "users_per_file": ("0", str(10**9)),
     "user_id": ("uuid",),
     "density_depth": ("0", "21"),
-    "basemap": ("map.shp",),
-    "density": ("raster.tif",),
     "region": ("1,2,3", "-122,37,-123,38", "nan,0,1,1"),
-    "output": ("",),
     "days": (
         *("yesterday", "2026-11-31", "2026-11-20:", "2026-11-20:2026-11-19"),
         *("1969-12-31", "2199-12-31:2200-01-01", "2000-01-01:2010-01-09"),
@@ -128,10 +125,14 @@ def test_request_refuses(option: str, value: str) -> None:
         _ = parse_command(SynthRequest, [f"--{name}={one}" for name, one in given.items()])[0].spec
 
 
-def test_bad_option_ends_the_command_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--users_per_file=0", "--userz=1"):
-        assert main(["synth", f"--output={tmp_path / 'logs'}", "--users=10", option]) == 2
-        assert capsys.readouterr().err.startswith("sfumato synth: ")
+@pytest.mark.parametrize("option", ["users_per_file=0", "basemap=map.shp", "density=raster.tif", "output=", "userz=1"])
+def test_bad_option_ends_the_command_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert main(["synth", f"--output={tmp_path / 'logs'}", "--users=10", f"--{option}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sfumato synth: ")
+    assert option.split("=")[0] in error
     assert list(tmp_path.iterdir()) == []
 
 
