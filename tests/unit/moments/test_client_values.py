@@ -189,6 +189,7 @@ def records(users: int, each: Sequence[int], seed: int = 0) -> pa.RecordBatch:
     return batch((ids * 8 + number)[order].astype(float), pa.array(ids[order]), city=cities[order])
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("each", [[0], [0, 1, 2], [0, 1, 1, 5]])
 def test_every_user_counts_once_by_a_record_chosen_uniformly(each: list[int], grouped: bool) -> None:
@@ -239,7 +240,7 @@ def test_whose_record_counts_depends_on_nobody_else() -> None:
     assert some < everybody
 
 
-def test_users_of_one_record_are_where_they_are_beside_users_of_many() -> None:
+def test_users_of_one_record_keep_their_place_beside_others() -> None:
     """Both ways through the code put users in the same order: with every record twice there is one choice as well."""
     values, rows = Values(ValueColumns("x"), WIDE), records(300, [0])
     assert content(chosen([rows, rows], values)) == content(chosen([rows], values))

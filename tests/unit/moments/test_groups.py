@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
@@ -43,6 +42,7 @@ def noise(reports: int, epsilon: float = 1.0, number: int = 0, name: tuple[str, 
     return np.stack([noisy.ones - counted.ones, noisy.zeros - counted.zeros])
 
 
+@pytest.mark.false_alarm(2 * FLAKE_RATE)
 @pytest.mark.parametrize("reports", [1, 2, 5])
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_noise_is_that_of_the_counts_that_one_user_adds_to(reports: int, epsilon: float) -> None:
@@ -61,7 +61,8 @@ def test_noise_is_that_of_the_counts_that_one_user_adds_to(reports: int, epsilon
     assert sample.var() / stated**2 == pytest.approx(1, abs=6.2 * math.sqrt(kurtosis / len(sample)))
 
 
-def test_noise_is_drawn_once_for_every_question_group_slot_and_told_bit() -> None:
+@pytest.mark.false_alarm(7 * FLAKE_RATE)
+def test_noise_is_drawn_once_for_every_count() -> None:
     """A second draw for the same count would average it out; the same for two counts would cancel in a difference."""
     once = noise(2)
     assert np.array_equal(once, noise(2))
@@ -77,7 +78,7 @@ def test_noise_is_drawn_once_for_every_question_group_slot_and_told_bit() -> Non
 
 
 @pytest.mark.parametrize("reports", [1, 2, 4])
-def test_one_client_is_in_so_many_counts_of_all_questions_as_they_report_bits(reports: int) -> None:
+def test_one_client_is_in_as_many_counts_as_they_report_bits(reports: int) -> None:
     """The L1 sensitivity that the noise is for, by leaving clients out: over all questions and groups together.
 
     All queries are sent to the clients at once. The later queries keep their probabilities, as they do where the noisy
@@ -158,7 +159,7 @@ def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
     assert len(CellGroups(Grid(REGION, 7))) == MAX_GROUPS
 
 
-def test_zones_are_those_that_hold_the_points_and_the_rest_is_in_none() -> None:
+def test_zone_groups_are_those_that_hold_the_points() -> None:
     zones, rng = zones_of(voronoi(30, 1)[:-3]), seeded_rng(0)  # with gaps
     east, north = rng.uniform(2.95, 3.25, 4000), rng.uniform(0.95, 1.25, 4000)
     east[:5], north[5:10] = np.nan, np.inf
@@ -192,63 +193,24 @@ def test_other_zones_are_other_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (("a", OTHER), "zones: 'other' cannot be the id of a zone here; rename it in the file"),
-        ((EVERYBODY, "b"), "zones: 'everybody' cannot be the id of a zone"),
-        (("a", "b" * 500_000), "zones: their ids have over 500,000 characters together"),
-        (tuple(map(str, range(MAX_GROUPS + 1))), "zones: 16,385 zones, and groups are 16,384 at most"),
-    ],
+    "ids",
+    [("a", OTHER), (EVERYBODY, "b"), ("a", "b" * 500_000), tuple(map(str, range(MAX_GROUPS + 1)))],
     ids=["other", "everybody", "long", "many"],
 )
-def test_zones_that_cannot_be_groups_are_refused(ids: tuple[str, ...], message: str) -> None:
-    with pytest.raises(RequestError, match=f"^{message}"):
+def test_zone_groups_refuse_ids(ids: tuple[str, ...]) -> None:
+    with rejects("zones"):
         ZoneGroups(Zones(ids, np.empty(len(ids), dtype=object)))
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ((), "groups: list 1 to 16,384 groups, got 0"),
-        (tuple(map(str, range(MAX_GROUPS + 1))), "groups: list 1 to 16,384 groups, got 16,385"),
-        (("a", EVERYBODY), f"groups: '{EVERYBODY}' cannot be the name of a group"),
-        (("a", OTHER), f"groups: '{OTHER}' cannot be the name of a group"),
-        (("a", ""), "groups: '' cannot be the name of a group"),
-        (("a", "b", "a"), "groups: 'a' is listed twice"),
-    ],
-)
-def test_lists_of_groups_that_cannot_be_are_refused(names: tuple[str, ...], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        ColumnGroups("city", names)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"min_group": 0}, "min_group: must be a number of clients >= 1, got 0"),
-        ({"min_group": -5}, "min_group: must be a number of clients >= 1"),
-        ({"min_group": True}, "min_group: must be a number of clients >= 1, got True"),
-    ],
-)
-def test_groupings_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        Grouping(CITIES, **arguments)
-
-
-@pytest.mark.parametrize(("epsilon", "reports"), [(0.0, 1), (math.nan, 1), (31.0, 1), (1e-6, 1), (1.9e-5, 2)])
-def test_an_epsilon_that_noise_cannot_keep_is_refused(epsilon: float, reports: int) -> None:
-    with rejects("group_epsilon"):
-        MomentsPlan(form=FixedPoint(8), release_epsilon=epsilon, bits_per_client=reports)
-    for edge in (30.0, 1e-5 * reports):
-        assert MomentsPlan(form=FixedPoint(8), release_epsilon=edge, bits_per_client=reports).noise_stddev > 0
-
-
-def test_a_local_epsilon_above_what_noise_can_keep_is_capped_for_the_release() -> None:
+def test_released_epsilon_is_capped_at_what_noise_can_keep() -> None:
     plan = MomentsPlan(form=FixedPoint(8), epsilon=60.0)
     assert (plan.released_epsilon, plan.response.epsilon) == (30.0, 60.0)
     assert MomentsPlan(form=FixedPoint(8)).released_epsilon is None
+    for edge, reports in ((30.0, 1), (1e-5, 1), (2e-5, 2)):
+        assert MomentsPlan(form=FixedPoint(8), release_epsilon=edge, bits_per_client=reports).noise_stddev > 0
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_groups_that_may_be_empty_are_not_shown() -> None:
     """Of 100 groups without a client the noise lifts any over the line in 5% of the runs: so many of 400."""
     rng, grouping, stddev = seeded_rng(0), Grouping(ColumnGroups("g", tuple(map(str, range(100)))), 1), 50.0
@@ -269,11 +231,3 @@ def test_small_groups_are_merged_into_other() -> None:
     names, places = grouping.published_groups(np.array([1e3, 1e3, 1e3, 0.0]), 5.0)
     assert names == ["Bath", "Cork", "Deal", OTHER]
     assert places.tolist() == [0, 1, 2, 3]
-
-
-def test_what_is_merged_is_the_sum_of_its_parts() -> None:
-    counted = Tally(np.arange(8).reshape(4, 2), np.ones((4, 2), np.int64))
-    _, places = Grouping(CITIES, 100).published_groups(np.array([500.0, 20.0, 500.0, 30.0]), 0.0)
-    joined = counted.joined(places)
-    assert joined.ones.tolist() == [[0, 1], [4, 5], [2 + 6, 3 + 7]]
-    assert joined.reports.sum() == counted.reports.sum()

@@ -1,10 +1,22 @@
+"""The synthetic city: its rasters, and the geography that its people live in."""
+
+from __future__ import annotations
+
+import json
 import math
+from functools import cache
 
 import numpy as np
 import pytest
+import shapely
+from shapely.geometry import shape
+from shapely.geometry.base import BaseGeometry
 
+from sfumato.schemas.region import Region
+from sfumato.transforms.release.basemap_file import file_basemap
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, WORK
-from sfumato.transforms.synth.landscape import SIZE_KM, city_rasters, line_distance, risk_raster, rounded
+from sfumato.transforms.synth.city_map import city_geojson
+from sfumato.transforms.synth.landscape import DISTRICTS, SIZE_KM, city_rasters, line_distance, risk_raster, rounded
 
 SIDE = 512
 
@@ -77,3 +89,66 @@ def test_rounding_keeps_the_ends() -> None:
     line = rounded([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)])
     assert (line[0], line[-1]) == ((0.0, 0.0), (1.0, 1.0))
     assert (1.0, 0.0) not in line
+
+
+# --- its map ---
+
+
+KM = Region(0, 0, SIZE_KM / 100, SIZE_KM / 100)  # a hundredth of a degree a kilometre
+
+
+@cache
+def features() -> list[tuple[dict[str, str], BaseGeometry]]:
+    return [(one["properties"], shape(one["geometry"])) for one in json.loads(city_geojson(KM))["features"]]
+
+
+def place_at(x_km: np.ndarray, y_km: np.ndarray) -> np.ndarray:
+    return shapely.points(x_km / 100, (SIZE_KM - y_km) / 100)
+
+
+def test_people_live_on_land_and_in_districts() -> None:
+    side = 256
+    home = city_rasters(side)[0]
+    water = shapely.union_all([area for tags, area in features() if tags.get("natural") == "water"])
+    districts = [area for tags, area in features() if tags.get("boundary") == "district"]
+    row, column = np.nonzero(home > 0)
+    middles = place_at((column + 0.5) * SIZE_KM / side, (row + 0.5) * SIZE_KM / side)
+    weight = home[row, column]
+    shapely.prepare(water)
+    assert weight[shapely.contains(water, middles)].sum() < 0.002 * weight.sum()
+    inside = np.zeros(len(middles), dtype=int)
+    for area in districts:
+        shapely.prepare(area)
+        inside += shapely.contains(area, middles)
+    assert inside.max() == 1  # districts do not overlap
+    assert weight[inside == 0].sum() < 0.002 * weight.sum()
+
+
+def test_districts_are_named_once_and_hold_their_middles() -> None:
+    districts = {tags["name"]: area for tags, area in features() if tags.get("boundary") == "district"}
+    assert len(districts) == len(DISTRICTS)
+    assert districts["North Beach"].contains(place_at(np.array(6.5), np.array(2.6)))
+    assert "South of the Avenue" in districts
+    places = {tags["name"] for tags, _ in features() if "place" in tags}
+    assert places >= {"Penumbra", "Ferry Pier", "Long Park"}
+
+
+@pytest.mark.slow
+def test_city_geojson_stretches_with_the_region() -> None:
+    assert city_geojson(KM) == city_geojson(KM)
+    wide = json.loads(city_geojson(Region(10, 20, 30, 21)))
+    name, point = next(
+        (one["properties"]["name"], one["geometry"]["coordinates"])
+        for one in wide["features"]
+        if one["geometry"]["type"] == "Point"
+    )
+    assert (name, np.round(point, 4).tolist()) == ("Penumbra", [21.7143, 20.5893])
+
+
+def test_it_is_a_basemap() -> None:
+    made = file_basemap("penumbra.geojson", city_geojson(KM), KM)
+    assert made.source == "Penumbra, an invented city"
+    assert len(made.zones) == len(DISTRICTS)
+    assert len(made.water) == 1
+    assert len(made.lines) > 100
+    assert len(made.model_dump_json()) < 100_000

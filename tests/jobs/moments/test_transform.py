@@ -1,4 +1,4 @@
-"""The transform on real runners against every client queried alone, over files, bundles, shards and processes."""
+"""The transforms on Beam: reports against each client queried alone, a curator's sums against a loop in memory."""
 
 from __future__ import annotations
 
@@ -13,27 +13,32 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from sfumato.pipelines.runner_settings import LocalRunner
-from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
+from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.transforms.inputs import parquet_log
 from sfumato.transforms.moments import client_values
 from sfumato.transforms.moments import transform as on_beam
-from sfumato.transforms.moments.client_values import Values
+from sfumato.transforms.moments.central.bernstein_sums import ExactSums
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.client_values import Block, Values
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.local.allocation import Prior
 from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.local.quantities import Thresholds
 from sfumato.transforms.moments.local.tally import Query, Tally, with_noise
-from sfumato.transforms.moments.transform import PushBits, SumTallies
+from sfumato.transforms.moments.transform import PushBits, SumMoments, SumTallies
+from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import REGION, make_logs, write_files
+from tests.jobs import moment_logs
 from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"combine moments" * 3), {"job": "moments"})
@@ -75,12 +80,12 @@ def transform(
     return PushBits(Values(columns, form, None if grouping is None else grouping.groups), plan, key, grouping)
 
 
-def run(pattern: str, push: PushBits, *options: str) -> MomentsState:
+def run(pattern: str, transform: PushBits | SumMoments, *options: str) -> Any:
     """The one element that the transform makes of files. It comes back through a file."""
     out = Path(pattern).parent / "state.pickle"
     paths = sorted(str(path) for path in Path(pattern).parent.glob("*.parquet"))
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
-        _ = root | beam.Create(paths) | push | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
+        _ = root | beam.Create(paths) | transform | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
     return pickle.loads(out.read_bytes())
 
 
@@ -235,11 +240,9 @@ SPREAD = (Statistic("mean"), Statistic("variance"))
         (900, 1, 3, "int", (), {"grouping": BY_CELL, "epsilon": None, "bits_per_client": 3}),
         (800, 1, 2, "int", (), {"method": "weighted", "bits_per_client": 2, "statistics": (Statistic("moment:3"),)}),
         (600, 2, 3, "int", (), {"epsilon": None, "statistics": (Statistic("geometric_mean"), *SPREAD)}),
-        (900, 2, 3, "string", IN_THREADS, {"grouping": BY_CELL}),
         (900, 1, 3, "int", (), {"method": "threshold", "statistics": SPREAD}),
         (600, 2, 2, "string", (), {"method": "threshold", "column": "signed", "form": SPLIT, "bits_per_client": 2}),
         (700, 1, 3, "int", (), {"method": "auto", "epsilon": 0.1}),
-        (700, 1, 3, "int", (), {"method": "auto", "epsilon": 3.0}),
     ],
 )
 def test_the_job_tells_what_clients_tell_one_by_one(
@@ -268,15 +271,6 @@ def test_rows_that_are_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gr
     crowd = crowd_of_rows(pattern, push, slice_groups=2, batch_rows=97)
     assert len(crowd.clients) > 900
     assert_same(run(pattern, push), crowd.state())
-
-
-@pytest.mark.slow
-def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
-    table, push = logs(900, 3), transform()
-    shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
-    one = run(write_files(table, tmp_path / "a", 1, row_group_size=10_000), push)
-    many = run(write_files(shuffled, tmp_path / "b", 6, row_group_size=97), push)
-    assert_same(many, one)
 
 
 def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,30 +305,16 @@ def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeyp
     assert retries.count("block") > 64  # about 600 users: nearly every group of users has some
 
 
-def test_a_user_with_a_thousand_rows_tells_one_bit(tmp_path: Path) -> None:
-    table = logs(300, 1)
-    extra = table.slice(0, 1).take([0] * 1000).set_column(0, "user_id", pa.array([10**10] * 1000))
-    push = transform(epsilon=None)
-    found = run(write_files(pa.concat_tables([table, extra]), tmp_path / "logs", 4), push)
-    assert found.clients().tolist() == [301]
-
-
-@pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
-def test_whoever_tells_too_much_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None
-) -> None:
+def test_push_bits_ends_if_clients_report_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: clients answer twice. The meter, which counts what was reported, must notice."""
     pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), on_beam.count_reports
     monkeypatch.setattr(on_beam, "count_reports", lambda *a: honest(*a) + honest(*a))
     with pytest.raises(Exception, match="meter: clients reported more or fewer bits than the query has"):
-        run(pattern, transform(grouping=grouping))
+        run(pattern, transform(grouping=BY_KIND))
 
 
-@pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
-@pytest.mark.parametrize("clients", [0, 9])
-def test_few_clients_or_none_are_published_all_the_same(
-    tmp_path: Path, grouping: Grouping | None, clients: int
-) -> None:
+@pytest.mark.parametrize(("grouping", "clients"), [(None, 0), (BY_KIND, 9)], ids=["nobody", "nine in groups"])
+def test_push_bits_of_few_clients_or_none(tmp_path: Path, grouping: Grouping | None, clients: int) -> None:
     """The existence of a release does not depend on who is there. Its intervals say that nothing is known."""
     column = pa.array([1.0] * clients + [None] * (200 - clients), pa.float64())
     table = logs(200, 1).append_column("empty", column)
@@ -347,24 +327,15 @@ def test_few_clients_or_none_are_published_all_the_same(
     assert all(counted.reports.any() for _, counted in found.tallies)
 
 
-@pytest.mark.parametrize(("bad", "refused"), [(0.5, True), (0.0, False)])
 @pytest.mark.parametrize("by_row", [False, True])
-def test_users_without_a_usable_value_are_counted_and_refused(
-    tmp_path: Path, bad: float, refused: bool, by_row: bool
-) -> None:
+def test_push_bits_refuses_too_many_users_without_a_value(tmp_path: Path, by_row: bool) -> None:
     """Of users and not of rows: each of the bad ones has one row, each of the good ones three."""
-    each, rng = 1 if by_row else 3, seeded_rng(0)
-    n = 4000
-    lost = rng.random(n) < bad
+    each, lost = 1 if by_row else 3, np.arange(4000) % 2 == 0
     users = np.concatenate([np.repeat(np.flatnonzero(~lost), each), np.flatnonzero(lost)])
-    sizes = pa.array(np.full(len(users), 7.0), mask=np.isin(users, np.flatnonzero(lost)))
+    sizes = pa.array(np.full(len(users), 7.0), mask=lost[users])
     pattern = write_files(pa.table({"user_id": users, "size": sizes}), tmp_path / "logs", 2)
-    push = transform(by_row=by_row, epsilon=20.0)
-    if refused:
-        with pytest.raises(Exception, match=r"users .* have no usable record"):
-            run(pattern, push)
-    else:
-        assert run(pattern, push).finished_stages == 2
+    with pytest.raises(Exception, match=r"have no usable record"):
+        run(pattern, transform(by_row=by_row, epsilon=20.0))
 
 
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
@@ -447,8 +418,56 @@ def test_an_empty_file_among_others_and_no_coder_warnings(tmp_path: Path, caplog
     assert "coder" not in caplog.text.lower()
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    pattern = write_files(logs(400, 1), tmp_path / "logs", 2)
-    (tmp_path / "logs" / "log-1.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(Exception, match=r"log-1\.parquet: cannot be read as Parquet"):
-        run(pattern, transform())
+# --- a curator's sums ---
+
+
+CURATOR_KEY = RunKey.derive(FixedSecret(b"sums on beam" * 3), {"job": "moments"})
+SPREAD = (Statistic("mean"), Statistic("variance"))
+OF_KINDS = Grouping(ColumnGroups("kind", moment_logs.KINDS[:3]))
+GIVEN = ValueRange(0.0, 400.0)
+
+
+def curator(grouping: Grouping | None, span: ValueRange | None, epsilon: float = 2.0) -> SumMoments:
+    columns = ValueColumns("length", group=None if grouping is None else "kind")
+    plan = CentralMomentsPlan(statistics=SPREAD, epsilon=epsilon, span=span)
+    return SumMoments(Values(columns, None, None if grouping is None else grouping.groups), plan, CURATOR_KEY, grouping)
+
+
+def in_memory(pattern: str, sums: SumMoments, grouping: Grouping | None) -> CentralSums:
+    """One record a user, so that no draw chooses; the roundings are those of the users' own hashes."""
+    logs = pd.concat(map(pd.read_parquet, sorted(Path(pattern).parent.glob("*.parquet"))))
+    logs = logs[np.isfinite(logs["length"])]
+    hashes = client_values.hash_users(pa.array(logs["user_id"].to_numpy()), sums._key.subkey("users"))
+    bits = client_values.keyed_hash(sums._key.subkey("places"), hashes)
+    groups = (
+        None if grouping is None else logs["kind"].map({k: i for i, k in enumerate(moment_logs.KINDS[:3])}).fillna(3)
+    )
+    block = Block(logs["length"].to_numpy(), bits, None if groups is None else groups.to_numpy().astype(np.int64))
+    state = sums._plan.choose_range(sums._plan.count_magnitudes(block.codes), sums._key)
+    return state.release(sums._plan.exact_sums(block, state.spans, 1 if grouping is None else 4), sums._key)
+
+
+@pytest.mark.parametrize("grouping", [None, OF_KINDS], ids=["all", "groups"])
+@pytest.mark.parametrize("span", [GIVEN, None], ids=["given", "found"])
+def test_the_pipeline_gives_the_sums_of_a_loop_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None, span: ValueRange | None
+) -> None:
+    pattern = write_files(moment_logs.table(1500, 1), tmp_path / "logs", 3)
+    monkeypatch.setattr(client_values, "BLOCK_CLIENTS", 7)
+    sums = curator(grouping, span)
+    found, expected = run(pattern, sums), in_memory(pattern, sums, grouping)
+    assert np.array_equal(found.slots, expected.slots)
+    assert np.array_equal(found.outside, expected.outside)
+    assert (found.spans, found.span_is_sure) == (expected.spans, expected.span_is_sure)
+    assert found.spans[0] == (span or found.spans[0])
+
+
+def test_nobody_is_released_as_noise(tmp_path: Path) -> None:
+    """The existence of a release does not depend on who is there."""
+    logs = moment_logs.table(300, 1)
+    nothing = logs.drop(["length"]).append_column("length", pa.nulls(logs.num_rows, pa.float64()))
+    sums = curator(OF_KINDS, GIVEN, 20.0)
+    sums._admit = Admit(sums._plan.admission(1.0))  # nobody has a usable value, so the default rule would refuse
+    found = run(write_files(nothing, tmp_path / "logs", 2), sums)
+    empty = CentralSums(sums._plan, (GIVEN,)).release(ExactSums.zeros(4, (2,)), sums._key)
+    assert np.array_equal(found.slots, empty.slots)

@@ -1,0 +1,415 @@
+"""Groups, cells and zones of `sfumato moments`, and the page that shows a release."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import geopandas
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sfumato
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import EVERYBODY, OTHER
+from sfumato.schemas.views import MomentsBody, PageView
+from sfumato.transforms.moments.groups import CellGroups
+from sfumato.transforms.moments.statistic_kinds import shrunk
+from sfumato.transforms.moments.view import moments_view, place_value, quantity_title, statistic_title
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import with_digests
+from sfumato.transforms.report.report import render_page
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
+from tests.conftest import write_files
+from tests.digests import page_text
+from tests.jobs.moment_logs import KINDS, LENGTH, REGION, run, shows, table, usable, users_of
+from tests.seeds import seeded_rng
+from tests.statistics import FLAKE_RATE
+from tests.unit.moments.releases import (
+    BY_PLACE,
+    FACTS,
+    FORM,
+    SPREAD,
+    ages,
+    assembled,
+    by_size,
+    of_everybody,
+    on_a_map,
+    plan,
+    ran,
+)
+from tests.unit.zones.polygons import brute_force, voronoi, write_geojson, write_geoparquet, zones_of
+
+BY_KIND = ["--group_by", "kind", "--groups", "bus,tram,walk,helicopter,boat", "--group_epsilon", "2.5"]
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_files(table(), tmp_path_factory.mktemp("groups") / "logs", 3)
+
+
+@pytest.fixture(scope="module")
+def by_kind(pattern: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("by_kind") / "out"
+    assert run(pattern, output, *LENGTH, *BY_KIND, "--statistics", "mean,variance") == 0
+    return output
+
+
+def sizes() -> dict[str, int]:
+    """How many users of each kind there are with a length."""
+    logs = table()
+    kind = np.array(logs["kind"].to_pylist())
+    return {name: users_of(logs, usable(logs) & (kind == name)) for name in KINDS}
+
+
+@pytest.mark.false_alarm(6 * FLAKE_RATE)
+@pytest.mark.slow
+def test_groups_merges_small_and_unknown_ones(by_kind: Path) -> None:
+    """Six in ten go by bus, three by tram, some walk; the others are too few, also together."""
+    exact = sizes()
+    rows = pq.read_table(by_kind / "moments.parquet").to_pylist()
+    assert [row["group"] for row in rows if row["statistic"] == "mean"] == ["everybody", "bus", "tram", "walk"]
+    assert [row["group"] for row in rows if row["statistic"] == "variance"] == ["everybody", "bus", "tram", "walk"]
+    manifest = open_release(by_kind).manifest
+    assert manifest["results"]["groups_published"] == 3
+    privacy = manifest["privacy"]
+    noise = privacy["groups"]["noise_stddev"]
+    assert privacy["groups"] == {
+        "epsilon": 2.5,
+        "min_group": 100,
+        "noise_stddev": pytest.approx(discrete_laplace_stddev(0.99 * 2.5)),
+    }
+    assert noise == pytest.approx(1 / (math.sqrt(2) * math.sinh(0.99 * 1.25)))
+    # That is of one count; of a group there are two rounds of so many bits, each with ones and zeros.
+    counts = 2 * 2 * len(pq.read_table(by_kind / "bits.parquet"))
+    for number, shown in ((exact["walk"], True), (exact["helicopter"] + exact["zeppelin"], False)):
+        assert abs(number - 100) > 6.2 * noise * math.sqrt(counts)  # the table has these sizes for every seed
+        assert (number > 100) == shown
+    logs = table()
+    length, kind = logs["length"].to_numpy(), np.array(logs["kind"].to_pylist())
+    for row in rows[2:5]:
+        members = usable(logs) & (kind == row["group"])
+        users = users_of(logs, members)
+        # Half of the users told a bit of their value, the others of its distance from the mean.
+        assert abs(row["clients"] - users / 2) < 6.2 * math.sqrt(noise**2 * counts + users / 4)
+        chosen = length[members].std() / math.sqrt(users)
+        assert abs(row["value"] - length[members].mean()) < 6.2 * math.hypot(row["stddev"], chosen)
+        assert row["stddev"] < length[members].mean()
+
+
+@pytest.mark.pinned
+@pytest.mark.slow
+def test_groups_publishes_listed_names_and_noisy_sizes(
+    by_kind: Path, pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Noise may be 0, here of sums with a deviation of 36: once in 90 keys, and not under this one, hence pinned."""
+    assert run(pattern, tmp_path / "out", *LENGTH, *BY_KIND[:-1], "0.6") == 0
+    told = capfd.readouterr().err
+    exact = sizes()
+    raw = [exact["bus"], sum(exact.values())]
+    for release in (by_kind, tmp_path / "out"):
+        texts = [told, (release / "manifest.json").read_text(), page_text((release / "index.html").read_text())]
+        texts.append(json.dumps(pq.read_table(release / "moments.parquet").to_pylist()))
+        for text in texts:
+            assert "zeppelin" not in text
+            exactly = re.sub(r"[\d,]+ users", "", text)  # noisy and rounded, so it may meet a round size
+            assert [number for number in raw if shows(exactly, number)] == []
+        assert not any(b"zeppelin" in path.read_bytes() for path in release.iterdir())
+        groups = set(pq.read_table(release / "moments.parquet")["group"].to_pylist())
+        assert groups <= {"everybody", "other", *BY_KIND[3].split(",")}
+        clients = open_release(release).manifest["results"]["clients"]
+        assert clients != sum(exact.values())
+        assert shows(texts[1], int(clients))  # so the search finds what is there
+
+
+@pytest.mark.slow
+def test_groups_file_says_what_groups_says(pattern: str, tmp_path: Path) -> None:
+    """A file of names says what the option says, and the order of the names is that of the release."""
+    names = tmp_path / "names.txt"
+    names.write_text("  tram\n\nbus\n")
+    assert run(pattern, tmp_path / "a", *LENGTH, "--group_by", "kind", "--groups_file", str(names)) == 0
+    assert run(pattern, tmp_path / "b", *LENGTH, "--group_by", "kind", "--groups", "tram, bus") == 0
+    one, other = (pq.read_table(tmp_path / name / "moments.parquet") for name in "ab")
+    assert one["group"].to_pylist() == ["everybody", "tram", "bus", "other"]
+    assert one.equals(other)
+
+
+@pytest.mark.false_alarm(2 * FLAKE_RATE)
+def test_groups_may_be_dates(pattern: str, tmp_path: Path) -> None:
+    more = ["--group_by", "day", "--groups", "1970-01-01,1970-01-03", "--group_epsilon", "5", "--min_group", "50"]
+    assert run(pattern, tmp_path / "out", *LENGTH, *more) == 0
+    rows = pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()
+    assert [row["group"] for row in rows] == ["everybody", "1970-01-01", "1970-01-03", "other"]
+    logs = table()
+    days = np.array(list(map(str, logs["day"].to_pylist())))
+    noise = open_release(tmp_path / "out").manifest["privacy"]["groups"]["noise_stddev"]
+    for row in rows[1:3]:
+        users = users_of(logs, usable(logs) & (days == row["group"]))
+        assert abs(row["clients"] - users) < 6.2 * noise * math.sqrt(2 * 2 * 10)
+
+
+# --- cells ---
+
+
+@pytest.mark.slow
+@pytest.mark.false_alarm(22 * 3e-10)  # 16 cells, six of them twice, at 6.3 standard deviations
+def test_cells_open_as_a_map(pattern: str, tmp_path: Path) -> None:
+    more = ["--cells", "2", *REGION, "--group_epsilon", "3", "--min_group", "60"]
+    assert run(pattern, tmp_path / "out", *LENGTH, *more) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "bits.parquet", "cells.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png",
+    }  # fmt: skip
+    cells = geopandas.read_parquet(tmp_path / "out" / "cells.parquet")
+    release = open_release(tmp_path / "out")
+    assert cells.crs == "OGC:CRS84"
+    assert len(cells) >= 1  # 1,900 users in 16 cells: one has 60 and more
+    assert (cells.geometry.bounds.to_numpy() == cells[["west", "south", "east", "north"]].to_numpy()).all()
+    assert (cells["mean_clients"] >= 60).all()
+    assert release.cells.drop(columns="geometry").equals(cells.drop(columns="geometry"))
+    assert release.manifest["region"] == {"west": -1.0, "south": 50.0, "east": 1.0, "north": 51.0}
+    assert release.manifest["grid"] == {"depth": 2, "side": 4}
+    assert release.manifest["results"]["groups_published"] in {len(cells), len(cells) + 1}
+    logs = table()
+    length = logs["length"].to_numpy()
+    east, north = logs["longitude"].to_numpy(), logs["latitude"].to_numpy()
+    for cell in cells.itertuples():
+        inside = usable(logs) & (east >= cell.west) & (east < cell.east) & (north > cell.south) & (north <= cell.north)
+        rows = int(inside.sum())
+        assert rows > 0
+        # One of two records of each user counts: half of the rows, give or take the root of a quarter of them; a count
+        # has noise on 2 rounds of 10 bits.
+        spread = math.hypot(math.sqrt(rows) / 2, 0.5 * math.sqrt(2 * 2 * 10))
+        assert abs(cell.mean_clients - rows / 2) < 6.3 * spread
+        if rows > 600:
+            chosen = length[inside].std() / math.sqrt(rows / 2)
+            assert abs(cell.mean_value - length[inside].mean()) < 6.3 * math.hypot(cell.mean_stddev, chosen)
+
+
+@pytest.mark.false_alarm(5 * FLAKE_RATE)  # four means, and counts: a noise of 2 in any of 200 has P < 1e-10
+def test_cells_of_a_place_column_and_of_places_elsewhere(tmp_path: Path) -> None:
+    east, north = seeded_rng(3).uniform([[-1], [50]], [[1], [51]], (2, 900))
+    east[:200], north[200:230] = 7.0, np.nan
+    logs = table(900, 1).set_column(1, "latitude", pa.array(north)).set_column(2, "longitude", pa.array(east))
+    pattern = write_files(logs, tmp_path / "logs", 2)
+    form = ["--column", "longitude", "--bits", "10", "--fraction_bits", "6", "--signed", "shift:1"]
+    more = ["--cells", "1", *REGION, "--group_epsilon", "18", "--min_group", "20", "--epsilon", "9"]
+    assert run(pattern, tmp_path / "out", *form, *more) == 0
+    rows = {row["group"]: row for row in pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()}
+    # Noise on each count has a deviation of 0.0002, so that numbers are nearly always exact.
+    assert rows["other"]["clients"] == pytest.approx(230, abs=1)
+    quarters = [("r0", -0.5, 50.75), ("r1", -0.5, 50.25), ("r2", 0.5, 50.75), ("r3", 0.5, 50.25)]
+    for name, x, y in quarters:
+        inside = int(((np.abs(east - x) < 0.5) & (np.abs(north - y) < 0.25)).sum())
+        assert rows[name]["clients"] == pytest.approx(inside, abs=1)
+        assert abs(rows[name]["value"] - x) < 0.5 + 6.2 * rows[name]["stddev"]
+    stated = open_release(tmp_path / "out").manifest["fixed_point"]
+    assert (stated["low"], stated["high"]) == (-1.0, pytest.approx(1023 / 64 - 1))
+
+
+# --- zones ---
+
+SHAPES = voronoi(12, 5, (-1, 50, 1, 51))[:-2]  # two gaps
+TRUST = {
+    "local": ["--epsilon", "8", "--group_epsilon", "4"],
+    "secagg": ["--trust", "secagg", "--no_dp", "--group_epsilon", "4"],
+    "central": ["--trust", "central", "--epsilon", "4"],
+}
+
+
+def zone_file(folder: Path) -> list[str]:
+    path = write_geojson(folder / "tracts.geojson", [(shape, {"tract": f"T{i}"}) for i, shape in enumerate(SHAPES)])
+    return ["--zones", path, "--id_column", "tract"]
+
+
+@pytest.fixture(scope="module")
+def evenly(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, str]:
+    """Logs of 3,000 places spread evenly, one of each user, so that no draw chooses records."""
+    east, north = seeded_rng(4).uniform([[-1], [50]], [[1], [51]], (2, 3000))
+    logs = table(3000, 1).set_column(1, "latitude", pa.array(north)).set_column(2, "longitude", pa.array(east))
+    return logs, write_files(logs, tmp_path_factory.mktemp("evenly") / "logs", 3)
+
+
+@pytest.mark.false_alarm(1e-9)  # of 10 zones: no error here is above half of its bound with P > 1e-10
+@pytest.mark.parametrize("trust", TRUST)
+def test_means_by_zone_are_those_of_the_logs(trust: str, evenly: tuple[pa.Table, str], tmp_path: Path) -> None:
+    logs, pattern = evenly
+    more = [*zone_file(tmp_path), "--min_group", "60", *TRUST[trust]]
+    assert run(pattern, tmp_path / "out", *LENGTH, *more) == 0
+    kept = usable(logs)
+    place = (logs[name].to_numpy()[kept] for name in ("longitude", "latitude"))
+    zone, length = brute_force(zones_of(SHAPES), *place), np.clip(logs["length"].to_numpy()[kept], 0, 1023)
+    users = np.bincount(zone[zone >= 0], minlength=len(SHAPES))
+    release = open_release(tmp_path / "out")
+    zones = release.zones_table
+    rows = {row["group"]: row for row in pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()}
+    shown = zones["zone"].to_list()
+    # A zone's count has noise of a few users.
+    assert {f"T{i}" for i in np.flatnonzero(users >= 95)} <= set(shown) <= {f"T{i}" for i in np.flatnonzero(users > 25)}
+    assert len(shown) >= 6
+    for row in zones.itertuples():
+        index = int(row.zone[1:])
+        assert row.geometry.equals(SHAPES[index])
+        assert abs(row.mean_clients - users[index]) < 35
+        # A curator's noise is Laplace's, and few users report a high bit: their errors have heavier tails.
+        assert abs(row.mean_value - length[zone == index].mean()) < 17 * row.mean_stddev
+        assert row.mean_low <= row.mean_value <= row.mean_high
+    assert set(rows) == {"everybody", "other", *shown}
+    outside = len(zone) - sum(users[int(name[1:])] for name in shown)
+    assert abs(rows["other"]["clients"] - outside) < 35 * math.sqrt(len(SHAPES))
+    assert release.manifest["zones"]["levels"] == [{"name": "tract", "zones": len(SHAPES)}]
+    assert release.manifest["zones"]["sha256"] in json.dumps(release.manifest["parameters"])
+    page = page_text((tmp_path / "out" / "index.html").read_text())
+    assert "zones.parquet" in page
+    assert all(f'"{name}"' in page for name in shown)
+    with pytest.raises(RequestError):  # they have statistics of a number, and no users to add up
+        sfumato.open_release(tmp_path / "out").zones_total(np.ones(len(zones), dtype=bool))
+
+
+@pytest.mark.slow
+def test_zones_of_another_format_give_the_same_table(pattern: str, tmp_path: Path) -> None:
+    columns = {"tract": [f"T{i}" for i in range(len(SHAPES))]}
+    path = write_geoparquet(tmp_path / "tracts.parquet", SHAPES, columns)
+    assert run(pattern, tmp_path / "a", *LENGTH, *zone_file(tmp_path)) == 0
+    assert run(pattern, tmp_path / "b", *LENGTH, "--zones", path, "--id_column", "tract") == 0
+    one, other = (pq.read_table(tmp_path / name / "zones.parquet") for name in "ab")
+    assert one.num_rows
+    assert one.equals(other)
+
+
+@pytest.mark.slow
+def test_zones_of_nobody_are_no_map_and_no_failure(tmp_path: Path) -> None:
+    pattern = write_files(table(300, 1), tmp_path / "logs", 2)
+    path = write_geojson(tmp_path / "far.geojson", [(shape, {"tract": i}) for i, shape in enumerate(voronoi(5, 1))])
+    for name, more in (("local", []), ("central", ["--trust", "central", "--epsilon", "1"])):
+        output = tmp_path / name
+        assert run(pattern, output, *LENGTH, "--zones", path, "--id_column", "tract", *more) == 0
+        assert len(pq.read_table(output / "zones.parquet")) == 0
+        assert set(pq.read_table(output / "moments.parquet")["group"].to_pylist()) <= {"everybody", "other"}
+
+
+# --- the page ---
+
+
+def shown(view: PageView) -> MomentsBody:
+    assert isinstance(view.body, MomentsBody)
+    return view.body
+
+
+def check_made_again(files: dict[str, bytes]) -> None:
+    """The page is made of the published folder, to the byte."""
+    published = with_digests(files)
+    assert render_page(moments_view(published)).encode() == published["index.html"]
+
+
+def test_view_shows_the_statistics_and_bits_of_the_protocol() -> None:
+    state, files = of_everybody()
+    view = moments_view(files)
+    body = shown(view)
+    mean, variance = state.estimates()
+    assert [(one.value, one.low, one.high) for one in body.statistics] == [
+        (one.value, one.low, one.high) for one in (mean, variance)
+    ]
+    assert body.deviation == math.sqrt(variance.value)
+    assert body.limits == (0.0, 255.0)
+    assert (body.groups, body.map) == ([], None)
+    value, square = state.bit_charts()
+    squares = ["the squared distance of age from its mean"] * len(square.weight)
+    assert [one.quantity for one in body.bits] == ["age"] * 8 + squares
+    assert [one.place for one in body.bits[:8]] == ["1", "2", "4", "8", "16", "32", "64", "128"]
+    for i, bit in enumerate(body.bits[:8]):
+        assert bit.share == value.mean[i]
+        assert bit.high == pytest.approx(value.mean[i] + 1.96 * value.stddev[i])
+        assert bit.dropped == value.squashed[i]
+    assert view.headline.startswith("Mean of age: ")
+    assert view.guarantee.startswith("Each user sent one bit of their value")
+    assert view.alarm is None
+    check_made_again(files)
+
+
+def test_view_ranks_groups_by_shrunk_estimates() -> None:
+    asked = plan()
+    state = ran(ages() + 20.0 * (by_size() == 2), asked, BY_PLACE, by_size())
+    files = assembled(state, asked, BY_PLACE)
+    body = shown(moments_view(files))
+    published = pq.read_table(io.BytesIO(files["moments.parquet"])).to_pylist()
+    assert [statistic.name for statistic in body.statistics] == ["Mean", "Variance"]
+    assert len(body.groups) == 2
+    bars = body.groups[0].bars
+    assert [bar.name for bar in bars] == ["south", "north", OTHER]
+    raw = {one["group"]: one for one in published if one["statistic"] == "mean"}
+    assert body.groups[0].reference == raw[EVERYBODY]["value"]
+    names, places = BY_PLACE.published_groups(
+        state.clients(), simultaneous_z(4) * float(np.sqrt(state.clients_variance().item() / 5))
+    )
+    both = shrunk([*state.estimates(), *state.estimates(names, places)], [FORM])
+    oracle = {one.group: one for one in both if one.statistic == "mean"}
+    for bar in bars:
+        one = oracle[bar.name]
+        assert (bar.value, bar.low, bar.high, bar.users) == (one.value, one.low, one.high, one.clients)
+        before = raw[bar.name]["value"] - raw[EVERYBODY]["value"]
+        assert abs(bar.value - raw[EVERYBODY]["value"]) < abs(before)
+    check_made_again(files)
+
+
+def test_view_shows_cells_on_a_map_and_lists_those_that_differ() -> None:
+    """Listed are cells that surely differ, with intervals that hold for all cells at once."""
+    grouping, _, files = on_a_map()
+    body = shown(moments_view(files))
+    assert body.map is not None
+    (layer,) = body.map.layers
+    assert layer.cell_id == ["r00", "r13", "r33"]
+    assert [measure.name for measure in layer.measures] == ["Mean", "Variance"]
+    assert isinstance(grouping.groups, CellGroups)
+    rows = pq.read_table(io.BytesIO(files["cells.parquet"])).to_pylist()
+    for i, row in enumerate(rows):
+        place = (np.array([axis[i]]) for axis in (layer.x, layer.y, layer.level))
+        west, south, east, north = grouping.groups.grid.bounds(*place)
+        assert (west[0], south[0], east[0], north[0]) == (row["west"], row["south"], row["east"], row["north"])
+        assert layer.measures[0].value[i] == pytest.approx(row["mean_shrunk"], rel=1e-6)
+    assert body.groups == []
+    listed = layer.measures[0].listed
+    assert [rows[one[0]]["cell_id"] for one in listed] == ["r13"]
+    (everybody, *_) = body.statistics
+    for place, _, low, high in listed:
+        assert rows[place]["mean_differs"] == 1
+        assert low == rows[place]["mean_simultaneous_low"] > everybody.high
+        assert low <= rows[place]["mean_low"] < rows[place]["mean_high"] <= high
+    assert layer.measures[1].listed == []
+    check_made_again(files)
+
+
+def test_view_states_missing_privacy_bits_and_seeds() -> None:
+    asked = plan(epsilon=None)
+    view = moments_view(assembled(ran(ages(), asked), asked))
+    assert view.guarantee.endswith("no differential privacy.")
+    assert [fact.text for fact in view.chips if fact.term == "Each report"] == ["sent as they are"]
+    little = plan(epsilon=0.05, statistics=SPREAD[:1])
+    seed = replace(FACTS, safe=False, randomness="seed")
+    view = moments_view(assembled(ran(ages(60), little), little, release=seed))
+    assert any(one.share is None and one.low is None for one in shown(view).bits)
+    assert shown(view).deviation is None  # without the variance
+    assert view.alarm is not None  # of a seed
+
+
+@pytest.mark.parametrize(
+    ("weight", "text"),
+    [(0.25, "0.25"), (2.0**-8, "2⁻⁸"), (32_768.0, "32,768"), (2.0**20, "2²⁰"), (-4.0, "−4"), (3.0, "3")],
+)
+def test_place_value(weight: float, text: str) -> None:
+    assert place_value(weight) == text
+
+
+def test_titles_of_statistics_and_quantities() -> None:
+    names = ("mean", "moment:2", "moment:7", "geometric_mean", "log_product")
+    titles = ["Mean", "2nd moment", "7th moment", "Geometric mean", "Logarithm of the product"]
+    assert list(map(statistic_title, names)) == titles
+    kinds = ("value", "power:3", "log2", "\u202e")
+    titles = ["age", "age to the power 3", "the binary logarithm of age", "⟨U+202E⟩"]
+    assert [quantity_title(kind, "age" if kind != "\u202e" else kind) for kind in kinds] == titles
