@@ -57,7 +57,7 @@ def plan_of(method: str, bits: int, **more: object) -> QuantilesPlan:
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "bits"), [("exponential", 20), ("exponential", 10), ("hierarchical", 12)])
 def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> None:
-    """Each quantile apart, since those of one run share draws: misses above 5% only by luck of 1e-7."""
+    """Each quantile apart, since those of one run share draws: misses above 5% only by luck of 1e-9."""
     values, plan, runs = np.sort(seeded_rng(5).normal(0, 1, USERS)), plan_of(method, bits), 150
     users = binned(values, bits)
     truth = np.quantile(values, plan.shares, method="inverted_cdf")
@@ -74,6 +74,7 @@ def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> Non
         assert 0.5 < ratio < 1.6
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("dense", [True, False])
 def test_margins_are_those_of_the_ranks_errors(dense: bool) -> None:
     """The end of an interval is on its own side of the quantile with 97.5%, for dense values and for a few numbers."""
@@ -90,7 +91,7 @@ def test_margins_are_those_of_the_ranks_errors(dense: bool) -> None:
             misses[2 * number : 2 * number + 2] += [ranks[low] > share * USERS, ranks[high] < share * USERS]
         for share, number in zip(draws.shares, draws.quantiles, strict=True):
             far += abs(ranks[number] - share * USERS) > 1 + math.log(20) / math.sqrt(2) * draws.stddevs[number]
-    assert (misses <= stats.binom.isf(FLAKE_RATE, runs, 0.025)).all()
+    assert (misses <= stats.binom.isf(FLAKE_RATE / len(misses), runs, 0.025)).all()
     # Without the term for gaps, margins would be too narrow for a few numbers.
     least = stats.binom.isf(FLAKE_RATE, runs * len(draws.shares), 0.05)
     assert far > least if not dense else far <= least
@@ -117,6 +118,7 @@ def test_the_curve_is_known_at_what_was_drawn() -> None:
     assert ((curve.low <= below) & (below <= curve.high)).mean() > 0.8
 
 
+@pytest.mark.false_alarm(3e-9)
 def test_whole_numbers_have_a_bin_each() -> None:
     items = NumberItems(ItemColumns("age", "user_id", NUMBERS), 16.5, 90.0, 20)
     whole = whole_numbers(items)
@@ -231,6 +233,7 @@ def test_estimates_are_those_of_least_squares(bits: int, levels: tuple[int, ...]
     assert curve.share[::2] == pytest.approx(np.append(0, np.cumsum(exact)[:-1]) / exact.sum(), abs=1e-9)
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_every_level_has_noise_of_its_own_share_drawn_once() -> None:
     noise = HierarchyNoise(12, (4, 8, 12), 0.3)
     users = spread([0, 5] * 2048, 12)
@@ -240,7 +243,7 @@ def test_every_level_has_noise_of_its_own_share_drawn_once() -> None:
         drawn = one - (np.tile([0, 5], 2048) if level == 12 else 5 << (11 - level))
         if level == 12:
             assert chi_square_p(drawn, discrete_laplace_pmf(0.1, 400)) > FLAKE_RATE
-            assert chi_square_p(drawn, discrete_laplace_pmf(0.13, 400)) < FLAKE_RATE
+            assert chi_square_p(drawn, discrete_laplace_pmf(0.2, 400)) < FLAKE_RATE
         assert abs(drawn.mean()) < 6.2 * discrete_laplace_stddev(0.1) / (1 << level) ** 0.5 * 1.3
 
 

@@ -261,10 +261,11 @@ def drawn(epsilon: float = EPSILON, label: str = "a", key: int = 1) -> np.ndarra
     return add_noise(COUNTS, epsilon, run_key(key), label) - COUNTS
 
 
+@pytest.mark.false_alarm(3e-9)
 def test_noise_is_discrete_laplace_of_scale_one_over_epsilon() -> None:
     sample = drawn().ravel().astype(np.int64)
     assert chi_square_p(sample, discrete_laplace_pmf(EPSILON, 60)) > FLAKE_RATE
-    for wrong in (0.97, 1.03):
+    for wrong in (0.93, 1.07):
         assert chi_square_p(sample, discrete_laplace_pmf(EPSILON * wrong, 60)) < FLAKE_RATE
 
 
@@ -322,6 +323,7 @@ def test_counts_are_exact_at_the_largest_epsilon() -> None:
             assert found.users[row, column] == base[y, x].sum()
 
 
+@pytest.mark.false_alarm(1e-8)  # the squares are skewed: six standard errors are exceeded with 6e-9
 def test_noise_is_that_of_the_whole_epsilon() -> None:
     lines = np.arange(65)
     exact = PEOPLE.on_grid(lines, lines)
@@ -332,6 +334,7 @@ def test_noise_is_that_of_the_whole_epsilon() -> None:
     assert np.var(added) == pytest.approx(stated**2, rel=6 * np.sqrt(5 / 81920))
 
 
+@pytest.mark.false_alarm(2e-9)
 def test_gaussian_noise_is_that_of_the_whole_rho() -> None:
     exact, rho = PEOPLE.on_grid(np.arange(65), np.arange(65)), 0.01
     found = [collect_grid(PEOPLE, 1, 1, rho, run_key(key), "a", GAUSSIAN) for key in range(20)]
@@ -385,12 +388,13 @@ def test_a_uniform_grids_counts_are_exact_at_the_largest_epsilon() -> None:
     np.testing.assert_array_equal(found.users, LARGER_TOWN.on_grid(found.x_edges, found.y_edges))
 
 
+@pytest.mark.false_alarm(2e-9)
 def test_a_uniform_grids_noise_is_that_of_the_whole_epsilon() -> None:
     added = []
     for key in range(80):
         found = UniformGrid().collect(LARGER_TOWN, spec_of(6, 4000.0, 0.8), run_key(key))
         added.append((found.users - LARGER_TOWN.on_grid(found.x_edges, found.y_edges)).ravel())
-    assert_discrete_laplace(np.concatenate(added), 0.8, wrong=0.8 * 1.1)
+    assert_discrete_laplace(np.concatenate(added), 0.8, wrong=0.8 * 1.2)
 
 
 @pytest.mark.parametrize("constant", [0.0, -1.0, float("nan"), float("inf")])

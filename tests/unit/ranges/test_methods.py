@@ -306,6 +306,7 @@ def test_a_sample_is_of_the_people() -> None:
     assert sample_users(LARGE_TOWN, 5000, seeded_rng(1)) is LARGE_TOWN
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_people_are_drawn_by_density() -> None:
     density = np.array([[1.0, 0.0], [2.0, 5.0]])
     people = draw_users(density, 2, 40_000, seeded_rng(1))

@@ -43,6 +43,7 @@ def test_sums_are_those_of_the_stretched_and_shifted_cells(stretch: float, origi
         assert found[number] == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.false_alarm(4e-9)
 def test_places_are_where_users_are() -> None:
     stretch, (left, top) = 1.2, (-5.5, -3.25)
     x, y = World(USERS, SIDE, stretch, (left, top)).draw_users(50_000, seeded_rng(1))
@@ -60,6 +61,7 @@ def test_places_are_where_users_are() -> None:
         assert stats.kstest(within, "uniform").pvalue > FLAKE_RATE
 
 
+@pytest.mark.false_alarm(4e-9)
 def test_squares_are_about_users_in_the_field_and_of_the_sizes_asked_for() -> None:
     squares, world = QueryDistribution((2.0, 3.0), (8.0, 12.0)), World(USERS, SIDE, 1.2, (-5.5, -3.25))
     boxes = squares.draw(world, SIDE, 20_000, seeded_rng(1))
