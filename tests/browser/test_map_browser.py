@@ -1,4 +1,4 @@
-"""The map's page in real browsers: what a reader does with it, by mouse, keyboard and fingers."""
+"""The map's page in real browsers, by mouse, keyboard and fingers: cells, slots and geography."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ import time
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from sfumato.schemas.views import MapBody
+from sfumato.schemas.slots import Slots
+from sfumato.schemas.views import Basemap, Bounds, MapBody, Place, TimeSlots
 from sfumato.transforms.heatmap.view import heatmap_view
+from sfumato.transforms.report.report import render_page
 from tests.browser.browsers import Tab
 from tests.browser.conftest import Open
 from tests.unit.release.city import REGION, CityRelease, city_release
+from tests.unit.report.samples import layer_of, map_of, view_of
+
+# The map's page in real browsers: what a reader does with it, by mouse, keyboard and fingers.
 
 MAP = ".map-view"
 AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
@@ -239,3 +246,182 @@ def test_the_layers_are_those_of_the_files(page: Path) -> None:
     body = heatmap_view(files).body
     assert isinstance(body, MapBody)
     assert len(body.layers) > 1
+
+
+# The page of a heatmap with slots in real browsers: slider, play button, the curve of a place, its link.
+
+SLOTS = Slots.parse("t", "hour", "Asia/Tokyo")
+SLIDER, NAME, HEADING, PLAY = ".slots input[type=range]", ".slots .slot-name", ".slots h3", ".slots button"
+
+
+@pytest.fixture(scope="module")
+def slots_release() -> CityRelease:
+    return city_release("adaptive", users=60_000, slots=SLOTS, trust="central")
+
+
+@pytest.fixture(scope="module")
+def slots(slots_release: CityRelease) -> TimeSlots:
+    body = heatmap_view(slots_release.files).body
+    assert isinstance(body, MapBody)
+    assert body.slots is not None
+    return body.slots
+
+
+@pytest.fixture(scope="module")
+def slots_page(slots_release: CityRelease, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("slots")
+    for name, content in slots_release.files.items():
+        (folder / name).write_bytes(content)
+    return folder / "index.html"
+
+
+def chosen(tab: Tab) -> str:
+    return str(tab.run(f"document.querySelector({json.dumps(SLIDER)}).getAttribute('aria-valuetext')"))
+
+
+def legend(tab: Tab) -> str:
+    return tab.text(".legend-title")
+
+
+def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, slots_page: Path) -> None:
+    tab = opened(slots_page)
+    assert (chosen(tab), legend(tab)) == ("All slots together", "Users per km²")
+    tab.run(f"document.querySelector({json.dumps(SLIDER)}).focus()")
+    for hour in range(3):
+        tab.key("ArrowRight")
+        assert chosen(tab) == tab.text(NAME) == SLOTS.names[hour]
+        assert legend(tab) == f"Users per km², {SLOTS.names[hour]}"
+    tab.key("End")
+    assert chosen(tab) == SLOTS.names[-1]
+    tab.until("new URLSearchParams(location.hash.slice(1)).get('slot') === '23'")
+    tab.key("Home")
+    assert legend(tab) == "Users per km²"
+    assert not tab.errors
+
+
+def test_a_link_opens_a_slot_and_play_goes_on_from_it(opened: Open, slots_page: Path) -> None:
+    tab = opened(slots_page, "#slot=22")
+    assert chosen(tab) == SLOTS.names[22]
+    tab.click(PLAY)
+    assert chosen(tab) == SLOTS.names[23]
+    tab.until(f"document.querySelector({json.dumps(SLIDER)}).getAttribute('aria-valuetext') === '{SLOTS.names[0]}'")
+    tab.click(PLAY)
+    stopped = chosen(tab)
+    tab.run("new Promise(done => setTimeout(() => done(true), 1200))")
+    assert chosen(tab) == stopped
+    assert not tab.errors
+
+
+def test_the_curve_is_of_the_region_or_of_the_place_under_the_pointer(
+    opened: Open, slots_page: Path, slots: TimeSlots
+) -> None:
+    tab = opened(slots_page)
+    described = "document.querySelector('.slots svg.chart desc').textContent"
+    assert tab.text(HEADING) == "The whole region"
+    assert tab.run("document.querySelectorAll('.slots svg.chart rect.bar').length") == 24
+    of_region = tab.run(described)
+    assert of_region.startswith(SLOTS.names[0])
+    x, y = tab.centre(".map-view")
+    tab.move(x, y)
+    tab.until(f"document.querySelector('{HEADING}').textContent === 'The place under the pointer'")
+    assert tab.run(described) != of_region
+    assert tab.run("document.querySelectorAll('.slots svg.chart .whisker').length") == 24
+    assert slots.region[0][1] <= slots.region[0][0] <= slots.region[0][2]
+    assert not tab.errors
+
+
+def test_a_click_keeps_a_place_and_a_second_one_lets_it_go(opened: Open, slots_page: Path) -> None:
+    tab = opened(slots_page)
+    x, y = tab.centre(".map-view")
+    tab.move(x, y)
+    tab.drag([(x, y)])
+    tab.until(f"document.querySelector('{HEADING}').textContent === 'The chosen place'")
+    tab.move(*tab.centre("h1"))
+    assert tab.text(HEADING) == "The chosen place"
+    x, y = tab.centre(".map-view")
+    tab.move(x, y)
+    tab.drag([(x, y)])
+    tab.move(*tab.centre("h1"))
+    tab.until(f"document.querySelector('{HEADING}').textContent === 'The whole region'")
+    assert not tab.errors
+
+
+# Geography in real browsers: it lies where the cells lie, and tiles are fetched only when the reader asks for them.
+
+NORTH = Bounds(west=10, south=59, east=12, north=61)  # a degree of latitude is twice as long as one of longitude
+CELL = (3, 2, 5)
+SIDES = [(10.5, 59.75), (10.75, 59.75), (10.75, 59.5), (10.5, 59.5), (10.5, 59.75)]
+TILES = "https://tile.example.org/{z}/{x}/{y}.png"
+
+
+def geography_page(folder: Path, name: str, basemap: Basemap | None, tiles: str | None = None) -> Path:
+    body = map_of(layer_of({CELL: 1.0}), NORTH, missing="No cell: too few users.")
+    path = folder / f"{name}.html"
+    path.write_text(render_page(view_of(body, basemap=basemap, tiles=tiles)))
+    return path
+
+
+def pixels(tab: Tab) -> NDArray[np.int64]:
+    """The colours of the map's canvas, int64[rows, columns]."""
+    tab.settle()
+    width, height, colours = tab.run(
+        "(() => { const c = document.querySelector('.map-view canvas');"
+        "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        "return [c.width, c.height, Array.from(new Uint32Array(d.buffer)).join(' ')]; })()"
+    )
+    return np.array(colours.split(), dtype=np.int64).reshape(int(height), int(width))
+
+
+def test_geography_and_cells_agree_to_a_pixel(opened: Open, tmp_path: Path) -> None:
+    """A line along the sides of a cell changes no pixel that is farther than one from the cell's border."""
+    tab = opened(geography_page(tmp_path, "plain", Basemap(source="none")), width=1000, height=700)
+    plain = pixels(tab)
+    values, counts = np.unique(plain, return_counts=True)
+    cell = plain == values[np.argsort(counts)[-2]]  # the commonest is the ground
+    rows, columns = np.flatnonzero(cell.any(axis=1)), np.flatnonzero(cell.any(axis=0))
+    top, bottom, left, right = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
+    assert cell[top:bottom, left:right].all()
+    assert right - left > 20
+    drawn = pixels(
+        opened(geography_page(tmp_path, "drawn", Basemap(source="none", lines=[SIDES])), width=1000, height=700)
+    )
+    y, x = np.nonzero(drawn != plain)
+    off = np.minimum(
+        np.abs(np.subtract.outer(x + 0.5, [left, right])).min(axis=1),
+        np.abs(np.subtract.outer(y + 0.5, [top, bottom])).min(axis=1),
+    )
+    assert len(x) > 2 * (bottom - top)
+    assert off.max() <= 1.5
+    assert ((x >= left - 2) & (x <= right + 1) & (y >= top - 2) & (y <= bottom + 1)).all()
+
+
+def test_the_tip_names_the_nearest_place_and_the_page_its_source(opened: Open, tmp_path: Path) -> None:
+    harbour = Place(name="Harbour", longitude=11, latitude=60)
+    tab = opened(geography_page(tmp_path, "named", Basemap(source="City survey", places=[harbour])))
+    assert "Geography: City survey." in tab.text(".map .source")
+    x, y = tab.centre(".map-view")
+    tab.move(x + 3, y)
+    tab.until("!document.querySelector('.tip').hidden")
+    assert "near Harbour" in tab.text(".tip") or "of Harbour" in tab.text(".tip")
+
+
+def test_tiles_are_fetched_only_when_the_reader_asks(opened: Open, tmp_path: Path) -> None:
+    tab = opened(geography_page(tmp_path, "tiles", None, TILES))
+    time.sleep(0.3)
+    assert [one for one in tab.requests if not one.startswith(("file:", "data:", "blob:"))] == []
+    assert "tile.example.org: while it is on, that server sees" in tab.text(".map .source")
+    button = "[...document.querySelectorAll('#tools button')].find(one => one.textContent.startsWith('Street'))"
+    assert tab.run(f"{button}.getAttribute('aria-pressed')") == "false"
+    tab.run(f"{button}.click()")
+    assert tab.run(f"{button}.getAttribute('aria-pressed')") == "true"
+    tab.until("document.querySelector('.leaflet-tile-pane img') !== null")
+    sources = tab.run("[...document.querySelectorAll('.leaflet-tile-pane img')].map(one => one.src).join(' ')").split()
+    assert sources
+    assert all(one.startswith("https://tile.example.org/") for one in sources)
+    tab.run(f"{button}.click()")
+    tab.until("document.querySelector('.leaflet-tile-pane img') === null")
+    asked = [one for one in tab.requests if not one.startswith(("file:", "data:", "blob:"))]
+    assert asked  # the page's policy let them out; there is no network here
+    assert all(one.startswith("https://tile.example.org/") for one in asked)
+    tab.requests.clear()
+    tab.errors.clear()  # the tiles that could not be loaded

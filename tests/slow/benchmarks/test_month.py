@@ -1,4 +1,6 @@
-"""Tests of benchmarks/month.py and benchmarks/month_year.py: they run, and their tables say what was found."""
+"""Months of nights: benchmarks/month.py and what it simulates."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date, timedelta
@@ -7,10 +9,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import sfumato
 from benchmarks import month
-from benchmarks.city_nights import Crowd, make_nights
-from benchmarks.month_ways import REFERENCE, WAYS, Publisher, publish_all
+from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, exact_counts, make_nights
+from benchmarks.evaluation.cases import parse_cases
+from benchmarks.month_counts import CountNight, PaperVariances, draw_nights
+from benchmarks.month_ways import (
+    CLASSES,
+    DELTA,
+    EPSILON,
+    GAUSSIAN_WAYS,
+    REFERENCE,
+    WAYS,
+    WINDOW,
+    Covered,
+    Publisher,
+    Way,
+    publish_all,
+    run_key,
+    scaled_measurements,
+)
+from benchmarks.several_locations import DEPTH as LOCATIONS_DEPTH
+from benchmarks.several_locations import MAPS, TABLES, compare_on_logs
+from sfumato.schemas.region import Region, deinterleave
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import Trust
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.privacy.mechanism import rho_for_delta
+from sfumato.transforms.synth.landscape import SIZE_KM
+from tests.seeds import seeded_rng
+
+# Tests of benchmarks/month.py and benchmarks/month_year.py: they run, and their tables say what was found.
 
 SMALL = replace(month.QUICK, people=10_000, nights=3, learned=1)
 
@@ -66,3 +96,224 @@ def test_place_of_a_crowd_is_within_two_radii() -> None:
     assert 0.98 < crowd.density()[place].sum() <= 1
     rows, columns = np.nonzero(place)
     assert (np.abs(rows - 31.5).max(), np.abs(columns - 63.5).max()) == (5.5, 5.5)  # 600 m are 5.49 cells
+
+
+# Tests of benchmarks/month_counts.py: nights as counts of cells, and variances on paper.
+
+DAY = date(2026, 10, 13)
+
+
+@pytest.fixture(scope="module")
+def night() -> CountNight:
+    return next(draw_nights([DAY], 300_000, seed=2))
+
+
+def _state(night: CountNight, way: Way, trust: Trust) -> HeatmapState:
+    return night.run(way.cohorts, way.parameters(trust), run_key(1, way, night.day, trust), None)
+
+
+def test_counts_of_entries_are_those_of_their_cells(night: CountNight) -> None:
+    tree = Tree.uniform(DEPTH, 3)
+    assert np.array_equal(night.entry_counts(tree), night.counts.reshape(64, -1).sum(axis=1))
+    finer = tree.refine(tree.nodes[-5:], tree.nodes[:0])
+    owners = finer.index.owners(np.arange(4**DEPTH, dtype=np.uint64))
+    assert np.array_equal(night.entry_counts(finer), np.bincount(owners, night.counts, len(finer.entries)))
+
+
+def test_crowd_moves_users_and_keeps_their_number(night: CountNight) -> None:
+    crowd = Crowd((10.0, 6.45), 3_000)
+    after = night.with_crowd(crowd)
+    assert after.users == night.users
+    assert (after.counts >= 0).all()
+    moved = (after.exact() - night.exact()) * night.users
+    place = crowd.density() > crowd.density().max() / 100
+    # 99% of the crowd is in these cells. Six deviations of its number and of those who left: 6 sqrt(30 + 300).
+    assert abs(moved[place].sum() - 0.99 * 3_000 * (1 - night.expected[place].sum())) < 6 * np.sqrt(330)
+
+
+@pytest.mark.parametrize("trust", [Trust.SECAGG, Trust.CENTRAL])
+def test_noise_has_the_stated_deviation(night: CountNight, trust: Trust) -> None:
+    """The mean square of the errors of n entries is its variance within 6 standard deviations: kurtosis at most 6."""
+    state = _state(night, REFERENCE, trust)
+    assert len(state.results) == 2
+    for result in state.results:
+        if result.shard_range is not None:  # asks a part of the users
+            continue
+        errors = result.counts - night.entry_counts(result.tree)
+        mean = (errors**2).mean() / result.spent.noise_stddev**2
+        assert abs(mean - 1) < 6 * np.sqrt(5 / len(errors))
+
+
+def test_paper_has_the_noise_of_a_run(night: CountNight) -> None:
+    """The paper's variance is that of a run that spent its whole budget at once, on all shards."""
+    for trust in (Trust.SECAGG, Trust.CENTRAL):
+        for way in (REFERENCE, Way("test", 10)):
+            paper = PaperVariances.of_way(way, trust, night.users)
+            state = _state(night, way, trust)
+            entry = way.cohorts**2 * state.noise_stddev(way.parameters(trust).budget.total) ** 2
+            assert entry == pytest.approx(paper.noise, rel=0.1)  # shards are whole
+            assert paper.sampling == way.cohorts - 1
+
+
+def test_sampling_has_the_variance_of_paper() -> None:
+    """c times a binomial number: 4,000 draws have its variance within 6 standard deviations of 1.6%."""
+    cohorts, users = 30, 600
+    drawn = cohorts * seeded_rng(4).binomial(users, 1 / cohorts, 4_000)
+    sampling = PaperVariances.of_way(Way("test", cohorts), Trust.CENTRAL, 1e5).sampling
+    assert np.var(drawn) / (sampling * users) == pytest.approx(1, abs=6 * np.sqrt(2.06 / 4_000))
+
+
+# Tests of benchmarks/month_ways.py: what ways spend, their measurements, and how coverage is counted.
+
+FIRST = date(2026, 10, 13)
+
+
+@pytest.fixture(scope="module")
+def nights() -> list[CountNight]:
+    return list(draw_nights([FIRST + timedelta(number) for number in range(3)], 200_000, seed=1))
+
+
+@pytest.mark.parametrize("way", [*WAYS, *GAUSSIAN_WAYS], ids=lambda way: way.name)
+def test_no_user_spends_more_than_the_limit_in_any_window(way: Way) -> None:
+    asked = [Rotation.of_night(FIRST + timedelta(night), way.cohorts).cohort for night in range(4 * WINDOW)]
+    most = max(
+        asked[at : at + WINDOW].count(cohort) for at in range(3 * WINDOW) for cohort in range(1, 1 + way.cohorts)
+    )
+    for trust in (Trust.SECAGG, Trust.CENTRAL):
+        if way.gaussian and trust == Trust.SECAGG:
+            continue
+        parameters = way.parameters(trust)
+        if way.gaussian:
+            assert parameters.rho is not None
+            assert most * parameters.rho == pytest.approx(rho_for_delta(EPSILON, DELTA), rel=1e-6)
+        else:
+            assert most * parameters.epsilon == pytest.approx(EPSILON)
+
+
+@pytest.mark.parametrize("cohorts", [1, 30])
+def test_measurements_are_of_all_users_with_their_variance(cohorts: int, nights: list[CountNight]) -> None:
+    """Squared errors over the stated variance: their mean is 1 within 6 standard deviations, of a kurtosis up to 6."""
+    way, trust = Way("test", cohorts), Trust.SECAGG
+    squares = []
+    for night in nights:
+        state = night.run(cohorts, way.parameters(trust), run_key(0, way, night.day, trust), None)
+        measured, users, stddev = scaled_measurements(state, cohorts)
+        assert abs(users - night.users) < 6 * stddev
+        for one in measured:
+            truth = night.entry_counts(one.tree)
+            squares.append((one.counts - truth) ** 2 / (one.variance + one.sampling * truth))
+    found = np.concatenate(squares)
+    assert abs(found.mean() - 1) < 6 * np.sqrt(5 / len(found))
+
+
+def test_covered_counts_cells_with_users_by_size() -> None:
+    rng = seeded_rng(0)
+    truth = rng.integers(0, 3_000, 500)
+    truth[:200] = rng.integers(0, 20, 200)
+    low, high = truth + rng.normal(-1, 1, 500), truth + rng.normal(1, 1, 500)
+    found = Covered.of(low, high, truth)
+    for at, least in enumerate(CLASSES):
+        end = CLASSES[at + 1] if at + 1 < len(CLASSES) else 10**9
+        inside = [low[i] <= truth[i] <= high[i] for i in range(500) if least <= truth[i] < end]
+        assert (found.cells[at], found.held[at]) == (len(inside), sum(inside))
+    held = [users for users, least, most in zip(truth, low, high, strict=True) if least <= users <= most]
+    assert (found.users, found.users_held) == (sum(truth), sum(held))
+
+
+def test_publishers_that_were_kept_publish_the_same_again(nights: list[CountNight]) -> None:
+    posterior = next(way for way in WAYS if way.memory == "posterior" and way.cohorts == WINDOW)
+    maps, kept = publish_all(nights, [Publisher(way, Trust.SECAGG) for way in (REFERENCE, posterior)], [1])
+    assert [len(one) for one in maps] == [3, 3]
+    for publisher, before in zip(kept[1], maps, strict=True):
+        again = publisher.publish(nights[1])
+        assert np.array_equal(again.density, before[1].density)
+        assert again.expected_error == before[1].expected_error > 0
+
+
+# Tests of benchmarks/city_nights.py: nights of the synthetic city, crowds and cohorts.
+
+CITY_DAY = date(2026, 10, 20)
+PEOPLE = 40_000
+
+
+@pytest.fixture(scope="module")
+def city_nights() -> list[Night]:
+    return make_nights([CITY_DAY, CITY_DAY + timedelta(1), CITY_DAY + timedelta(10)], PEOPLE, seed=3)
+
+
+def test_counts_are_drawn_from_the_expected_density(city_nights: list[Night]) -> None:
+    """Chi-squared over the cells with at least 5 expected users: within 6 standard deviations (1e-8) of its mean."""
+    for night in city_nights:
+        chosen = night.expected * night.users >= 5
+        expected, exact = (one[chosen] * night.users for one in (night.expected, night.exact()))
+        statistic, cells = ((exact - expected) ** 2 / expected).sum(), len(expected)
+        assert cells > 1000
+        assert abs(statistic - cells) < 6 * np.sqrt(2 * cells + (1 / expected).sum())
+
+
+def test_exact_counts_by_level_add_up(city_nights: list[Night]) -> None:
+    fine, coarse = exact_counts(city_nights[0], DEPTH), exact_counts(city_nights[0], DEPTH - 2)
+    assert fine.sum() == city_nights[0].users == len(city_nights[0].people)
+    assert np.array_equal(fine.reshape(-1, 16).sum(axis=1), coarse)
+    tree = Tree.uniform(DEPTH, 3)
+    tree = tree.refine(tree.nodes[-5:], tree.nodes[:0])
+    owners = tree.index.owners(np.arange(4**DEPTH, dtype=np.uint64))
+    assert np.array_equal(city_nights[0].entry_counts(tree), np.bincount(owners, fine, len(tree.entries)))
+
+
+def test_crowd_moves_users_to_its_place(city_nights: list[Night]) -> None:
+    crowd = Crowd((10.0, 6.45), 500)
+    night = city_nights[0].with_crowd(crowd)
+    assert night.users == city_nights[0].users
+    assert (night.codes != city_nights[0].codes).sum() <= 500
+    x, y = (one * (SIZE_KM / (1 << DEPTH)) for one in deinterleave(night.codes.astype(np.uint64)))
+    near = np.hypot(x - 10.0, y - 6.45) < 0.6
+    before = exact_counts(city_nights[0], DEPTH)
+    x, y = (one * (SIZE_KM / (1 << DEPTH)) for one in deinterleave(np.arange(4**DEPTH, dtype=np.uint64)))
+    there = int(before[np.hypot(x - 10.0, y - 6.45) < 0.6].sum())
+    # 1 - exp(-4) of the crowd is within two radii: 491 users, less those who were there before; 6 deviations are 18.
+    assert 491 - 18 - there * 500 / night.users - 6 * np.sqrt(there) < near.sum() - there <= 500
+    assert night.expected.sum() == pytest.approx(1)
+    assert crowd.density().sum() == pytest.approx(1)
+    row, column = np.unravel_index(crowd.density().argmax(), (SIDE, SIDE))
+    assert (int(column), int(row)) == (int(10.0 * SIDE / SIZE_KM), int(6.45 * SIDE / SIZE_KM))
+    at = np.array([int(10.0 * 16 / SIZE_KM), 0]), np.array([int(6.45 * 16 / SIZE_KM), 0])
+    assert crowd.is_near(4, *at).tolist() == [True, False]
+
+
+def test_cohorts_are_fixed_and_share_the_users(city_nights: list[Night]) -> None:
+    first, next_day, later = (set(night.people[night.asked(10)].tolist()) for night in city_nights)
+    assert not first & next_day
+    everybody = set(city_nights[0].people.tolist()) & set(city_nights[2].people.tolist())
+    assert first & everybody == later & everybody  # ten nights later the same cohort is asked
+    expected = city_nights[0].users / 10
+    assert abs(len(first) - expected) < 6 * np.sqrt(expected)
+    assert city_nights[0].asked(1).all()
+
+
+def test_rows_are_the_asked_users(city_nights: list[Night]) -> None:
+    rows = city_nights[0].rows(10)
+    assert np.array_equal(rows.codes, city_nights[0].codes[city_nights[0].asked(10)])
+    assert (np.diff(rows.users.astype(np.float64)) >= 0).all()
+    assert not (rows.users & rows.places.mask).any()
+
+
+# Tests of benchmarks/several_locations.py: its tables can be made.
+
+
+@pytest.mark.parametrize("title", TABLES)
+def test_every_table_has_cases_that_are_not_refused(title: str) -> None:
+    """A modulus, for one, is refused without --allow_overflow, because a comparison states no population."""
+    cases, _ = parse_cases(f"--depth {LOCATIONS_DEPTH} {TABLES[title]}")
+    assert all(case.parameters.contribution in ("one", "top", "all") for case in cases)
+    assert len(cases) > 1
+
+
+def test_compare_on_logs_sees_the_distributions_of_all_users(tmp_path: Path) -> None:
+    """Almost without noise, distributions are the truth, and one location of each user is a sample of it."""
+    pattern = Path(sfumato.synth(tmp_path / "logs", users=300, records_per_user=9, region=MAPS["synthetic"]))
+    paths = [str(path) for path in sorted(pattern.parent.glob(pattern.name))]
+    rows, _ = compare_on_logs(TABLES["Almost no noise"], paths, Region.parse(MAPS["synthetic"]), 2)
+    errors = {row.options["contribution"]: row.metrics["l1"].value for row in rows if row.setting.method == "flat"}
+    # 4,096 Laplace variates of scale 1/30 user, each below 0.04 user on average, of 300 users.
+    assert errors["all"] < 4096 * 0.04 / 300 < min(errors["one"], errors["top"])

@@ -1,3 +1,7 @@
+"""Baselines of histograms, quantiles, and flows."""
+
+from __future__ import annotations
+
 import math
 
 import mpmath
@@ -6,6 +10,7 @@ import pytest
 from numpy.random import Generator
 from scipy import linalg, stats
 
+from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thresholded, uniform_grid
 from benchmarks.baselines.histogram_mechanisms import (
     BernoulliShuffle,
     CentralLaplace,
@@ -22,11 +27,15 @@ from benchmarks.baselines.histogram_mechanisms import (
     shuffle_delta,
     walsh_hadamard,
 )
+from benchmarks.baselines.location_oracles import local_epsilon, reported_shares, share_messages, shuffled_noise_shares
+from benchmarks.baselines.quantile_mechanisms import greedy_ranks
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.flows.user_trips import count_prefixes
+from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p
+from tests.unit.flows.samples import BITS, clustered
 
 DELTA = 1e-8
 COUNTS = np.array([0, 900, 40, 3000, 260])
@@ -296,3 +305,103 @@ def test_epsilon_and_delta_must_be_sound(value: float) -> None:
 def test_too_few_clients_cannot_shuffle() -> None:
     with pytest.raises(RequestError, match="30 sampled clients cannot hide one"):
         BernoulliShuffle(1.0, 0.1, DELTA).estimate(np.array([10, 20]), seeded_rng(0))
+
+
+# The paper's greedy decomposition of a range against a walk through the trie, one probe at a time.
+
+SAMPLING = Sampling.from_rate(0.25, 2)
+
+
+def probes(levels: list[Histogram], border: int, bits: int) -> list[float]:
+    """The counts of the nodes that cover [0, border): at each level those right of the nodes above it."""
+    found, start = [], 0
+    for level in levels:
+        width = 1 << (bits - level.level)
+        counts = dict(zip(level.items.tolist(), level.counts.tolist(), strict=True))
+        while start + width <= border:
+            found.append(counts.get(start // width, 0.0))
+            start += width
+    assert start == border
+    return found
+
+
+@pytest.mark.parametrize("lengths", [(1, 2, 3, 4, 5), (2, 4, 5), (5,)])
+def test_ranks_are_sums_over_the_greedy_cover(lengths: tuple[int, ...]) -> None:
+    generator, bits = seeded_rng(1), lengths[-1]
+    levels = []
+    for length in lengths:
+        items = np.flatnonzero(generator.random(1 << length) < 0.7).astype(np.uint64)
+        levels.append(Histogram(length, SAMPLING, items, generator.integers(2, 50, len(items))))
+    found = greedy_ranks(levels, bits)
+    covers = [probes(levels, border, bits) for border in range((1 << bits) + 1)]
+    assert found == pytest.approx([sum(cover) for cover in covers])
+    steps = np.diff((0, *lengths))
+    # the whole range takes a probe more at the first level: all its nodes
+    assert max(map(len, covers[:-1])) == sum(2**step - 1 for step in steps)
+
+
+# The other mechanisms for flows: exact without noise, and at their best with their best options.
+
+CODES, FLOW_COUNTS = clustered(5_000)
+OF = (CODES, FLOW_COUNTS, BITS)
+EXACT = count_prefixes(CODES, FLOW_COUNTS, np.arange(16**3, dtype=np.uint64), BITS - 12)
+NOISELESS = 1e6
+
+
+def test_without_noise_all_are_exact_at_the_level_that_they_count() -> None:
+    rng = seeded_rng(0)
+    assert np.array_equal(uniform_grid(*OF, 3, NOISELESS, rng), EXACT)
+    assert np.array_equal(private_od(*OF, 4, NOISELESS, 1, rng, 3), EXACT)  # splits every pair with a trip
+    assert np.array_equal(density_grid(*OF, 2, NOISELESS, 1e9, rng, 3)[EXACT > 0], EXACT[EXACT > 0])
+
+
+def test_a_pair_that_is_not_split_is_spread_evenly() -> None:
+    rng = seeded_rng(0)
+    spread = private_od(*OF, 4, NOISELESS, 1e12, rng, 3)
+    first = count_prefixes(CODES, FLOW_COUNTS, np.arange(16, dtype=np.uint64), BITS - 4)
+    assert np.allclose(spread, np.repeat(first / 256, 256))
+
+
+def test_noise_has_the_size_of_the_budget() -> None:
+    """The tree's levels share epsilon; the grid has all of it: mean absolute noise near 1 / epsilon."""
+    rng = seeded_rng(1)
+    nothing = np.zeros(0, np.uint64), np.zeros(0, np.int64), BITS
+    noise = np.abs(uniform_grid(*nothing, 3, 0.5, rng)).mean()
+    assert abs(noise - 1 / np.sinh(0.5)) < 5 * 2.8 / 64
+    tree = private_od(*nothing, 3, 0.5, -1e9, rng, 3)
+    share = 0.5 * 2 / (2 ** (1 / 3) + 2 ** (2 / 3) + 2)
+    assert abs(tree.mean() - 0.5 / np.sinh(share)) < 5 * 6 / 64  # negative counts are 0: half of the noise
+
+
+def test_thresholds_take_small_counts_away() -> None:
+    assert thresholded(np.array([-3.0, 0.0, 2.0, 5.0]), 4).tolist() == [0, 0, 0, 5]
+    assert thresholded(np.array([-3.0, 2.0]), 0).tolist() == [0, 2]
+
+
+# Shuffled and local forms of a map: their shares with little noise, and the bounds that they rest on.
+
+
+def test_reports_and_shuffled_noise_find_the_shares() -> None:
+    counts = np.zeros(256, np.int64)
+    counts[[3, 77, 200]] = 500_000, 300_000, 200_000
+    generator = seeded_rng(5)
+    for shares in (reported_shares(counts, 6.0, 4, generator), shuffled_noise_shares(counts, 1.0, 1e-8, generator)):
+        assert shares.sum() == pytest.approx(1)
+        assert np.abs(shares - counts / 1e6).sum() < 0.02
+    coarse = reported_shares(counts, 6.0, 2, generator)  # 16 cells, each of 16 equal ones
+    assert (np.ptp(coarse.reshape(16, 16), axis=1) == 0).all()
+
+
+def test_the_largest_local_epsilon_meets_the_bound() -> None:
+    users, epsilon, delta = 10**6, 1.0, 1e-8
+    local = local_epsilon(users, epsilon, delta)
+    growth = math.exp(local)
+    spread = 8 * math.sqrt(growth * math.log(4 / delta) / users) + 8 * growth / users
+    assert math.log(1 + (growth - 1) / (growth + 1) * spread) == pytest.approx(epsilon)
+    assert local <= math.log(users / (16 * math.log(2 / delta)))
+    assert local_epsilon(200, epsilon, delta) == epsilon  # too few to hide in
+
+
+def test_messages_of_additive_shares_as_printed() -> None:
+    """Balle et al.: 10,000 parties with 32-bit numbers send 12 messages for a security of 2^-40."""
+    assert share_messages(10_000, 32) == 12

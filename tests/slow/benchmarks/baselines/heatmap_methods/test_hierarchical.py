@@ -1,16 +1,36 @@
+"""Hierarchies of levels, their registration as methods from outside, and consistent trees."""
+
+from __future__ import annotations
+
+import html
+import itertools
 import math
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import shapely
 
+import sfumato
+from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
 from benchmarks.baselines.heatmap_methods.hierarchical import Hierarchical
-from benchmarks.baselines.heatmap_methods.pyramid import choose_levels, gain_of_splits, pruned
+from benchmarks.baselines.heatmap_methods.pyramid import Pyramid, choose_levels, gain_of_splits, pruned
+from benchmarks.baselines.heatmap_methods.spatial_decomposition import SpatialDecomposition, consistent_levels
+from sfumato.pipelines.cli import main
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
+from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters, parameter_owners
 from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.release.release_folder import publish
+from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.unit.heatmap.methods.oracle import check_counts, group_of, run, some_rows, spread
+from tests.unit.heatmap.methods.oracle import check_counts, group_of, least_squares, run, some_rows, spread
+from tests.unit.release.city import city_release
 
 DEPTH = 4
 METHOD = Hierarchical()
@@ -133,3 +153,135 @@ def test_a_depth_without_complete_levels_is_refused() -> None:
     with rejects("depth"):
         parameters(depth=13)
     parameters(depth=12)
+
+
+# Methods that the package does not know: what it asks of one that a program registers, and of releases of others.
+
+
+def test_heatmap_options_registered_method(baselines: None) -> None:
+    """Its parameters have values by name as all others have, but no request offers them."""
+    own = {one.name for method in BASELINES.values() for one in fields(method)}
+    assert own <= set(parameter_owners())
+    assert not own & set(HeatmapRequest.model_fields)
+    assert heatmap_parameters("count_min", {"sketch_rows": 3}).method == CountMin(sketch_rows=3)
+    with rejects("sketch_rows"):
+        heatmap_parameters("flat", {"sketch_rows": 3})
+    for refused in ({"categories": 2}, {"slots": 2}):
+        with pytest.raises(RequestError):
+            heatmap_parameters("count_min", {}, **refused)
+
+
+def test_heatmap_parameters_unregistered_method() -> None:
+    with rejects("method"):
+        heatmap_parameters("hierarchical", {})
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_release_files_registered_method(baselines: None, method: str) -> None:
+    """Answers of trees are published, and deviations are stated as what they are."""
+    release = city_release(method, depth=4)
+    is_tree = all(isinstance(result.encoding, TreeEncoding) for result in release.state.results)
+    assert is_tree == (method in ("hierarchical", "spatial_decomposition"))
+    assert ("answers.parquet" in release.files) == is_tree
+    assert release.manifest["errors"]["sums"].startswith("lower bound")
+    assert METHODS[method].SENTENCE in html.unescape(release.page)
+
+
+@pytest.fixture
+def earlier(method: str, tmp_path: Path) -> Path:
+    """A release by a method that is not registered any more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, method, BASELINES[method])
+        files = city_release(method, depth=4).files
+    publish(str(tmp_path / "release"), files, "made-up", overwrite=False)
+    return tmp_path / "release"
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_open_release_unregistered_method(method: str, earlier: Path, tmp_path: Path) -> None:
+    """A release that an earlier version made is read, exported and has a page, which says whose its method is."""
+    assert method not in METHODS
+    release = sfumato.open_release(earlier)
+    assert len(release.cells) == pq.read_metadata(earlier / "cells.parquet").num_rows > 1
+    assert main(["export", str(earlier), "--output", str(tmp_path / "map.gpkg")]) == 0
+    assert main(["export", str(earlier), "--output", str(tmp_path / "map.tif")]) == 0
+    assert main(["page", str(earlier), "--output", str(tmp_path / "page")]) in (0, 1)
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert f"does not have the method {method}: sfumato 0.1 of November 2026 or earlier" in page
+    assert BASELINES[method].SENTENCE not in html.unescape(page)
+    with pytest.raises(RequestError, match="does not state errors of sums of cells"):
+        release.zones([shapely.box(-74.0, 40.7, -73.9, 40.75)])
+
+
+DECOMPOSITION_DEPTH = 3
+
+
+def design() -> np.ndarray:
+    """Which leaves each node of levels 1..3 covers: float64[84, 64], level by level."""
+    rows = [
+        [leaf >> 2 * (DECOMPOSITION_DEPTH - level) == cell for leaf in range(64)]
+        for level in (1, 2, 3)
+        for cell in range(4**level)
+    ]
+    return np.array(rows, dtype=float)
+
+
+@pytest.mark.parametrize("variances", [(1.0, 1.0, 1.0), (9.0, 4.0, 0.5), (0.1, 3.0, 80.0)])
+def test_the_consistent_tree_is_the_weighted_least_squares_solution(variances: tuple[float, ...]) -> None:
+    rng, a = seeded_rng(4), design()
+    levels = [(rng.normal(5, 20, 4**level), variance) for level, variance in enumerate(variances, 1)]
+    each = np.concatenate([np.full(len(counts), variance) for counts, variance in levels])
+    leaves, covariance = least_squares(a, np.concatenate([counts for counts, _ in levels]), each)
+    got = consistent_levels(levels)
+    assert np.allclose(np.concatenate([counts for counts, _ in got]), a @ leaves, atol=1e-9)
+    deviations = np.concatenate([np.full(len(counts), variance) for counts, variance in got])
+    assert np.allclose(deviations, np.diag(a @ covariance @ a.T))
+    for (upper, _), (lower, _) in itertools.pairwise(got):
+        assert np.allclose(upper, lower.reshape(-1, 4).sum(axis=1))
+
+
+@pytest.mark.parametrize("doubling", [3.0, -3.0])
+def test_budgets_are_geometric_and_every_level_gains(doubling: float) -> None:
+    method = SpatialDecomposition(budget_doubling=doubling)
+    parameters = HeatmapParameters(
+        depth=DECOMPOSITION_DEPTH, shard_size=100, dropout=0.5, population=400, method=method
+    )
+    state = run(parameters, group_of(some_rows(5, 400, 4, DECOMPOSITION_DEPTH), 4, DECOMPOSITION_DEPTH))
+    spent = [result.spent.epsilon for result in state.results]
+    assert state.budget.spent == 1
+    assert np.allclose(np.divide(spent[1:], spent[:-1]), 2 ** (1 / doubling))
+    raw, consistent = (
+        Pyramid.candidates(method, state, DECOMPOSITION_DEPTH),
+        method.candidates(state, DECOMPOSITION_DEPTH),
+    )
+    levels = consistent_levels([(one.counts, one.stddev[0] ** 2) for one in raw])
+    for level, (before, after) in enumerate(zip(raw, consistent, strict=True)):
+        assert after.counts.tolist() == levels[level][0].tolist()
+        assert (after.stddev < before.stddev).all()
+    chosen, every = (
+        method.decode(state, DECOMPOSITION_DEPTH),
+        np.concatenate([one.counts for one in consistent]),
+    )
+    assert np.isin(chosen.counts, every).all()
+    assert math.isclose(chosen.counts.sum(), consistent[0].counts.sum())  # whatever is split
+    assert chosen.tree == pruned(consistent, choose_levels(raw, consistent, 0.0)).tree
+
+
+def test_without_noise_the_tree_is_the_truth() -> None:
+    rows = some_rows(6, 300, 3, DECOMPOSITION_DEPTH)
+    method = SpatialDecomposition()
+    parameters = HeatmapParameters(
+        depth=DECOMPOSITION_DEPTH, shard_size=100, dropout=0.5, population=300, method=method
+    )
+    state = run(parameters, group_of(rows, 3, DECOMPOSITION_DEPTH), noise=False)
+    for level, one in enumerate(method.candidates(state, DECOMPOSITION_DEPTH), 1):
+        expected = np.bincount([code >> 2 * (DECOMPOSITION_DEPTH - level) for _, code, _ in rows], minlength=4**level)
+        assert np.allclose(one.counts, expected)
+
+
+@pytest.mark.parametrize("doubling", [0, 0.1, -0.4, math.nan, math.inf])
+def test_bad_options_are_refused(doubling: float) -> None:
+    with rejects("budget_doubling"):
+        SpatialDecomposition(budget_doubling=doubling)
+    with rejects("depth"):
+        HeatmapParameters(depth=13, method=SpatialDecomposition())

@@ -1,13 +1,24 @@
+"""The adaptive grid: cells, noise, and what one user more changes."""
+
+from __future__ import annotations
+
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from benchmarks.baselines.range_methods import ag
 from benchmarks.baselines.range_methods.ag import AdaptiveGrid
 from benchmarks.baselines.range_methods.partitions import Partition
+from benchmarks.baselines.range_methods.two_passes import split_epsilon
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import ExactCounts, strip_edges
+from tests.attacks.test_ranges_add_or_remove import KEY, neighbours
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
     assert_covers_once,
@@ -127,3 +138,51 @@ def test_a_noisy_number_of_users_may_be_nothing(users: float) -> None:
 def test_options_out_of_range_are_refused(option: str, value: float) -> None:
     with pytest.raises(RequestError, match=option):
         AdaptiveGrid(**{option: value})
+
+
+# What one user more in the logs changes in the adaptive grid, under the same key.
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_user_changes_one_coarse_and_one_fine_count(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ag looks twice: before noise each look differs by 1 in one count. Cuts follow from the noisy coarse counts."""
+    real, looked = ag.add_noise, list[tuple[np.ndarray, float]]()
+
+    def noisy(counts: np.ndarray, epsilon: float, key: RunKey, label: str) -> np.ndarray:
+        looked.append((counts.ravel().copy(), epsilon))
+        # The coarse noise of both is made such that both see the same noisy counts: then all else must be the same.
+        return (
+            real(np.zeros_like(counts), epsilon, key, label)
+            if label == "ag coarse"
+            else real(counts, epsilon, key, label)
+        )
+
+    monkeypatch.setattr(ag, "add_noise", noisy)
+    without, with_them, _ = neighbours(seed)
+    one, other = (AdaptiveGrid().collect(people, spec_of(12, 300.0, 0.5), KEY) for people in (without, with_them))
+    for (before, first), (after, second) in zip(looked[:2], looked[2:], strict=True):
+        assert (np.abs(after - before).sum(), first) == (1, second)
+    assert looked[0][1] + looked[1][1] == 0.5  # exactly: both looks together cost all of epsilon
+    for name in ("x0", "y0", "x1", "y1"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@given(st.floats(1e-6, 60), st.floats(1e-3, 0.999))
+def test_parts_are_the_shares_and_make_up_the_whole(epsilon: float, share: float) -> None:
+    first, second = split_epsilon(epsilon, share)
+    assert Fraction(first) + Fraction(second) == Fraction(epsilon)
+    assert first <= share * epsilon
+    assert first == pytest.approx(share * epsilon, rel=1e-9)
+    assert second > 0
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, math.nan, 1e-30])
+def test_shares_that_leave_nothing_are_refused(share: float) -> None:
+    with pytest.raises(RequestError, match="share"):
+        split_epsilon(1.0, share)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
+def test_epsilons_that_are_none_are_refused(epsilon: float) -> None:
+    with pytest.raises(RequestError, match="epsilon"):
+        split_epsilon(epsilon, 0.5)

@@ -1,8 +1,11 @@
-"""The real logs that SFUMATO_DATA names; skipped where it is unset."""
+"""What needs the whole checkout: its notebooks, its imports, and real logs where SFUMATO_DATA names them."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,83 @@ from sfumato.pipelines import cli
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.release.published_release import open_release
+from tests import ROOT
+from tests.conftest import SMALL_DPI
+
+# The notebooks of the documents run from an empty folder, and show what they are committed with.
+
+pytest.importorskip("nbclient", reason="the extra `test` is not installed")
+nbformat = pytest.importorskip("nbformat", reason="the extra `test` is not installed")
+
+SPEC = importlib.util.spec_from_file_location("run_notebooks", ROOT / "docs" / "run_notebooks.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+RUN = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(RUN)
+# Run in the kernel before the first cell: what `tests/conftest.py` does for all tests takes half of the time away.
+QUICKER = f"""
+from sfumato.transforms.report import canvas, chart_figure, map_figure
+from tests.beam_caches import beam_caches
+_caches = beam_caches()
+_caches.__enter__()
+canvas.DPI = chart_figure.DPI = map_figure.DPI = {SMALL_DPI}
+"""
+
+
+def kinds(notebook: Any) -> list[set[str]]:
+    """For each cell of code the types of what it shows; several prints are one or more outputs, as it happens."""
+    return [
+        {kind for one in cell.outputs for kind in one.get("data", {"printed": ""})}
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+@pytest.mark.parametrize("path", RUN.NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_what_it_is_committed_with(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rasterio", reason="the extra `export` is not installed")
+    committed = nbformat.read(path, as_version=4)
+    startup = tmp_path / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "quicker.py").write_text(QUICKER)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    (folder := tmp_path / "empty").mkdir()
+    again = RUN.executed(path, str(folder))
+    assert kinds(again) == kinds(committed)
+    assert sum(map(len, kinds(again))) >= 10
+    assert path.stat().st_size < 1.5e6
+    text = path.read_text()
+    assert str(ROOT) not in text
+    assert "/tmp/" not in text
+
+
+# Unit tests import no Beam: they start in a second, and say where the mathematics is.
+
+COLLECT = """
+import sys
+
+class NoBeam:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "apache_beam":
+            raise ImportError(f"a unit test imports {name}: move it to tests/jobs")
+
+sys.meta_path.insert(0, NoBeam())
+
+import pytest
+
+sys.exit(pytest.main(["tests/unit", "--collect-only", "-q", "-p", "no:cacheprovider"]))
+"""
+
+
+def test_unit_tests_are_collected_where_there_is_no_beam() -> None:
+    done = subprocess.run([sys.executable, "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+# The real logs that SFUMATO_DATA names; skipped where it is unset.
 
 
 @pytest.fixture
