@@ -13,7 +13,7 @@ import pytest
 
 from sfumato.transforms.privacy import keys, user_hashes
 from tests.conftest import make_logs, write_files
-from tests.jobs.test_refresh import Place
+from tests.refreshes import Place
 
 DAYS = ("2026-11-19", "2026-11-20")
 USER = "rider-7f3c9a5577"  # not to be met by chance

@@ -235,7 +235,7 @@ def test_the_plan_in_the_tutorial_is_what_the_command_prints(capsys: pytest.Capt
     assert "\n".join(lines) in text_of("docs/tutorials/plan.md")
 
 
-def test_the_tutorials_configuration_is_the_one_that_its_commands_copy() -> None:
+def test_tutorial_shows_the_configuration_that_it_copies() -> None:
     (shown,) = blocks("docs/tutorials/nightly.md", "yaml")
     assert shown == (ROOT / "runner_configs" / "schedules" / "refresh.yaml").read_text()
 

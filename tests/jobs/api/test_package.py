@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import doctest
+import glob
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import apache_beam
 import pytest
+
 import sfumato
 from tests import ROOT
-import doctest
-import glob
-import apache_beam
 
 # ---------------------------------------------------------------- What `import sfumato` brings with it, and what it does not
 
@@ -37,7 +39,7 @@ def test_importing_the_package_loads_nothing_heavy_and_is_fast():
     "code",
     [
         "sfumato.open_release({release!r}).cells",
-        "sfumato.open_model({model!r}).answer(3.06, 1.06, 1000)",
+        "sfumato.open_model({model!r}).answer(-122.43, 37.76, 1000)",
         "sfumato.plan(users=100_000, depth=6)",
         "sfumato.Region(0, 0, 1, 1)",
         "sfumato.RequestError",

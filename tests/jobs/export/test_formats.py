@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -12,31 +13,29 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import geopandas
+import numpy as np
 import pyarrow.parquet as pq
 import pyogrio
 import pytest
 import rasterio
 from pmtiles.reader import MemorySource, Reader
+
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import NEGATIVE
 from sfumato.schemas.requests.commands import ExportRequest
-from sfumato.transforms.export.export_source import PARTS, ExportSource
+from sfumato.transforms.export.export_source import PARTS, ExportSource, release_statement
 from sfumato.transforms.export.formats import FORMATS, export_release, exported_files, find_format
+from sfumato.transforms.export.map_raster import column_text
+from sfumato.transforms.release.published_release import Release
 from tests import ROOT
 from tests.jobs.export.conftest import KINDS, LICENCE, MAPS
 from tests.once import made_once
 from tests.rejections import rejects
-from sfumato.schemas.release import NEGATIVE
-from sfumato.transforms.export.export_source import ExportSource, release_statement
-from sfumato.transforms.export.map_raster import column_text
-from sfumato.transforms.release.published_release import Release
-from tests.jobs.export.conftest import KINDS
-import os
-import numpy as np
-from sfumato.transforms.export.export_source import ExportSource
-from sfumato.transforms.export.formats import export_release
 
 # ---------------------------------------------------------------- Every format of every release is opened by a library that people use, and its statement is read back
+
 
 def tags_of(path: Path) -> dict[str, Any]:
     with rasterio.open(path) as dataset:
@@ -65,7 +64,7 @@ VECTORS = set(STATEMENTS) - {"h3", "geotiff"}
 HAS = {
     "heatmap": set(STATEMENTS),
     "zones": VECTORS,
-    "flows": VECTORS,
+    "trips": VECTORS,
     "words": {"csv"},
     "empty": set(STATEMENTS) - {"h3", "pmtiles"},
 }
@@ -116,7 +115,7 @@ def test_without_a_licence_a_file_says_that_none_is_stated(sources: dict[str, Ex
 
 
 @pytest.mark.parametrize("kind", MAPS)
-def test_what_people_use_opens_the_vectors_and_they_have_all_rows(
+def test_vectors_have_all_rows_in_other_libraries(
     kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
 ) -> None:
     layer = sources[kind].layer
@@ -194,7 +193,7 @@ def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
         find_format(None, "map")
 
 
-def test_suffixes_and_names_are_those_that_help_and_documents_list() -> None:
+def test_formats_are_those_of_help_and_documents() -> None:
     every = [suffix for one in FORMATS.values() for suffix in one.suffixes]
     assert len(set(every)) == len(every)
     text = ExportRequest.model_fields["format"].description or ""
@@ -240,7 +239,7 @@ def test_it_is_plain_text_without_gaps(kind: str, sources: dict[str, ExportSourc
 def test_a_file_says_what_a_count_below_zero_means(kind: str, sources: dict[str, ExportSource]) -> None:
     source = sources[kind]
     assert NEGATIVE in source.statement["below_zero"]
-    for name in source.release.tables if kind != "flows" else ():  # the flows here are a table made by hand
+    for name in source.release.tables:
         table = source.release.arrow_table(f"{name}.parquet")
         for field in table.schema:
             if field.name in COUNTS or field.name.startswith("count_"):

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 import shapely
 from hypothesis import given, settings
-from sfumato.schemas.region import Grid
+from rasterio.io import MemoryFile
+
+import sfumato
+from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.export import map_raster
 from sfumato.transforms.export.export_source import ExportSource
-from sfumato.transforms.export.map_raster import MapRaster, raster_of_cells
+from sfumato.transforms.export.geotiff import write_geotiff
+from sfumato.transforms.export.map_raster import Band, MapRaster, raster_of_cells
 from sfumato.transforms.heatmap.release import cells_table
 from sfumato.transforms.heatmap.state import Estimate
-from tests.conftest import REGION
-from tests.seeds import seeded_rng
-from tests.unit.schemas.test_tree import DEPTH, trees
-from dataclasses import dataclass
-from rasterio.io import MemoryFile
-from sfumato.schemas.region import Region
-from sfumato.transforms.export.geotiff import write_geotiff
-from sfumato.transforms.export.map_raster import Band, MapRaster
-import sys
-from pathlib import Path
-import sfumato
 from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.release_folder import publish
+from tests.conftest import REGION
 from tests.jobs.export.conftest import RASTERS
+from tests.seeds import seeded_rng
+from tests.unit.schemas.test_tree import DEPTH, trees
 
 # ---------------------------------------------------------------- Rasters against brute force: every pixel by its cell's bounds, every cell by the sum of its pixels
 
@@ -46,7 +46,7 @@ def bands_of(raster: MapRaster) -> dict[str, np.ndarray]:
 
 @given(trees())
 @settings(max_examples=30, deadline=None)
-def test_each_pixel_has_the_value_of_the_cell_that_its_centre_lies_in(tree: Tree) -> None:
+def test_pixel_has_the_value_of_the_cell_of_its_centre(tree: Tree) -> None:
     table = random_cells(tree)
     raster = raster_of_cells("cells", table, GRID, nested=False)
     bands = bands_of(raster)
@@ -66,7 +66,7 @@ def test_each_pixel_has_the_value_of_the_cell_that_its_centre_lies_in(tree: Tree
 
 @given(trees())
 @settings(max_examples=20, deadline=None)
-def test_pixels_coarser_than_cells_have_their_sum_and_no_interval(tree: Tree) -> None:
+def test_coarse_pixels_have_sums_of_cells_and_no_interval(tree: Tree) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fine = bands_of(raster_of_cells("cells", random_cells(tree), GRID, nested=False))
         patch.setattr(map_raster, "MAX_LEVEL", max(tree.level - 1, 0))
@@ -109,7 +109,7 @@ def test_bands_without_a_stated_error_are_left_out(sources: dict[str, ExportSour
     assert any(name.startswith("rate") for name in bands_of(sources["rates"].raster))
 
 
-def test_hot_spots_show_the_finest_level_alone_and_nothing_elsewhere(sources: dict[str, ExportSource]) -> None:
+def test_raster_of_hot_spots_shows_their_finest_level(sources: dict[str, ExportSource]) -> None:
     source = sources["hotspots"]
     cells, users = source.release.cells, bands_of(source.raster)["users"]
     finest = cells[cells["depth"] == cells["depth"].max()]
@@ -142,6 +142,7 @@ def test_squares_of_a_model_tile_its_region(sources: dict[str, ExportSource]) ->
 
 
 # ---------------------------------------------------------------- GeoTIFFs by rasterio: the structure of a cloud-optimised file, and every pixel in its place
+
 
 @dataclass(frozen=True)
 class Large:
@@ -213,6 +214,7 @@ def test_a_release_of_each_job_has_its_bands(sources: dict[str, ExportSource]) -
 
 
 # ---------------------------------------------------------------- Rasters in xarray and rows in geopandas, as a notebook has them
+
 
 @pytest.mark.parametrize("kind", RASTERS)
 def test_a_dataset_has_its_place_its_units_and_its_guarantee(kind: str, folders: dict[str, Path]) -> None:

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import re
-import pytest
-import shapely
-from sfumato.transforms.export.csv_file import write_csv
-from sfumato.transforms.export.export_source import ExportSource
-from tests.jobs.export.conftest import MAPS
-from dataclasses import replace
-import h3
-import numpy as np
-import pyarrow.parquet as pq
-import sfumato
-from sfumato.transforms.export.formats import FORMATS, exported_files
-from sfumato.transforms.export.h3_file import write_h3
-from tests.rejections import rejects
-import gzip
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
+import h3
 import mapbox_vector_tile
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyogrio
+import pytest
+import shapely
 from pmtiles.reader import MemorySource, Reader, all_tiles
 from pmtiles.tile import Compression, TileType
+
+import sfumato
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.export.csv_file import write_csv
+from sfumato.transforms.export.export_source import ExportSource
+from sfumato.transforms.export.formats import FORMATS, exported_files
+from sfumato.transforms.export.h3_file import write_h3
 from sfumato.transforms.export.map_raster import MapLayer
 from sfumato.transforms.export.pmtiles_file import write_pmtiles
+from tests.jobs.export.conftest import MAPS
+from tests.rejections import rejects
 
 # ---------------------------------------------------------------- CSV by kepler.gl's own rules, and the statement that lies beside it
 
@@ -83,6 +85,7 @@ def test_the_statement_describes_the_columns_of_the_file(sources: dict[str, Expo
 
 # ---------------------------------------------------------------- Tables by H3 cell against H3's own library and `Release.zones`
 
+
 @pytest.mark.parametrize("kind", ["heatmap", "flat"])
 def test_each_cell_has_the_users_of_its_shape(kind: str, sources: dict[str, ExportSource]) -> None:
     source = replace(sources[kind], resolution=7)
@@ -115,6 +118,7 @@ def test_it_needs_a_resolution_and_a_heatmap(sources: dict[str, ExportSource]) -
 
 
 # ---------------------------------------------------------------- Archives read by the PMTiles reader, and tiles by a decoder of Mapbox's vector tiles
+
 
 def features_of(archive: bytes) -> dict[int, dict[str, dict[str, Any]]]:
     """Properties by zoom and cell."""

@@ -14,7 +14,9 @@ import warnings
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
 import pytest
+
 from sfumato.pipelines import cli
 from sfumato.pipelines.cli import log_options
 from sfumato.pipelines.console import Console, console, current_console, identify, show_progress, shown_on

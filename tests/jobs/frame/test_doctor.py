@@ -10,8 +10,10 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
 import pytest
 import yaml
+
 from sfumato.pipelines import cli, doctor, job_servers
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger

@@ -6,7 +6,9 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
 import pytest
+
 from sfumato.pipelines import cli, job
 from sfumato.pipelines.cli import run_command
 from sfumato.pipelines.run import JOBS, request_class, request_of

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_job_api_pb2
 from apache_beam.runners.portability.portable_runner import PortableMetrics
 from apache_beam.runners.runner import PipelineResult, PipelineState
+
 from sfumato.pipelines.runner_settings import LocalRunner
 from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns

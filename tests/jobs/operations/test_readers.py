@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
 import pytest
+
 from sfumato.pipelines.cli import main
-from sfumato.transforms.release.release_folder import publish
-from tests.unit.release.city import city_release
-import re
 from sfumato.pipelines.release_run import timeline_link
+from sfumato.transforms.release.release_folder import publish
 from tests.attacks.city import local_jobs, make_city
+from tests.unit.release.city import city_release
 
 # ---------------------------------------------------------------- `sfumato export` as a command: what it writes, what it refuses, and what it does not need
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -66,7 +69,7 @@ def test_what_is_no_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_it_needs_no_beam_and_loads_no_library_before_it_knows_its_format(folder: Path, tmp_path: Path) -> None:
+def test_export_loads_no_beam_and_no_unused_library(folder: Path, tmp_path: Path) -> None:
     code = f"""import sys
 from sfumato.pipelines.cli import main
 assert main(["export", {str(folder)!r}, "--output", {str(tmp_path / "map.xyz")!r}]) == 2
@@ -80,6 +83,7 @@ assert "apache_beam" not in sys.modules
 
 
 # ---------------------------------------------------------------- `sfumato page`: a release's page made again from its folder alone
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

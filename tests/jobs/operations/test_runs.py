@@ -7,26 +7,32 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.runners.runner import PipelineResult, PipelineState
+
 from sfumato.pipelines import cli, run
 from sfumato.pipelines.counts import sample_plan_text
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.ranges_build import ranges_plan_text
-from sfumato.pipelines.release_run import trust_lines
+from sfumato.pipelines.release_run import run_release, trust_lines
 from sfumato.pipelines.run import request_of
+from sfumato.pipelines.runner_settings import runner_settings
+from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan, plan_details
-from sfumato.transforms.heatmap.request import heatmap_parameters
+from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
@@ -35,13 +41,6 @@ from sfumato.transforms.ranges.ranges_plan import RangesPlan
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.keys import write_key
-from collections.abc import Callable
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
-from apache_beam.runners.runner import PipelineResult, PipelineState
-from sfumato.pipelines.release_run import run_release
-from sfumato.pipelines.runner_settings import runner_settings
-from sfumato.schemas.errors import DataError
-from sfumato.transforms.heatmap.request import HeatmapRequest
 
 # ---------------------------------------------------------------- What a dry run reports, that it is what the run does, and that it changes nothing
 
@@ -169,7 +168,7 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
     assert snapshot(tmp_path) == before
 
 
-def test_the_plan_of_a_request_is_what_sfumato_plan_prints_for_it() -> None:
+def test_heatmap_plan_is_what_sfumato_plan_prints() -> None:
     for given in ({"population": 50_000}, {"users": 20_000, "population": 50_000}, {"users": 20_000}):
         parameters = heatmap_parameters("adaptive", {"depth": 7, **given}, 1)
         assert heatmap_plan_text(parameters) == plan_details(make_plan(parameters))
@@ -226,7 +225,7 @@ def test_a_warm_start_tells_for_how_many_users() -> None:
     assert len(asked.sub_queries) == 1  # from nothing there would be two
 
 
-def test_a_plan_from_an_earlier_release_of_all_users_is_for_those_of_one_cohort() -> None:
+def test_warm_plan_is_for_the_users_of_one_cohort() -> None:
     prior = Estimate(Tree.uniform(6, 3), np.full(64, 1000.0), np.full(64, 5.0))
     text = heatmap_plan_text(replace(heatmap_parameters("adaptive", {"depth": 6}, 1), rotation=10), prior)
     assert text.startswith("for 1/10 of as many users as the release that this one starts from had, 6,400:")
@@ -308,6 +307,7 @@ def test_trust_models_stand_side_by_side_the_runs_own_first() -> None:
 
 
 # ---------------------------------------------------------------- A runner that ends a job without success: the command fails, and nothing is called published
+
 
 class Ended(BundleBasedDirectRunner):
     """A runner that runs nothing and reports a state."""

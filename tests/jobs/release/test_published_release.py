@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.release.release_folder import publish
-from tests.rejections import rejects
-from tests.unit.release.city import city_release
 import hashlib
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
 import sfumato
 from sfumato.pipelines import cli
-from sfumato.schemas.ledger import Limit
-from sfumato.transforms.release.catalog import find_releases
-from sfumato.transforms.release.publishing import ledger_metadata
-from sfumato.transforms.release.release_index import update_timeline
-from tests.unit.privacy.ledger.helpers import charge, ledger
-from dataclasses import asdict, replace
-from typing import Any
 from sfumato.schemas.ledger import Limit, Reservation
 from sfumato.schemas.region import Grid
 from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release import release_index
-from sfumato.transforms.release.catalog import disagreement, published_dates, read_folders
+from sfumato.transforms.release.catalog import disagreement, find_releases, published_dates, read_folders
 from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.publishing import ledger_metadata
+from sfumato.transforms.release.release_folder import publish
+from sfumato.transforms.release.release_index import update_timeline
 from tests.conftest import REGION
+from tests.rejections import rejects
+from tests.unit.privacy.ledger.helpers import charge, ledger
+from tests.unit.release.city import city_release
 
 # ---------------------------------------------------------------- Totals of cells of a release, with the standard deviation of their error
+
 
 def test_totals_add_up_errors_that_go_together(tmp_path) -> None:
     made = city_release("adaptive")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
 import pytest
+
+from sfumato.pipelines import cli
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.release import release_folder
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import check_output, publish, with_digests
-from tests.rejections import rejects
-import os
-from sfumato.pipelines import cli
-from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
+from tests.rejections import rejects
 
 # ---------------------------------------------------------------- release/test_release_folder.py
 
@@ -81,7 +83,7 @@ def test_overwrite_spares_an_evaluation_of_an_earlier_version(tmp_path: Path) ->
         open_release(tmp_path)
 
 
-def test_overwrite_spares_a_folder_that_holds_more_than_a_release(tmp_path: Path) -> None:
+def test_overwrite_spares_more_than_a_release(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(str(out), FILES, "one", overwrite=False)
     (out / "notes.txt").write_text("mine")
@@ -102,7 +104,7 @@ def test_the_same_release_id_with_other_content_is_no_retry(tmp_path: Path) -> N
     assert open_release(tmp_path / "out").manifest["epsilon"] == 2
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+def test_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="is no folder that can be written to"):
         check_output(str(tmp_path / "file" / "deep" / "out"), overwrite=False)
@@ -191,7 +193,7 @@ def test_a_folder_that_is_away_for_a_moment_is_no_reason_to_fail(
     assert names(out) == set(OTHER)
 
 
-def test_what_killed_attempts_left_is_cleared_away_of_this_release_alone(tmp_path: Path) -> None:
+def test_publish_clears_away_its_own_killed_attempts(tmp_path: Path) -> None:
     for name in ("partial-two", "replaced-two", "partial-two-2"):
         (tmp_path / f".out.{name}-{'0' * 32}").mkdir()
     publish(str(tmp_path / "out"), OTHER, "two", overwrite=False)
@@ -239,6 +241,7 @@ def test_only_this_very_release_is_restored(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- The ledger calls a release published only once the disk holds it, with its name and the name of its folder
+
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_release_is_on_the_disk_before_the_ledger_says_so(

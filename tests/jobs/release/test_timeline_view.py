@@ -214,7 +214,7 @@ def test_nights_come_in_the_order_of_their_dates() -> None:
     assert (table.rows[0][0], table.links[0]) == (day(8), f"releases/{day(8)}/index.html")
 
 
-def test_a_pruned_night_is_listed_without_a_map_and_leads_to_its_manifest() -> None:
+def test_pruned_night_leads_to_its_manifest() -> None:
     made = view([a_night(0, map=None, pruned=True), a_night(1)])
     table = made.sections[-1].table
     assert [row[1] for row in table.rows] == ["heatmap", "heatmap (pruned)"]
@@ -269,7 +269,7 @@ def test_known_seeds_raise_the_alarm() -> None:
     assert "all of these releases" in str(view([a_night(i, safe=False) for i in range(3)]).alarm)
 
 
-def test_a_cell_that_the_last_sub_query_left_out_is_measured_by_the_node_around_it(tmp_path: Path) -> None:
+def test_cell_without_an_answer_is_measured_by_its_parent(tmp_path: Path) -> None:
     names = ["r0", "r1", "r2", "r30", "r31", "r32", "r33"]
     answers = pa.table(
         {
@@ -345,7 +345,7 @@ def test_divisions_that_are_not_known_count_as_several() -> None:
     assert made.chips[0].text == "ε 30"
 
 
-def test_what_the_ledger_says_of_the_worst_user_is_the_guarantee_of_several_nights() -> None:
+def test_guarantee_of_nights_is_the_ledgers_worst_user() -> None:
     nights = [rotated(i, 30) for i in range(30)]
     made = view(nights, (Spending(1.0, 0.0, 30, [(day(i), 1.0) for i in range(30)]),))
     assert "any one user adds up to ε 1 at most in 30 days" in made.guarantee
@@ -358,7 +358,7 @@ def test_what_the_ledger_says_of_the_worst_user_is_the_guarantee_of_several_nigh
     assert "adds up" not in alone.guarantee
 
 
-def test_a_night_says_who_was_asked_what_it_rests_on_and_what_changed() -> None:
+def test_night_tells_its_cohort_its_start_and_changes() -> None:
     gap = (f"{day(0)}:{day(12)}", f"{day(14)}:{day(29)}")
     event = PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)
     nights = [

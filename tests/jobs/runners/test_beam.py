@@ -7,19 +7,20 @@ import importlib.metadata
 import subprocess
 import sys
 import threading
+
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, TypeOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_handlers
 from apache_beam.runners.worker import data_plane
-from sfumato.transforms import beam_patch
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, TypeOptions
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
-from sfumato.transforms import beam_caches
+
+from sfumato.transforms import beam_caches, beam_patch
 
 # ---------------------------------------------------------------- The patch of Beam's timed flush: that it is needed still, that it works, and that it does not fail in silence
 
-def test_beam_still_loses_what_is_written_while_its_timer_flushes() -> None:
+
+def test_beam_still_loses_what_its_timer_flushes() -> None:
     """Fails once Beam is mended: then remove beam_patch.py and its report in docs/explanation/beam_reports.md."""
     sent: list[bytes] = []
 
@@ -41,7 +42,7 @@ def test_beam_still_loses_what_is_written_while_its_timer_flushes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
-def test_no_second_thread_flushes_the_buffers_of_beams_local_runner(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_runner_flushes_in_no_second_thread(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     create = data_plane.ClosableOutputStream.create
 
@@ -88,6 +89,7 @@ def test_a_pipeline_in_a_notebook_starts_with_the_patch_alone(patched: bool) -> 
 
 
 # ---------------------------------------------------------------- The caches of Beam's own findings: they give what Beam gives, and nobody can spoil them
+
 
 class Remember(beam.DoFn):
     STATE = ReadModifyWriteStateSpec("seen", beam.coders.VarIntCoder())

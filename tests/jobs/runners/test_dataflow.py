@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
 import apache_beam as beam
 import pytest
 from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, WorkerOptions
 from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+
 from sfumato.pipelines import cli
 from sfumato.pipelines.runner_settings import runner_settings
 from sfumato.schemas.locations import LocationColumns
@@ -28,7 +31,6 @@ from tests.keys import SECRET, write_key
 from tests.leaks import forms, holds
 from tests.secret_manager import secret_manager
 from tests.storage import BUCKET, names, put, storage_emulator, upload
-from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
 pytest.importorskip(
     "apache_beam.runners.dataflow.dataflow_runner", reason="needs apache-beam[gcp]", exc_type=ImportError
@@ -131,7 +133,7 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(job: Any) -> None:
     assert not holds(submitted, SECRET)
 
 
-def test_a_graph_that_asks_a_cohort_holds_no_secret_that_divides_the_users(logs: str, dry: list[str]) -> None:
+def test_graph_of_a_cohort_holds_no_secret_of_the_division(logs: str, dry: list[str]) -> None:
     ledger = ("--ledger", f"{BUCKET}/book", "--dataset", "city", "--period", "2026-11-20", "--budget", "1/1d")
     found = submitted([*command(logs, *ledger, "--rotation", "2/3"), *dry, "--release_id", "one"])
     graph, submitted_job = found.proto_pipeline.SerializeToString(), str(found.proto).encode()
@@ -173,9 +175,7 @@ def test_a_bad_key_secret_is_a_bad_request(logs: str, dry: list[str], capsys: An
         ["quantiles", "--column", "latitude", "--range", "50,51", "--method", "interactive", "--bits", "4"],
     ],
 )
-def test_the_graphs_of_sampling_jobs_hold_no_secret_and_no_folder(
-    logs: str, dry: list[str], options: list[str]
-) -> None:
+def test_graphs_of_sampling_jobs_hold_no_secret(logs: str, dry: list[str], options: list[str]) -> None:
     found = submitted([options[0], "--input", logs, "--output", f"{BUCKET}/out", *options[1:], *CLOUD, *dry])
     graph = found.proto_pipeline
     encodings = [fn._encoding for fn in dofns(graph).values() if hasattr(fn, "_encoding")]
@@ -191,7 +191,7 @@ def test_the_graphs_of_sampling_jobs_hold_no_secret_and_no_folder(
 
 
 @pytest.mark.parametrize("groups", [[], ["--cells", "2", "--region", "-1,50,1,51"]], ids=["all", "cells"])
-def test_the_graphs_of_bit_pushing_hold_no_secret_and_no_folder(logs: str, dry: list[str], groups: list[str]) -> None:
+def test_graphs_of_bit_pushing_hold_no_secret(logs: str, dry: list[str], groups: list[str]) -> None:
     options = ["--column", "latitude", "--bits", "8", "--epsilon", "2", "--statistics", "mean,variance", *groups]
     found = submitted(["moments", "--input", logs, "--output", f"{BUCKET}/out", *options, *CLOUD, *dry])
     graph = found.proto_pipeline

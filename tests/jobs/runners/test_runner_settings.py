@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
+import os
 import shlex
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import DirectOptions
-from sfumato.pipelines import cli
+from apache_beam.options.pipeline_options import DirectOptions, FlinkRunnerOptions, JobServerOptions, PrismRunnerOptions
+from apache_beam.portability.api import beam_fn_api_pb2
+from apache_beam.runners.portability.flink_runner import FlinkRunner
+
+from sfumato.pipelines import cli, job_servers
 from sfumato.pipelines.cli import join_negative_values, parse_command
 from sfumato.pipelines.failures import error_of
+from sfumato.pipelines.job_servers import FLINK, PRISM, RUNNERS, OneJobFlinkRunner
 from sfumato.pipelines.run import JOBS, request_class, request_of
-from sfumato.pipelines.runner_settings import load_runner_config, runner_settings
+from sfumato.pipelines.runner_settings import RunnerSettings, load_runner_config, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.requests.request_base import HELP_GROUPS
 from tests import ROOT
-import gc
-import logging
-import os
-import socket
-from collections.abc import Iterator
-from typing import Any
-import apache_beam as beam
-from apache_beam.options.pipeline_options import FlinkRunnerOptions, JobServerOptions, PrismRunnerOptions
-from apache_beam.portability.api import beam_fn_api_pb2
-from apache_beam.runners.portability.flink_runner import FlinkRunner
-from sfumato.pipelines import cli, job_servers
-from sfumato.pipelines.job_servers import FLINK, PRISM, RUNNERS, OneJobFlinkRunner
-from sfumato.pipelines.run import JOBS
-from sfumato.pipelines.runner_settings import RunnerSettings, runner_settings
 from tests.engine_runs import RELEASES
 from tests.keys import SECRET, write_key
 from tests.rejections import rejects
@@ -76,7 +74,7 @@ def test_the_command_line_wins_over_the_configuration() -> None:
     assert settings.local
 
 
-def test_the_number_of_threads_follows_the_size_unless_it_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_threads_follows_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sfumato.pipelines.runner_settings.processors", lambda: 6)
 
     def threads(size: int, *flags: str) -> int:
@@ -131,9 +129,7 @@ def test_the_command_without_and_with_wrong_jobs(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_help_shows_an_example_and_the_common_options_in_under_70_lines(
-    job: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_is_short_and_begins_with_an_example(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*job.split(), "--help"]) == 0
     common = capsys.readouterr().out
     assert len(common.splitlines()) < 70
@@ -276,6 +272,7 @@ def test_a_pipeline_leaves_no_folder_to_a_killed_run(tmp_path: Path, monkeypatch
 
 # ---------------------------------------------------------------- Engines as far as they go without one: what is checked before anything starts, and what is handed over
 
+
 def launcher(folder: Path, script: str = "exit 0") -> str:
     """A program in place of `java`."""
     path = folder / "java"
@@ -310,9 +307,7 @@ def settings(*flags: str) -> RunnerSettings:
     return runner_settings("flink", ["--open_job_server", *flags])
 
 
-def test_the_jar_comes_from_the_option_then_the_variable_and_else_from_beam(
-    tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jar_comes_from_option_variable_or_beam(tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other.jar"
     other.write_bytes(b"PK")
     java = f"--job_server_java_launcher={launcher(tmp_path)}"
@@ -394,7 +389,7 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from tests.jobs.test_dataflow import dofns, holds
+    from tests.jobs.runners.test_dataflow import dofns, holds
 
     handed: list[Any] = []
 
@@ -464,7 +459,7 @@ def test_the_page_of_engines_shows_each_command() -> None:
             assert command in shown
 
 
-def test_a_worker_is_started_for_a_server_of_this_user_on_loopback_alone() -> None:
+def test_worker_starts_for_this_users_loopback_only() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert job_servers.listens_for_us(f"localhost:{port}")

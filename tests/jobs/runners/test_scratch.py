@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
+
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct import DirectRunner
+
 from sfumato.pipelines import folders, scratch
 from sfumato.pipelines.runner_settings import RunnerSettings, runner_settings
+from sfumato.pipelines.scratch import available_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.locations.spill import MEMORY, load
-import resource
-from sfumato.pipelines.scratch import available_memory
 
 # ---------------------------------------------------------------- Where a local run keeps users' cells: memory, or a private folder that goes even where its process was killed
 

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+
 import apache_beam as beam
 import pytest
 from apache_beam.io.filesystem import BeamIOError
@@ -19,6 +20,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
@@ -123,7 +125,7 @@ def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_
 
 
 @pytest.mark.slow
-def test_moments_of_groups_that_a_bucket_lists_start_from_a_release_in_a_bucket(logs: str) -> None:
+def test_moments_in_a_bucket_start_from_a_release(logs: str) -> None:
     put(f"{BUCKET}/names", b"r0\nr1\n")
     options = ["moments", "--input", logs, "--column", "latitude", "--bits", "6", "--seed", "1"]
     first, then = f"{BUCKET}/moments", f"{BUCKET}/moments-then"
@@ -365,7 +367,7 @@ def test_a_retried_bundle_does_no_harm() -> None:
         publish(output, _files("two"), "two", overwrite=False)
 
 
-def test_what_a_killed_attempt_left_in_its_place_is_not_in_the_way() -> None:
+def test_publish_ignores_what_a_killed_attempt_left() -> None:
     """Files without a manifest are no release, so another attempt needs no --overwrite."""
     output = f"{BUCKET}/left"
     put(f"{output}/cells.parquet", b"half")
@@ -395,7 +397,7 @@ def test_two_releases_at_once_never_mix(monkeypatch: pytest.MonkeyPatch) -> None
     assert _content(output) == with_digests(_files("one"))
 
 
-def test_a_slow_attempt_does_not_replace_what_another_has_published(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_attempt_replaces_no_published_release(monkeypatch: pytest.MonkeyPatch) -> None:
     output = f"{BUCKET}/slow"
     create, slow = FileSystems.create, []
 

@@ -6,20 +6,18 @@ import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
-import pytest
-from tests.storage import BUCKET, CheckedStorage, Emulator, storage_emulator
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.transforms.storage import matching
-from sfumato.schemas.errors import NotReadyError
 from sfumato.transforms import google_errors
 from sfumato.transforms.files import content_digest, file_version, read_file, write_file
 from sfumato.transforms.privacy.ledger.stores import BucketStore
 from sfumato.transforms.release.release_folder import manifest_at, publish, with_digests
 from sfumato.transforms.storage import listed, matching
-from tests.storage import BUCKET, Emulator, collect_refused, put, storage_emulator
+from tests.storage import BUCKET, CheckedStorage, Emulator, collect_refused, put, storage_emulator
 
 # ---------------------------------------------------------------- The emulator of the tests refuses what Google's storage refuses: tests of a ledger stand on it
 
