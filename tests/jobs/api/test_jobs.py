@@ -20,7 +20,7 @@ from sfumato.pipelines.run import request_class
 from sfumato.schemas import guarantee
 from tests.jobs.api.conftest import REGION
 
-# ---------------------------------------------------------------- The functions of the public API run jobs as the command line does
+# --- the functions of the public API run jobs as the command line does ---
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
 
@@ -179,7 +179,7 @@ def test_makes_a_model_of_a_published_heatmap(releases: dict[str, sfumato.Releas
         sfumato.ranges(sizes=(500, 5000))
 
 
-# ---------------------------------------------------------------- Releases as people meet them in Python: printed, shown in a notebook, plotted, kept
+# --- releases as people meet them in Python: printed, shown in a notebook, plotted, kept ---
 
 matplotlib.use("Agg")
 
@@ -221,8 +221,8 @@ def test_plots_on_axes_of_its_own(releases: dict[str, sfumato.Release]):
 
 
 def test_a_table_that_is_not_there_names_those_that_are(releases: dict[str, sfumato.Release]):
-    with pytest.raises(sfumato.RequestError, match=r"no cells\.parquet; it has .*moments\.parquet"):
-        _ = releases["moments"].cells
+    with pytest.raises(sfumato.RequestError, match=r"no cells\.parquet; it has .*quantiles\.parquet"):
+        _ = releases["quantiles"].cells
     with pytest.raises(sfumato.RequestError, match=r"no model\.npz; it has"):
         _ = releases["heatmap"].model
 

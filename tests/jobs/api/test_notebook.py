@@ -283,7 +283,7 @@ def test_where_frames_are_stripped_the_picture_stands_there(
     picture = page.get_by_alt_text("Result of sfumato heatmap")
     assert picture.is_visible()
     assert picture.evaluate("one => one.naturalWidth") > 100
-    assert "ε = 1" in page.inner_text("body")
+    assert "ε = 4" in page.inner_text("body")
 
 
 @pytest.mark.slow

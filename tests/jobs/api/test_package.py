@@ -15,7 +15,7 @@ import pytest
 import sfumato
 from tests import ROOT
 
-# ---------------------------------------------------------------- What `import sfumato` brings with it, and what it does not
+# --- what `import sfumato` brings with it, and what it does not ---
 
 HEAVY = ("apache_beam", "numpy", "pandas", "scipy", "matplotlib", "pyarrow")
 
@@ -75,7 +75,7 @@ def test_nothing_below_uses_the_public_api():
     assert not [str(path) for path in rooms if upwards.search(path.read_text())]
 
 
-# ---------------------------------------------------------------- The examples in the public API's docstrings run, and print what they say
+# --- the examples in the public API's docstrings run, and print what they say ---
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
 

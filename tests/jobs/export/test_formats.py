@@ -34,7 +34,7 @@ from tests.jobs.export.conftest import KINDS, LICENCE, MAPS
 from tests.once import made_once
 from tests.rejections import rejects
 
-# ---------------------------------------------------------------- Every format of every release is opened by a library that people use, and its statement is read back
+# --- every format of every release is opened by a library that people use, and its statement is read back ---
 
 
 def tags_of(path: Path) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def test_a_missing_library_is_named_with_its_extra(
             exported_files(sources["heatmap"], FORMATS[name])
 
 
-# ---------------------------------------------------------------- What every file states, for releases of any guarantee
+# --- what every file states, for releases of any guarantee ---
 
 COUNTS = {"users", "count", "trips", "noisy", "users_unbiased", "before", "after"}
 
@@ -274,7 +274,7 @@ def test_changes_cost_what_both_releases_cost() -> None:
     assert unknown["epsilon"] == "none"
 
 
-# ---------------------------------------------------------------- Exported files in QGIS itself, without a screen, by its own Python bindings
+# --- exported files in QGIS itself, without a screen, by its own Python bindings ---
 
 PYTHON = "/usr/bin/python3"  # of the system: Debian's python3-qgis is for it
 ENVIRONMENT = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONPATH": "", "XDG_RUNTIME_DIR": "/tmp"}

@@ -29,7 +29,7 @@ from tests.jobs.export.conftest import RASTERS
 from tests.seeds import seeded_rng
 from tests.unit.schemas.test_tree import DEPTH, trees
 
-# ---------------------------------------------------------------- Rasters against brute force: every pixel by its cell's bounds, every cell by the sum of its pixels
+# --- rasters against brute force: every pixel by its cell's bounds, every cell by the sum of its pixels ---
 
 GRID = Grid(REGION, DEPTH)
 
@@ -141,7 +141,7 @@ def test_squares_of_a_model_tile_its_region(sources: dict[str, ExportSource]) ->
     assert source.raster.latitudes[row] == pytest.approx((square["south"] + square["north"]) / 2)
 
 
-# ---------------------------------------------------------------- GeoTIFFs by rasterio: the structure of a cloud-optimised file, and every pixel in its place
+# --- GeoTIFFs by rasterio: the structure of a cloud-optimised file, and every pixel in its place ---
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def test_a_release_of_each_job_has_its_bands(sources: dict[str, ExportSource]) -
                 assert dataset.read(number) == pytest.approx(band.values, rel=1e-6, nan_ok=True)
 
 
-# ---------------------------------------------------------------- Rasters in xarray and rows in geopandas, as a notebook has them
+# --- rasters in xarray and rows in geopandas, as a notebook has them ---
 
 
 @pytest.mark.parametrize("kind", RASTERS)

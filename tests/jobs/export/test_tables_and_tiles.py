@@ -34,7 +34,7 @@ from sfumato.transforms.export.pmtiles_file import write_pmtiles
 from tests.jobs.export.conftest import MAPS
 from tests.rejections import rejects
 
-# ---------------------------------------------------------------- CSV by kepler.gl's own rules, and the statement that lies beside it
+# --- CSV by kepler.gl's own rules, and the statement that lies beside it ---
 
 # How kepler.gl 3 types a column of text, by its library type-analyzer 0.4: the names of points' columns end in one of
 # its pairs, shapes begin as WKT does, and columns with an exponent in a number become text, which has no colours.
@@ -83,7 +83,7 @@ def test_the_statement_describes_the_columns_of_the_file(sources: dict[str, Expo
         assert stated["licence"] == "CC-BY-4.0"
 
 
-# ---------------------------------------------------------------- Tables by H3 cell against H3's own library and `Release.zones`
+# --- tables by H3 cell against H3's own library and `Release.zones` ---
 
 
 @pytest.mark.parametrize("kind", ["heatmap", "flat"])
@@ -117,7 +117,7 @@ def test_it_needs_a_resolution_and_a_heatmap(sources: dict[str, ExportSource]) -
         exported_files(replace(sources["heatmap"], resolution=15), FORMATS["h3"])
 
 
-# ---------------------------------------------------------------- Archives read by the PMTiles reader, and tiles by a decoder of Mapbox's vector tiles
+# --- archives read by the PMTiles reader, and tiles by a decoder of Mapbox's vector tiles ---
 
 
 def features_of(archive: bytes) -> dict[int, dict[str, dict[str, Any]]]:

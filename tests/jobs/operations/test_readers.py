@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sfumato.pipelines.cli import main
+from sfumato.pipelines.cli import main, run_command
 from sfumato.pipelines.release_run import timeline_link
+from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release.release_folder import publish
-from tests.attacks.city import local_jobs, make_city
+from tests.refreshes import DAYS, Place
+from tests.releases import COMMANDS, Releases
 from tests.unit.release.city import city_release
 
-# ---------------------------------------------------------------- `sfumato export` as a command: what it writes, what it refuses, and what it does not need
+# --- `sfumato export` as a command: what it writes, what it refuses, and what it does not need ---
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +66,11 @@ def test_a_wrong_option_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(tmp_path), "--output", str(tmp_path / "map.csv")]) == 2
-    assert "no release here" in capsys.readouterr().err
+@pytest.mark.parametrize("command", [["export", "--output", "map.csv"], ["page"]])
+def test_readers_refuse_what_is_no_release(command: list[str], tmp_path: Path) -> None:
+    name, *options = command
+    with pytest.raises(RequestError, match="no release here"):
+        run_command(name, [str(tmp_path), *options])
 
 
 @pytest.mark.slow
@@ -82,69 +87,49 @@ assert "apache_beam" not in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-# ---------------------------------------------------------------- `sfumato page`: a release's page made again from its folder alone
+# --- `sfumato page`: a release's page made again from its folder alone ---
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    publish(str(tmp_path / "release"), city_release("adaptive", depth=4).files, "made-up", overwrite=False)
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    shutil.copytree(folder, tmp_path / "release")
     return tmp_path / "release"
 
 
-@pytest.fixture(scope="module")
-def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("city")
-    make_city(folder, 2000)
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["heatmap", "histogram", "hotspots", "quantiles", "moments", "flows", "model", "zones"]
-)
-def test_the_page_of_every_job_follows_from_the_published_files(
-    name: str, city: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(local_jobs(city, tmp_path)[name]) == 0
-    capsys.readouterr()
-    assert main(["page", str(tmp_path / name)]) == 0
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_page_follows_from_published_files(kind: str, published: Releases, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["page", str(published[kind])]) == 0
     assert "byte for byte" in capsys.readouterr().out
 
 
 def test_another_page_is_noticed_and_can_be_written(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As after an upgrade: the folder's own page is what was published, and stays."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((copied / "manifest.json").read_text())
     manifest["created"] = "2030-01-01T00:00:00+00:00"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    before = (folder / "index.html").read_bytes()
-    assert main(["page", str(folder)]) == 1
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    before = (copied / "index.html").read_bytes()
+    assert main(["page", str(copied)]) == 1
     assert "index.html" in capsys.readouterr().err
-    assert main(["page", str(folder), "--output", str(tmp_path / "again")]) == 0
+    assert main(["page", str(copied), "--output", str(tmp_path / "again")]) == 0
     assert "2030" in (tmp_path / "again" / "index.html").read_text()
     assert (tmp_path / "again" / "heatmap.png").exists()
-    assert (folder / "index.html").read_bytes() == before
+    assert (copied / "index.html").read_bytes() == before
 
 
-def test_a_damaged_table_makes_no_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with (folder / "cells.parquet").open("ab") as file:
+def test_a_damaged_table_makes_no_page(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (copied / "cells.parquet").open("ab") as file:
         file.write(b"x")
-    assert main(["page", str(folder)]) == 2
+    assert main(["page", str(copied)]) == 2
     assert "damaged" in capsys.readouterr().err
 
 
-def test_what_is_no_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["page", str(tmp_path)]) == 2
-    assert "no release here" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_night_leads_to_its_timeline(city: Path) -> None:
-    assert main(["refresh", "--config", str(city / "refresh.yaml"), "--date", "2026-11-20"]) == 0
-    night = city / "published" / "releases" / "2026-11-20"
+def test_a_night_leads_to_its_timeline(backfilled: Place) -> None:
+    night = backfilled.night(DAYS[2])
     (link,) = re.findall(r'<a href="([^"]*)">All nights</a>', (night / "index.html").read_text())
-    assert (night / link).resolve() == city / "published" / "index.html"
+    assert (night / link).resolve() == backfilled.published / "index.html"
     assert main(["page", str(night)]) == 0
 
 

@@ -42,7 +42,7 @@ from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.keys import write_key
 
-# ---------------------------------------------------------------- What a dry run reports, that it is what the run does, and that it changes nothing
+# --- what a dry run reports, that it is what the run does, and that it changes nothing ---
 
 REGION_OPTION = ["--region", "-1,50,1,51"]
 LEDGER = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "2/365d,1/1d"]
@@ -306,7 +306,7 @@ def test_trust_models_stand_side_by_side_the_runs_own_first() -> None:
     assert noise[0] > 5 * noise[1]  # 100 shards, of two halves of the users, against one curator
 
 
-# ---------------------------------------------------------------- A runner that ends a job without success: the command fails, and nothing is called published
+# --- a runner that ends a job without success: the command fails, and nothing is called published ---
 
 
 class Ended(BundleBasedDirectRunner):

@@ -51,8 +51,9 @@ def test_night_asks_its_cohort_on_a_budget_for_one(month: Place) -> None:
 def test_figures_of_a_cohort_are_scaled_to_all_users(month: Place) -> None:
     for night in NIGHTS[:4]:
         results = month.manifest(night)["results"]
-        # The error is that of 3 Binomial(900, 1/3) and noise of a deviation below 24.6, as asserted below. By Chernoff's
-        # bound, with Laplace noise, it is beyond 550 with a probability of 1e-10. Figures of the cohort are 600 away.
+        # The error is that of 3 Binomial(900, 1/3) and noise of a deviation below 24.6, as asserted below. By
+        # Chernoff's bound, with Laplace noise, it is beyond 550 with a probability of 1e-10. A cohort's own figures
+        # are 600 away.
         assert abs(results["users"] - 900) < 550
         assert month.release(night).cells["count"].sum() == pytest.approx(results["users"])
         # Binomial(900, 1/3), three times, has the deviation 42; noise adds to it.

@@ -29,7 +29,7 @@ from tests.rejections import rejects
 from tests.unit.privacy.ledger.helpers import charge, ledger
 from tests.unit.release.city import city_release
 
-# ---------------------------------------------------------------- Totals of cells of a release, with the standard deviation of their error
+# --- totals of cells of a release, with the standard deviation of their error ---
 
 
 def test_totals_add_up_errors_that_go_together(tmp_path) -> None:
@@ -64,7 +64,7 @@ def test_methods_that_cannot_know_their_error_say_lower_bound() -> None:
     assert "totals.parquet" in city_release("adaptive").manifest["errors"]["sums"]
 
 
-# ---------------------------------------------------------------- Releases of maps of a plane, which an earlier version made: every command refuses them in one sentence
+# --- releases of maps of a plane, which an earlier version made ---
 
 SENTENCE = r"map of a plane \(--axes\).*sfumato 0\.1 of November 2026 or earlier"
 
@@ -130,7 +130,7 @@ def test_release_of_a_plane_is_verified_and_taken_down(tmp_path: Path, capsys: p
     assert not (folder / "cells.parquet").exists()
 
 
-# ---------------------------------------------------------------- Releases that stand in a folder: which count, what their manifests say, and whether the ledger knows them
+# --- releases that stand in a folder ---
 
 MANIFEST: dict[str, Any] = {
     "format": "sfumato-release/2",

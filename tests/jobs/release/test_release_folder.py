@@ -19,7 +19,7 @@ from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 from tests.rejections import rejects
 
-# ---------------------------------------------------------------- release/test_release_folder.py
+# --- release/test_release_folder.py ---
 
 FILES = {
     "cells.parquet": b"a",
@@ -240,7 +240,7 @@ def test_only_this_very_release_is_restored(tmp_path: Path) -> None:
     assert names(out) == {*OTHER, "thesis.tex"}
 
 
-# ---------------------------------------------------------------- The ledger calls a release published only once the disk holds it, with its name and the name of its folder
+# --- the ledger calls a release published only once the disk holds it, with its name and the name of its folder ---
 
 
 @pytest.mark.parametrize("killed", [False, True])

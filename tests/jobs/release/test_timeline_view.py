@@ -36,7 +36,7 @@ FIRST = date(2026, 10, 22)
 PRINTED = re.compile(r'sfumatoMap\("([0-9-]*)","([A-Za-z0-9+/=]*)"\);\n')
 
 
-# ---------------------------------------------------------------- one night's map
+# --- one night's map ---
 
 
 def a_tree(seed: int, depth: int) -> Tree:
@@ -169,7 +169,7 @@ def test_a_map_that_makes_no_sense_is_refused(cells: dict[str, Any], words: str,
         night_map("2026-11-20", a_release(tmp_path, 4, **whole))
 
 
-# ---------------------------------------------------------------- the page
+# --- the page ---
 
 
 def day(number: int) -> str:
@@ -290,7 +290,7 @@ def test_cell_without_an_answer_is_measured_by_its_parent(tmp_path: Path) -> Non
     assert read(night_map("2026-11-19", release)).measured == [1, 1, 1, 1, 1, 1, 1]
 
 
-# ---------------------------------------------------------------- cohorts, and what rests on what
+# --- cohorts, and what rests on what ---
 
 PARTITION, OTHER = "0" * 32, "1" * 32
 

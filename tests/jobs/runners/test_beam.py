@@ -17,7 +17,7 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from sfumato.transforms import beam_caches, beam_patch
 
-# ---------------------------------------------------------------- The patch of Beam's timed flush: that it is needed still, that it works, and that it does not fail in silence
+# --- the patch of Beam's timed flush ---
 
 
 def test_beam_still_loses_what_its_timer_flushes() -> None:
@@ -88,7 +88,7 @@ def test_a_pipeline_in_a_notebook_starts_with_the_patch_alone(patched: bool) -> 
     assert (done.returncode == 0) == (patched or pandas < 3), done.stderr
 
 
-# ---------------------------------------------------------------- The caches of Beam's own findings: they give what Beam gives, and nobody can spoil them
+# --- the caches of Beam's own findings: they give what Beam gives, and nobody can spoil them ---
 
 
 class Remember(beam.DoFn):

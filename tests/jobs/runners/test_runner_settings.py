@@ -33,7 +33,7 @@ from tests.engine_runs import RELEASES
 from tests.keys import SECRET, write_key
 from tests.rejections import rejects
 
-# ---------------------------------------------------------------- test_runner_settings.py
+# --- test_runner_settings.py ---
 
 FILES = ["--input", "x", "--output", "y"]
 HEATMAP = ["--input", "x", "--output", "y", "--region", "0,0,1,1"]
@@ -270,7 +270,7 @@ def test_a_pipeline_leaves_no_folder_to_a_killed_run(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-# ---------------------------------------------------------------- Engines as far as they go without one: what is checked before anything starts, and what is handed over
+# --- engines as far as they go without one ---
 
 
 def launcher(folder: Path, script: str = "exit 0") -> str:

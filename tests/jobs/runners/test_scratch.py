@@ -22,7 +22,7 @@ from sfumato.pipelines.scratch import available_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.locations.spill import MEMORY, load
 
-# ---------------------------------------------------------------- Where a local run keeps users' cells: memory, or a private folder that goes even where its process was killed
+# --- where a local run keeps users' cells ---
 
 GB = 10**9
 FLINK = RunnerSettings(DirectRunner(), PipelineOptions([]), local=False, workers_chosen=False)
@@ -162,7 +162,7 @@ def test_workers_elsewhere_have_groups_by_their_own_memory() -> None:
         assert spill.place is None
 
 
-# ---------------------------------------------------------------- The memory of a process by real files as Linux writes them: machine, control groups of both versions, containers
+# --- the memory of a process by real files as Linux writes them ---
 
 MB = 1024 * 1024
 OWN = 300 * MB

@@ -19,7 +19,7 @@ from sfumato.transforms.release.release_folder import manifest_at, publish, with
 from sfumato.transforms.storage import listed, matching
 from tests.storage import BUCKET, CheckedStorage, Emulator, collect_refused, put, storage_emulator
 
-# ---------------------------------------------------------------- The emulator of the tests refuses what Google's storage refuses: tests of a ledger stand on it
+# --- the emulator of the tests refuses what Google's storage refuses: tests of a ledger stand on it ---
 
 exceptions = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]")
 storage = pytest.importorskip("google.cloud.storage", reason="needs apache-beam[gcp]")
@@ -29,6 +29,7 @@ Invalid = pytest.importorskip("google.cloud.storage.exceptions").InvalidResponse
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
     with storage_emulator() as running:
+        put(PLACE, b"content")
         yield running
 
 
@@ -161,7 +162,7 @@ def test_faults_are_as_ordered(bucket: Any, emulator: Emulator, monkeypatch: pyt
     assert bucket.blob("faulty").download_as_bytes(retry=None) == b"b"
 
 
-# ---------------------------------------------------------------- Listing files: a place that cannot be listed is never taken for an empty one
+# --- listing files: a place that cannot be listed is never taken for an empty one ---
 
 google = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]")
 files = pytest.importorskip("apache_beam.io.gcp.gcsfilesystem", reason="needs apache-beam[gcp]")
@@ -236,18 +237,11 @@ def test_a_place_that_no_file_system_knows() -> None:
         matching("nowhere://bucket/*")
 
 
-# ---------------------------------------------------------------- Calls of a storage are tried again, by one policy. Those of other services are tested where their modules are
+# --- calls of a storage are tried again, by one policy. Those of other services are tested where their modules are ---
 
 PLACE = f"{BUCKET}/place/file.parquet"
 RELEASE = {"cells.parquet": b"cells", "manifest.json": b'{"format": "sfumato-release/2", "release_id": "one"}'}
 FAILURES = 2
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Emulator]:
-    with storage_emulator() as running:
-        put(PLACE, b"content")
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -288,49 +282,49 @@ CALLS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [503, 429, "lost"])
 @pytest.mark.parametrize("call", list(CALLS))
-def test_a_storage_that_fails_twice_is_asked_a_third_time(call: str, fault: int | str, bucket: Emulator) -> None:
+def test_a_storage_that_fails_twice_is_asked_a_third_time(call: str, fault: int | str, emulator: Emulator) -> None:
     """By a status, or by a connection that ends before its answer."""
     if call == "matching" and fault != 503:
         pytest.skip("Beam's own policy, with pauses of seconds, is shown once")
-    bucket.fault = None
+    emulator.fault = None
     expected = CALLS[call](f"plain-{fault}")
-    bucket.fault = failing_first(1 if call == "matching" else FAILURES, fault)
+    emulator.fault = failing_first(1 if call == "matching" else FAILURES, fault)
     try:
         assert CALLS[call](f"failing-{fault}") == expected
     finally:
-        bucket.fault = None
+        emulator.fault = None
 
 
 @pytest.mark.slow
-def test_a_release_is_published_by_a_storage_that_fails(bucket: Emulator) -> None:
+def test_a_release_is_published_by_a_storage_that_fails(emulator: Emulator) -> None:
     """Uploads, copies and removals are Beam's, which tries each of them for two minutes."""
-    bucket.fault = failing_first(1, 503)
+    emulator.fault = failing_first(1, 503)
     try:
         publish(f"{BUCKET}/release", RELEASE, "one", overwrite=False)
     finally:
-        bucket.fault = None
+        emulator.fault = None
     assert manifest_at(f"{BUCKET}/release") == with_digests(RELEASE)["manifest.json"]
 
 
 @pytest.mark.slow
-def test_what_does_not_pass_is_not_tried_again(bucket: Emulator) -> None:
-    bucket.fault = lambda method, path: 403
-    bucket.requests.clear()
+def test_what_does_not_pass_is_not_tried_again(emulator: Emulator) -> None:
+    emulator.fault = lambda method, path: 403
+    emulator.requests.clear()
     try:
         with pytest.raises(OSError, match="as the test wants it"):
             file_version(PLACE)
     finally:
-        bucket.fault = None
-    assert len(bucket.requests) == 1
+        emulator.fault = None
+    assert len(emulator.requests) == 1
 
 
 @pytest.mark.slow
-def test_a_storage_that_stays_away_is_given_up_in_time(bucket: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_stays_away_is_given_up_in_time(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(google_errors, "MAX_WAIT_S", 0.3)
-    bucket.fault = lambda method, path: 503
+    emulator.fault = lambda method, path: 503
     try:
         for call in ("version", "digest", "read", "listing", "write"):
             with pytest.raises(NotReadyError, match="cannot be reached now"):
                 CALLS[call]("never")
     finally:
-        bucket.fault = None
+        emulator.fault = None
