@@ -22,8 +22,8 @@ from sfumato.transforms.privacy.keys import FixedSecret
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key
 from tests.conftest import make_logs, write_files
-from tests.refreshes import CONFIG, Place
 from tests.keys import SECRET, write_key
+from tests.refreshes import CONFIG, Place
 
 NIGHTS = [date(2026, 11, 16) + timedelta(days=number) for number in range(3)]
 KEY = rotation_key(FixedSecret(SECRET), "city", 3)
