@@ -216,7 +216,7 @@ def test_a_count_without_noise_counts_what_the_data_say(
         "clamped_rows": outside,
     }
     assert outside > 100
-    of_days = {"earlier_days_rows", "later_days_rows"}  # see tests/jobs/test_refresh_days.py
+    of_days = {"earlier_days_rows", "later_days_rows"}  # see tests/jobs/refresh/test_nights.py
     assert {*found, *times, *counted_by_heatmaps, *bit_pushing, *of_days} == set(METRICS)  # each is counted by some job
 
 
