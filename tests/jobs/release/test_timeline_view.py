@@ -29,6 +29,7 @@ from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.release.timeline_view import TIMELINE_FILE, night_map, timeline_bytes, timeline_view
+from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
 
 REGION = {"west": -122.5, "south": 37.7, "east": -122.3, "north": 37.8}
@@ -41,7 +42,7 @@ PRINTED = re.compile(r'sfumatoMap\("([0-9-]*)","([A-Za-z0-9+/=]*)"\);\n')
 
 def a_tree(seed: int, depth: int) -> Tree:
     """Some nodes of every level; several own what their descendants leave over."""
-    rng = default_rng(seed)
+    rng = default_rng(seed)  # not seeded_rng: stored changes of the page are made of these trees
     nodes = [np.uint64(1)]
     for level in range(1, depth + 1):
         nodes += [np.uint64((1 << (2 * level)) + code) for code in np.flatnonzero(rng.random(4**level) < 0.4 / level)]
@@ -84,7 +85,7 @@ def owners(tree: Tree) -> NDArray[np.int64]:
 @pytest.mark.parametrize("most", [1 << 15, 40, 7])
 def test_a_night_agrees_with_brute_force(seed: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CELLS", most)
-    tree, rng = a_tree(seed, 4), default_rng(100 + seed)
+    tree, rng = a_tree(seed, 4), seeded_rng(100 + seed)
     counts, stddev = rng.normal(50, 40, len(tree.entries)), rng.uniform(0.1, 9, len(tree.entries))
     order = rng.permutation(len(counts))
     release = a_release(tmp_path, 4, np.array(node_names(tree.entries))[order].tolist(), counts[order], stddev[order])
@@ -136,7 +137,7 @@ def test_differences_rest_on_unshrunk_users(tmp_path: Path) -> None:
     whole = [i for i, name in enumerate(night.layer.cell_id) if night.layer.area[i] == 1]
     single = release.total(np.arange(len(names)) == names.index(night.layer.cell_id[whole[0]]))
     assert night.stddev[whole[0]] == pytest.approx(single[1], rel=1e-3)
-    rng = default_rng(4)
+    rng = seeded_rng(4)
     for _ in range(50):
         chosen = rng.random(len(names)) < rng.uniform(0.05, 0.95)
         total, deviation = release.total(chosen)
@@ -303,7 +304,7 @@ def rotated(number: int, cohorts: int, partition: str = PARTITION, **changes: An
 def brute_force(nights: list[DatedRelease], seed: int) -> tuple[int, float]:
     """How often the user who is asked most is asked, and what that costs: users drawn one by one, in every division."""
     divisions = {night.rotation.partition: night.rotation.cohorts for night in nights if night.rotation}
-    rng = default_rng(seed)
+    rng = seeded_rng(seed)
     cohort_of = {division: rng.integers(1, cohorts + 1, 4000) for division, cohorts in divisions.items()}
     asked, cost = np.zeros(4000, np.int64), np.zeros(4000)
     for night in nights:
