@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.request import parameter_owners
 from sfumato.transforms.moments.statistic_kinds import STATISTICS
 from tests import ROOT
+from tests.once import made_once
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
 
@@ -97,16 +99,33 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(one[1].replace("$(REGION)", REGION)) for one in found if one]
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small `demo/`: logs of 30,000 users, a heatmap and a model of range queries."""
+@pytest.fixture(scope="session")
+def demo_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs of 30,000 users."""
     for job in JOBS:
         request_class(job)  # help texts list what the registries hold before a test adds to them
-    folder = tmp_path_factory.mktemp("docs")
-    logs = sfumato.synth(folder / "demo" / "logs", users=30_000)
-    sfumato.heatmap(logs, region=REGION, depth=8, output=folder / "demo" / "release", seed=1)
-    sfumato.ranges(logs, region=REGION, method="grid", output=folder / "demo" / "ranges", seed=1)
-    return folder
+    return made_once(tmp_path_factory, "demo_logs", lambda folder: sfumato.synth(folder / "logs", users=30_000))
+
+
+@pytest.fixture(scope="session")
+def demo_releases(demo_logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A heatmap and a model of range queries of these logs."""
+
+    def make(folder: Path) -> None:
+        logs = demo_logs / "logs"
+        sfumato.heatmap(logs, region=REGION, depth=8, output=folder / "release", seed=1)
+        sfumato.ranges(logs, region=REGION, method="grid", output=folder / "ranges", seed=1)
+
+    return made_once(tmp_path_factory, "demo_releases", make)
+
+
+@pytest.fixture
+def demo(demo_logs: Path, demo_releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with all of it in `demo/`, which a test may change."""
+    for made in (demo_logs, demo_releases):
+        shutil.copytree(made, tmp_path / "demo", dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 # --- code ---
@@ -117,12 +136,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("page", "number"),
     [(page, number) for page in PAGES if page not in RUN for number in range(len(blocks(page)))],
 )
-def test_the_code_on_a_page_runs(
-    page: str, number: int, demo: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_on_a_page_runs(page: str, number: int, demo: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = blocks(page)[number]
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    monkeypatch.chdir(demo)
     with mpl.rc_context({"backend": "agg"}):
         exec(code, {})
     assert "print(" not in code or capfd.readouterr().out.strip()
@@ -154,7 +170,6 @@ def test_a_statistic_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: p
     kind = importlib.import_module("standard_deviation").STANDARD_DEVIATION
     monkeypatch.setitem(STATISTICS, "standard_deviation", kind)
     ((_, *arguments),) = commands("docs/how_to/add_a_statistic.md")
-    monkeypatch.chdir(demo)
     assert cli.main(["moments", *arguments, "--seed", "1"]) == 0
     rows = sfumato.open_release("out").moments.set_index("statistic")
     found = rows.loc["standard_deviation"]
@@ -163,7 +178,7 @@ def test_a_statistic_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_a_job_of_a_readers_own(
-    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    demo_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The document's job, put into the registry as it says, publishes, and charges a ledger once."""
     (code,) = blocks("docs/how_to/add_a_job.md")
@@ -177,7 +192,8 @@ def test_a_job_of_a_readers_own(
     assert cli.main(["users", "--help"]) == 0
     assert "how many users have a record" in capsys.readouterr().out
     (shown,) = re.findall(r"^    sfumato (users .*)$", text_of("docs/how_to/add_a_job.md"), flags=re.MULTILINE)
-    monkeypatch.chdir(demo)
+    (tmp_path / "demo").symlink_to(demo_logs)
+    monkeypatch.chdir(tmp_path)
     assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
     charge = ["--ledger", str(tmp_path / "ledger.db"), "--dataset", "city", "--period", "2026-11-20"]
     budget = ["--budget", "0.1/1d", "--key_file", str(tmp_path / "key"), "--release_id", "first"]
@@ -235,7 +251,7 @@ def test_the_plan_in_the_tutorial_is_what_the_command_prints(capsys: pytest.Capt
     assert "\n".join(lines) in text_of("docs/tutorials/plan.md")
 
 
-def test_the_tutorials_configuration_is_the_one_that_its_commands_copy() -> None:
+def test_tutorial_shows_the_configuration_that_it_copies() -> None:
     (shown,) = blocks("docs/tutorials/nightly.md", "yaml")
     assert shown == (ROOT / "runner_configs" / "schedules" / "refresh.yaml").read_text()
 

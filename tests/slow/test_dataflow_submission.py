@@ -44,7 +44,7 @@ from sfumato.transforms.release.published_release import open_release
 from tests import ROOT
 from tests.conftest import make_logs, write_files
 from tests.dataflow import Dataflow, dataflow, run_graph
-from tests.jobs.test_dataflow import dofns, run_key
+from tests.jobs.runners.test_dataflow import dofns, run_key
 from tests.keys import SECRET
 from tests.leaks import holds
 from tests.storage import BUCKET, names, put, storage_emulator, upload

@@ -8,9 +8,18 @@ import pytest
 
 import sfumato
 from tests.once import made_once
+from tests.releases import Releases
 
 REGION = (3.00, 1.00, 3.13, 1.13)
-SAMPLED = {"epsilon": 1.0, "delta": 1e-6}
+KINDS = {
+    "heatmap": "monday",
+    "histogram of items": "words",
+    "histogram of cells": "histogram",
+    "hotspots": "hotspots",
+    "quantiles": "quantiles",
+    "moments": "moments",
+    "ranges": "ranges",
+}
 
 
 @pytest.fixture(scope="session")
@@ -20,16 +29,12 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def releases(city: Path) -> dict[str, sfumato.Release]:
+def releases(published: Releases) -> dict[str, sfumato.Release]:
     """A release of each job, by the job's name and what it counts."""
-    logs = city / "logs" / "*.parquet"
-    return {
-        "heatmap": sfumato.heatmap(logs, region=REGION, depth=6),
-        "histogram of items": sfumato.histogram(logs, column="infected", **SAMPLED),
-        "histogram of cells": sfumato.histogram(logs, region=REGION, cells=3, **SAMPLED),
-        "hotspots": sfumato.hotspots(logs, region=REGION, depth=4, levels=2, **SAMPLED),
-        "quantiles": sfumato.quantiles(logs, column="km_from_home", range=(0, 30), **SAMPLED),
-        "moments": sfumato.moments(logs, column="km_from_home", bits=12, fraction_bits=6, epsilon=4.0),
-        "flows": sfumato.flows(logs, region=REGION, time_column="timestamp"),
-        "ranges": sfumato.ranges(logs, region=REGION, method="grid", sizes=(500, 5000)),
-    }
+    return {name: sfumato.open_release(published[kind]) for name, kind in KINDS.items()}
+
+
+@pytest.fixture(params=KINDS)
+def release(request: pytest.FixtureRequest, releases: dict[str, sfumato.Release]) -> sfumato.Release:
+    """Each of them."""
+    return releases[request.param]

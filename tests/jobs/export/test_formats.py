@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import geopandas
+import numpy as np
 import pyarrow.parquet as pq
 import pyogrio
 import pytest
@@ -21,13 +23,18 @@ import rasterio
 from pmtiles.reader import MemorySource, Reader
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import NEGATIVE
 from sfumato.schemas.requests.commands import ExportRequest
-from sfumato.transforms.export.export_source import PARTS, ExportSource
+from sfumato.transforms.export.export_source import PARTS, ExportSource, release_statement
 from sfumato.transforms.export.formats import FORMATS, export_release, exported_files, find_format
+from sfumato.transforms.export.map_raster import column_text
+from sfumato.transforms.release.published_release import Release
 from tests import ROOT
 from tests.jobs.export.conftest import KINDS, LICENCE, MAPS
 from tests.once import made_once
 from tests.rejections import rejects
+
+# --- every format of every release is opened by a library that people use, and its statement is read back ---
 
 
 def tags_of(path: Path) -> dict[str, Any]:
@@ -57,7 +64,7 @@ VECTORS = set(STATEMENTS) - {"h3", "geotiff"}
 HAS = {
     "heatmap": set(STATEMENTS),
     "zones": VECTORS,
-    "flows": VECTORS,
+    "trips": VECTORS,
     "words": {"csv"},
     "empty": set(STATEMENTS) - {"h3", "pmtiles"},
 }
@@ -108,7 +115,7 @@ def test_without_a_licence_a_file_says_that_none_is_stated(sources: dict[str, Ex
 
 
 @pytest.mark.parametrize("kind", MAPS)
-def test_what_people_use_opens_the_vectors_and_they_have_all_rows(
+def test_vectors_have_all_rows_in_other_libraries(
     kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
 ) -> None:
     layer = sources[kind].layer
@@ -186,7 +193,7 @@ def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
         find_format(None, "map")
 
 
-def test_suffixes_and_names_are_those_that_help_and_documents_list() -> None:
+def test_formats_are_those_of_help_and_documents() -> None:
     every = [suffix for one in FORMATS.values() for suffix in one.suffixes]
     assert len(set(every)) == len(every)
     text = ExportRequest.model_fields["format"].description or ""
@@ -205,3 +212,127 @@ def test_a_missing_library_is_named_with_its_extra(
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(RequestError, match=rf"^format {name}: needs {module}.*sfumato\[export\]"):
             exported_files(sources["heatmap"], FORMATS[name])
+
+
+# --- what every file states, for releases of any guarantee ---
+
+COUNTS = {"users", "count", "trips", "noisy", "users_unbiased", "before", "after"}
+
+
+def stated(**manifest: Any) -> dict[str, str]:
+    return release_statement(Release("folder", {"job": "heatmap", "release_id": "monday", **manifest}, "digest"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_plain_text_without_gaps(kind: str, sources: dict[str, ExportSource]) -> None:
+    statement = sources[kind].statement
+    assert all(isinstance(value, str) and value for value in statement.values())
+    assert statement["manifest_sha256"] == sources[kind].release.digest
+    if kind != "changes":
+        manifest = sources[kind].release.manifest
+        assert statement["guarantee"] == sources[kind].release.guarantee
+        assert statement["trust"] == manifest["privacy"]["trust"]
+        assert float(statement["delta"]) == pytest.approx(manifest["privacy"]["delta"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_says_what_a_count_below_zero_means(kind: str, sources: dict[str, ExportSource]) -> None:
+    source = sources[kind]
+    assert NEGATIVE in source.statement["below_zero"]
+    for name in source.release.tables:
+        table = source.release.arrow_table(f"{name}.parquet")
+        for field in table.schema:
+            if field.name in COUNTS or field.name.startswith("count_"):
+                below_zero = min((value for value in table[field.name].to_pylist() if value is not None), default=0) < 0
+                assert not below_zero or "negative" in column_text(field), (name, field.name)
+
+
+def test_no_privacy_and_unsafe_keys_are_said() -> None:
+    without = stated(privacy={"epsilon": None})
+    assert without["epsilon"] == "none"
+    assert "no differential privacy" in without["title"]
+    assert without["guarantee"].startswith("No differential privacy")
+    unsafe = stated(privacy={"epsilon": 1.0, "randomness": {"safe": False}}, warnings=["a seed", "and more"])
+    assert unsafe["guarantee"].startswith("Protects nobody")
+    assert unsafe["warnings"] == "a seed and more"
+
+
+def test_the_period_is_that_of_the_ledger() -> None:
+    ledger = {"first_day": "2026-11-20", "last_day": "2026-11-21"}
+    assert stated(ledger=ledger)["period"] == "2026-11-20/2026-11-21"
+    assert stated()["period"] == "not stated"
+
+
+def test_changes_cost_what_both_releases_cost() -> None:
+    sides = {"before": {"release_id": "a", "epsilon": 1.0, "delta": 0.0}, "after": {"release_id": "b", "epsilon": 2.0}}
+    found = stated(job="changes", privacy={"note": "Both."}, **sides)
+    assert found["epsilon"] == "3"
+    assert found["delta"] == "none"  # one side does not state it
+    assert "a (ε = 1)" in found["guarantee"]
+    assert "b (ε = 2)" in found["guarantee"]
+    unknown = stated(job="changes", before={"epsilon": None}, after={"epsilon": 1.0})
+    assert unknown["epsilon"] == "none"
+
+
+# --- exported files in QGIS itself, without a screen, by its own Python bindings ---
+
+PYTHON = "/usr/bin/python3"  # of the system: Debian's python3-qgis is for it
+ENVIRONMENT = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONPATH": "", "XDG_RUNTIME_DIR": "/tmp"}
+OPENED = """
+import json, os, sys
+from qgis.core import QgsApplication, QgsPointXY, QgsRasterLayer, QgsVectorLayer
+QgsApplication.setPrefixPath("/usr", True)
+application = QgsApplication([], False)
+application.initQgis()
+folder, x, y = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+found = {}
+raster = QgsRasterLayer(f"{folder}/map.tif", "map")
+box = raster.extent()
+found["raster"] = {
+    "valid": raster.isValid(), "crs": raster.crs().authid(), "bands": raster.bandCount(),
+    "box": [box.xMinimum(), box.yMinimum(), box.xMaximum(), box.yMaximum()],
+    "value": raster.dataProvider().sample(QgsPointXY(x, y), 2)[0], "metadata": raster.htmlMetadata(),
+}
+for name in ("map.geojson", "map.gpkg"):
+    layer = QgsVectorLayer(f"{folder}/{name}", "map", "ogr")
+    counts = [feature["count"] for feature in layer.getFeatures()]
+    found[name] = {
+        "valid": layer.isValid(), "crs": layer.crs().authid(), "features": layer.featureCount(), "sum": sum(counts),
+        "invalid": sum(not feature.geometry().isGeosValid() for feature in layer.getFeatures()),
+    }
+uri = f"file://{folder}/map.csv?delimiter=,&crs=EPSG:4326&wktField=geometry"
+layer = QgsVectorLayer(uri, "map", "delimitedtext")
+found["map.csv"] = {"valid": layer.isValid(), "features": layer.featureCount()}
+print(json.dumps(found), flush=True)
+os._exit(0)  # QGIS 3.22 crashes while Python ends
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.qgis
+def test_qgis_opens_a_heatmaps_files(sources: dict[str, ExportSource], tmp_path: Path) -> None:
+    known = subprocess.run([PYTHON, "-c", "import qgis.core"], capture_output=True, check=False, env=ENVIRONMENT)
+    if known.returncode != 0:
+        pytest.skip("QGIS's Python bindings are not installed: apt-get install python3-qgis")
+    release = sources["heatmap"].release
+    for name in ("map.tif", "map.geojson", "map.gpkg", "map.csv"):
+        export_release(release, str(tmp_path / name))
+    cell = release.cells.loc[release.cells["density"].idxmax()]
+    middle = str((cell["west"] + cell["east"]) / 2), str((cell["south"] + cell["north"]) / 2)
+    done = subprocess.run(
+        [PYTHON, "-c", OPENED, str(tmp_path), *middle], capture_output=True, check=True, text=True, env=ENVIRONMENT
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    raster = found["raster"]
+    assert raster["valid"]
+    assert raster["crs"] == "EPSG:4326"
+    assert raster["box"] == pytest.approx([-74.04, 40.68, -73.88, 40.80])
+    assert raster["value"] == pytest.approx(np.float32(cell["density"]))
+    assert release.manifest["release_id"] in raster["metadata"]
+    for name in ("map.geojson", "map.gpkg"):
+        assert found[name]["valid"]
+        assert found[name]["crs"] in ("EPSG:4326", "OGC:CRS84")
+        assert found[name]["features"] == len(release.cells)
+        assert found[name]["sum"] == pytest.approx(release.cells["count"].sum())
+        assert found[name]["invalid"] == 0
+    assert found["map.csv"] == {"valid": True, "features": len(release.cells)}

@@ -1,15 +1,35 @@
-"""Totals of cells of a release, with the standard deviation of their error."""
+"""Published releases and their catalog, as a reader has them."""
 
 from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import sfumato
+from sfumato.pipelines import cli
+from sfumato.schemas.ledger import Limit, Reservation
+from sfumato.schemas.region import Grid
+from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.privacy.ledger.history import History
+from sfumato.transforms.release import release_index
+from sfumato.transforms.release.catalog import disagreement, find_releases, published_dates, read_folders
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.publishing import ledger_metadata
 from sfumato.transforms.release.release_folder import publish
+from sfumato.transforms.release.release_index import update_timeline
+from tests.conftest import REGION
 from tests.rejections import rejects
+from tests.unit.privacy.ledger.helpers import charge, ledger
 from tests.unit.release.city import city_release
+
+# --- totals of cells of a release, with the standard deviation of their error ---
 
 
 def test_totals_add_up_errors_that_go_together(tmp_path) -> None:
@@ -42,3 +62,175 @@ def test_independent_errors_add_up_by_their_squares(tmp_path) -> None:
 def test_methods_that_cannot_know_their_error_say_lower_bound() -> None:
     assert "lower bound" in city_release("emd", depth=4).manifest["errors"]["stddev"]
     assert "totals.parquet" in city_release("adaptive").manifest["errors"]["sums"]
+
+
+# --- releases of maps of a plane, which an earlier version made ---
+
+SENTENCE = r"map of a plane \(--axes\).*sfumato 0\.1 of November 2026 or earlier"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A timeline's folder with one release, whose manifest states the axes of a plane as version 0.1 did."""
+    root = tmp_path_factory.mktemp("timeline")
+    release = root / "releases" / "2026-11-20"
+    publish(str(release), city_release("adaptive", depth=4).files, "made-up", False)
+    manifest = json.loads((release / "manifest.json").read_text())
+    manifest["region"]["axes"] = ["x", "y"]
+    (release / "manifest.json").write_text(json.dumps(manifest))
+    return root
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "page RELEASE",
+        "export RELEASE --output OUT.csv",
+        "export RELEASE --output OUT.gpkg",
+        "changes RELEASE RELEASE --output OUT",
+        "zones --release RELEASE --h3 8 --output OUT.csv",
+        "ranges build --release RELEASE --sizes 100,500 --output OUT",
+        "heatmap --input RELEASE --region 3,1,4,2 --warm_start RELEASE --output OUT",
+    ],
+)
+def test_commands_refuse_a_release_of_a_plane(
+    command: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"RELEASE": str(root / "releases" / "2026-11-20"), "OUT": str(tmp_path / "out")}
+    for name, place in places.items():
+        command = command.replace(name, place)
+    assert cli.main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a map of a plane (--axes)" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_python_and_timelines_refuse_a_release_of_a_plane(root: Path) -> None:
+    with pytest.raises(sfumato.RequestError, match=SENTENCE):
+        sfumato.open_release(root / "releases" / "2026-11-20")
+    with pytest.raises(sfumato.RequestError, match=SENTENCE):
+        update_timeline(str(root), None)
+
+
+def test_release_of_a_plane_is_verified_and_taken_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both need the manifest only. A release that nobody can read must not stay published for that."""
+    folder = tmp_path / "map"
+    book = ledger(tmp_path)
+    reserved = book.reserve(charge("one"), Limit.parse_all("10/30d"))
+    files = city_release("adaptive", depth=4).files
+    manifest = json.loads(files["manifest.json"])
+    manifest["region"]["axes"] = ["x", "y"]
+    manifest |= {"release_id": "one", "ledger": ledger_metadata(reserved)}
+    publish(str(folder), {**files, "manifest.json": json.dumps(manifest).encode()}, "one", False)
+    book.commit("one", hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest())
+    place = str(tmp_path / "ledger.db")
+    assert find_releases(str(tmp_path))[1] == []
+    status = cli.main(["releases", "remove", str(folder), "--ledger", place, "--reason", "a wrong file"])
+    assert (status, capsys.readouterr().err) == (0, "")
+    assert not (folder / "cells.parquet").exists()
+
+
+# --- releases that stand in a folder ---
+
+MANIFEST: dict[str, Any] = {
+    "format": "sfumato-release/2",
+    "release_id": "monday",
+    "ledger": {"hash": "h"},
+    "privacy": {"epsilon": 1.0, "delta": 0.0},
+    "region": asdict(REGION),
+    "grid": {"depth": 6},
+}
+STANDING = Reservation(charge("monday"), 1, "h", "now", "digest")
+HISTORY = History(3, "head", {"monday": STANDING}, {})
+
+
+def release(**changes: Any) -> Release:
+    return Release("folder", {**MANIFEST, **changes}, "digest")
+
+
+def put(folder: Path, content: str = json.dumps(MANIFEST)) -> None:
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(content)
+
+
+def test_days_that_hold_a_release(tmp_path: Path) -> None:
+    releases = tmp_path / "releases"
+    assert read_folders(str(tmp_path)).releases == {}
+    for name in ("2026-11-20", "2026-11-18", ".2026-11-19.partial-x", "notes", "2026-11-1"):
+        put(releases / name)
+    put(releases / "2026-11-21", "{")
+    (releases / "2026-11-22").mkdir()
+    assert published_dates(str(tmp_path)) == ["2026-11-18", "2026-11-20", "2026-11-21"]
+    assert list(read_folders(str(tmp_path)).releases) == ["2026-11-18", "2026-11-20"]
+
+
+def test_the_digest_is_of_the_bytes_as_they_were_written(tmp_path: Path) -> None:
+    text = json.dumps(MANIFEST, indent=7)
+    put(tmp_path / "one", text)
+    assert open_release(tmp_path / "one").digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"region": None}, {"region": {"west": 1}}, {"grid": None}, {"grid": {"depth": 99}}, {"grid": {"depth": "six"}},
+     {"region": {**asdict(REGION), "west": float("nan")}}, {"region": {**asdict(REGION), "west": "far"}}],
+)  # fmt: skip
+def test_a_manifest_may_have_no_grid(changes: dict[str, Any]) -> None:
+    assert release().grid == Grid(REGION, 6)
+    assert release(**changes).grid is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"release_id": "tuesday"}, "release tuesday was never charged"),
+        ({"release_id": None}, "release None was never charged"),
+        ({"ledger": {"hash": "g"}}, "names another entry than the ledger's"),
+        ({"ledger": None}, "names another entry than the ledger's"),
+        ({"ledger": "h"}, "names another entry than the ledger's"),
+        ({"privacy": {"epsilon": 0.5}}, "states another cost than it was charged"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-9}}, "states another cost than it was charged"),
+        ({"privacy": {"epsilon": 1.0, "rotation": {"cohort": 7, "cohorts": 30}}}, "states another cohort of users"),
+    ],
+)
+def test_what_a_release_and_the_ledger_disagree_on(changes: dict[str, Any], words: str) -> None:
+    assert disagreement(release(), HISTORY) is None
+    assert words in str(disagreement(release(**changes), HISTORY))
+
+
+@pytest.mark.parametrize(
+    "stated", [None, {"cohort": 8, "cohorts": 30}, {"cohort": 7, "cohorts": 31}, {"cohort": 7}, "7/30"]
+)
+def test_a_release_states_the_cohort_that_it_was_charged_for(stated: Any) -> None:
+    """A release that asked other users than its charge says would be missing from their accounts."""
+    asked = replace(STANDING, charge=replace(STANDING.charge, rotation=Rotation(7, 30, "a" * 32)))
+    history = replace(HISTORY, reservations={"monday": asked})
+    true = {"epsilon": 1.0, "delta": 0.0, "rotation": {"cohort": 7, "cohorts": 30}}
+    assert disagreement(release(privacy=true), history) is None
+    assert "states another cohort of users" in str(disagreement(release(privacy={**true, "rotation": stated}), history))
+
+
+def test_a_release_that_was_changed() -> None:
+    changed = replace(release(), digest="another")
+    assert "has been changed since it was published" in str(disagreement(changed, HISTORY))
+    unnoted = replace(HISTORY, reservations={"monday": replace(STANDING, manifest=None)})  # its writer was killed
+    assert disagreement(changed, unnoted) is None
+
+
+def test_the_page_says_what_was_spent_on_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another release is charged and published while the page is written: the next round knows of both."""
+    seen: list[tuple[list[str], int]] = []
+
+    def publish(day: str) -> None:
+        ledger(tmp_path).reserve(charge(day, day), [Limit.parse("9/9d")])
+        put(tmp_path / "releases" / day, json.dumps({**MANIFEST, "release_id": day}))
+
+    def write(root: str, releases: dict[str, Any], removed: set[str], damaged: list[Any], history: History) -> None:
+        seen.append((list(releases), len(history.charges)))
+        if len(seen) == 1:
+            publish("2026-11-20")
+
+    monkeypatch.setattr(release_index, "_write_all", write)
+    publish("2026-11-19")
+    release_index.update_timeline(str(tmp_path), str(tmp_path / "ledger.db"))
+    assert seen == [(["2026-11-19"], 1), (["2026-11-19", "2026-11-20"], 2)]

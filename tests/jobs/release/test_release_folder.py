@@ -1,14 +1,25 @@
+"""How a release's files are written, synced and replaced."""
+
+from __future__ import annotations
+
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sfumato.pipelines import cli
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.release import release_folder
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import check_output, publish, with_digests
+from tests.conftest import make_logs, write_files
+from tests.keys import write_key
 from tests.rejections import rejects
+
+# --- release/test_release_folder.py ---
 
 FILES = {
     "cells.parquet": b"a",
@@ -72,7 +83,7 @@ def test_overwrite_spares_an_evaluation_of_an_earlier_version(tmp_path: Path) ->
         open_release(tmp_path)
 
 
-def test_overwrite_spares_a_folder_that_holds_more_than_a_release(tmp_path: Path) -> None:
+def test_overwrite_spares_more_than_a_release(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(str(out), FILES, "one", overwrite=False)
     (out / "notes.txt").write_text("mine")
@@ -93,7 +104,7 @@ def test_the_same_release_id_with_other_content_is_no_retry(tmp_path: Path) -> N
     assert open_release(tmp_path / "out").manifest["epsilon"] == 2
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+def test_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="is no folder that can be written to"):
         check_output(str(tmp_path / "file" / "deep" / "out"), overwrite=False)
@@ -182,7 +193,7 @@ def test_a_folder_that_is_away_for_a_moment_is_no_reason_to_fail(
     assert names(out) == set(OTHER)
 
 
-def test_what_killed_attempts_left_is_cleared_away_of_this_release_alone(tmp_path: Path) -> None:
+def test_publish_clears_away_its_own_killed_attempts(tmp_path: Path) -> None:
     for name in ("partial-two", "replaced-two", "partial-two-2"):
         (tmp_path / f".out.{name}-{'0' * 32}").mkdir()
     publish(str(tmp_path / "out"), OTHER, "two", overwrite=False)
@@ -227,3 +238,55 @@ def test_only_this_very_release_is_restored(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"thesis\.tex"):
         publish(str(out), FILES, "one", overwrite=False, restores=True)
     assert names(out) == {*OTHER, "thesis.tex"}
+
+
+# --- the ledger calls a release published only once the disk holds it, with its name and the name of its folder ---
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_release_is_on_the_disk_before_the_ledger_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """killed: between the release's rename and the ledger's entry, so that another run commits it."""
+    write_files(make_logs(600, 1, seed=0), tmp_path / "logs", 2)
+    write_key(tmp_path / "key")
+    release = tmp_path / "published" / "releases" / "monday"
+    command = (
+        *("heatmap", "--input", str(tmp_path / "logs"), "--output", str(release), "--key_file", str(tmp_path / "key")),
+        *("--release_id", "monday", "--ledger", str(tmp_path / "ledger.db"), "--dataset", "city"),
+        *("--period", "2026-11-20", "--budget", "9/1d", "--region=-1,50,1,51", "--depth", "4", "--epsilon", "4"),
+    )
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr("sfumato.transforms.release.publishing.sync_release", lambda _: 1 / 0)
+            with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
+                cli.main(command)
+        assert (release / "manifest.json").exists()
+    steps: list[str] = []
+    fsync, rename, append = os.fsync, Path.rename, SqliteStore.append
+
+    def synced(file: int) -> None:
+        steps.append(os.readlink(f"/proc/self/fd/{file}"))
+        fsync(file)
+
+    def renamed(path: Path, target: Path) -> Path:
+        steps.append(f"rename to {target}")
+        return rename(path, target)
+
+    def appended(store: SqliteStore, index: int, entry: bytes) -> bool:
+        steps.append(f"entry {index}")
+        return append(store, index, entry)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(SqliteStore, "append", appended)
+    assert cli.main(command) == 0
+    commit = steps.index("entry 2")  # after limits and charge
+    folders = [str(release), str(release.parent), str(release.parent.parent)]
+    if killed:
+        assert set(folders) <= set(steps[:commit])
+        return
+    named = steps.index(f"rename to {release}")
+    assert set(folders) <= set(steps[named:commit])
+    written = {one.rpartition("/")[2] for one in steps[:named] if ".partial-" in one}
+    assert written == {path.name for path in release.iterdir()}

@@ -29,6 +29,7 @@ from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.release.timeline_view import TIMELINE_FILE, night_map, timeline_bytes, timeline_view
+from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
 
 REGION = {"west": -122.5, "south": 37.7, "east": -122.3, "north": 37.8}
@@ -36,12 +37,12 @@ FIRST = date(2026, 10, 22)
 PRINTED = re.compile(r'sfumatoMap\("([0-9-]*)","([A-Za-z0-9+/=]*)"\);\n')
 
 
-# ---------------------------------------------------------------- one night's map
+# --- one night's map ---
 
 
 def a_tree(seed: int, depth: int) -> Tree:
     """Some nodes of every level; several own what their descendants leave over."""
-    rng = default_rng(seed)
+    rng = default_rng(seed)  # not seeded_rng: stored changes of the page are made of these trees
     nodes = [np.uint64(1)]
     for level in range(1, depth + 1):
         nodes += [np.uint64((1 << (2 * level)) + code) for code in np.flatnonzero(rng.random(4**level) < 0.4 / level)]
@@ -84,7 +85,7 @@ def owners(tree: Tree) -> NDArray[np.int64]:
 @pytest.mark.parametrize("most", [1 << 15, 40, 7])
 def test_a_night_agrees_with_brute_force(seed: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CELLS", most)
-    tree, rng = a_tree(seed, 4), default_rng(100 + seed)
+    tree, rng = a_tree(seed, 4), seeded_rng(100 + seed)
     counts, stddev = rng.normal(50, 40, len(tree.entries)), rng.uniform(0.1, 9, len(tree.entries))
     order = rng.permutation(len(counts))
     release = a_release(tmp_path, 4, np.array(node_names(tree.entries))[order].tolist(), counts[order], stddev[order])
@@ -136,7 +137,7 @@ def test_differences_rest_on_unshrunk_users(tmp_path: Path) -> None:
     whole = [i for i, name in enumerate(night.layer.cell_id) if night.layer.area[i] == 1]
     single = release.total(np.arange(len(names)) == names.index(night.layer.cell_id[whole[0]]))
     assert night.stddev[whole[0]] == pytest.approx(single[1], rel=1e-3)
-    rng = default_rng(4)
+    rng = seeded_rng(4)
     for _ in range(50):
         chosen = rng.random(len(names)) < rng.uniform(0.05, 0.95)
         total, deviation = release.total(chosen)
@@ -169,7 +170,7 @@ def test_a_map_that_makes_no_sense_is_refused(cells: dict[str, Any], words: str,
         night_map("2026-11-20", a_release(tmp_path, 4, **whole))
 
 
-# ---------------------------------------------------------------- the page
+# --- the page ---
 
 
 def day(number: int) -> str:
@@ -214,7 +215,7 @@ def test_nights_come_in_the_order_of_their_dates() -> None:
     assert (table.rows[0][0], table.links[0]) == (day(8), f"releases/{day(8)}/index.html")
 
 
-def test_a_pruned_night_is_listed_without_a_map_and_leads_to_its_manifest() -> None:
+def test_pruned_night_leads_to_its_manifest() -> None:
     made = view([a_night(0, map=None, pruned=True), a_night(1)])
     table = made.sections[-1].table
     assert [row[1] for row in table.rows] == ["heatmap", "heatmap (pruned)"]
@@ -269,7 +270,7 @@ def test_known_seeds_raise_the_alarm() -> None:
     assert "all of these releases" in str(view([a_night(i, safe=False) for i in range(3)]).alarm)
 
 
-def test_a_cell_that_the_last_sub_query_left_out_is_measured_by_the_node_around_it(tmp_path: Path) -> None:
+def test_cell_without_an_answer_is_measured_by_its_parent(tmp_path: Path) -> None:
     names = ["r0", "r1", "r2", "r30", "r31", "r32", "r33"]
     answers = pa.table(
         {
@@ -290,7 +291,7 @@ def test_a_cell_that_the_last_sub_query_left_out_is_measured_by_the_node_around_
     assert read(night_map("2026-11-19", release)).measured == [1, 1, 1, 1, 1, 1, 1]
 
 
-# ---------------------------------------------------------------- cohorts, and what rests on what
+# --- cohorts, and what rests on what ---
 
 PARTITION, OTHER = "0" * 32, "1" * 32
 
@@ -303,7 +304,7 @@ def rotated(number: int, cohorts: int, partition: str = PARTITION, **changes: An
 def brute_force(nights: list[DatedRelease], seed: int) -> tuple[int, float]:
     """How often the user who is asked most is asked, and what that costs: users drawn one by one, in every division."""
     divisions = {night.rotation.partition: night.rotation.cohorts for night in nights if night.rotation}
-    rng = default_rng(seed)
+    rng = seeded_rng(seed)
     cohort_of = {division: rng.integers(1, cohorts + 1, 4000) for division, cohorts in divisions.items()}
     asked, cost = np.zeros(4000, np.int64), np.zeros(4000)
     for night in nights:
@@ -345,7 +346,7 @@ def test_divisions_that_are_not_known_count_as_several() -> None:
     assert made.chips[0].text == "ε 30"
 
 
-def test_what_the_ledger_says_of_the_worst_user_is_the_guarantee_of_several_nights() -> None:
+def test_guarantee_of_nights_is_the_ledgers_worst_user() -> None:
     nights = [rotated(i, 30) for i in range(30)]
     made = view(nights, (Spending(1.0, 0.0, 30, [(day(i), 1.0) for i in range(30)]),))
     assert "any one user adds up to ε 1 at most in 30 days" in made.guarantee
@@ -358,7 +359,7 @@ def test_what_the_ledger_says_of_the_worst_user_is_the_guarantee_of_several_nigh
     assert "adds up" not in alone.guarantee
 
 
-def test_a_night_says_who_was_asked_what_it_rests_on_and_what_changed() -> None:
+def test_night_tells_its_cohort_its_start_and_changes() -> None:
     gap = (f"{day(0)}:{day(12)}", f"{day(14)}:{day(29)}")
     event = PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)
     nights = [

@@ -1,0 +1,165 @@
+"""Options of a map's geography: every job with a map has them, and no noise depends on them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfumato.pipelines import cli, job
+from sfumato.pipelines.cli import run_command
+from sfumato.pipelines.run import JOBS, request_class, request_of
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.views import Geography
+from sfumato.transforms.release.published_release import open_release
+from tests.conftest import make_logs, write_files
+from tests.rejections import rejects
+
+TILES = "https://tile.example.org/{z}/{x}/{y}.png"
+HARBOUR = {
+    "type": "Feature",
+    "properties": {"name": "Harbour"},
+    "geometry": {"type": "Point", "coordinates": [0, 50.5]},
+}
+# Each job with a map, and what it needs besides input, output and region.
+MAPS = {
+    "heatmap": ["--depth=3", "--shard_size=300"],
+    "histogram": ["--cells=2"],
+    "hotspots": ["--depth=3"],
+    "moments": ["--column=weight", "--bits=4", "--epsilon=2", "--cells=1"],
+    "flows": ["--time_column=weight", "--min_distance=0"],
+    "ranges build": ["--epsilon=1", "--method=grid", "--sizes=100,1000"],
+    "zones": ["--h3=4"],
+}
+REGION = "--region=-1,50,1,51"
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    logs = make_logs(3000, 1, 0)
+    return write_files(logs.append_column("weight", logs["user_id"]), tmp_path_factory.mktemp("geography"), 1)
+
+
+@pytest.fixture
+def basemap(tmp_path: Path) -> str:
+    path = tmp_path / "map.geojson"
+    path.write_text(json.dumps(HARBOUR))
+    return str(path)
+
+
+def words(job: str, pattern: str, output: Path, *more: str) -> list[str]:
+    return [*job.split(), f"--input={pattern}", f"--output={output}", "--seed=1", REGION, *MAPS[job], *more]
+
+
+def test_the_jobs_with_maps_have_the_options_and_no_others() -> None:
+    assert {name for name in JOBS if "tiles" in request_class(name).model_fields} == set(MAPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", MAPS)
+def test_geography_is_published_and_changes_no_number(job: str, pattern: str, basemap: str, tmp_path: Path) -> None:
+    assert cli.main(words(job, pattern, tmp_path / "plain")) == 0
+    assert cli.main(words(job, pattern, tmp_path / "drawn", f"--basemap={basemap}", f"--tiles={TILES}")) == 0
+    plain, drawn = open_release(str(tmp_path / "plain")), open_release(str(tmp_path / "drawn"))
+    assert plain.listed
+    assert set(drawn.listed or ()) - set(plain.listed) == {"basemap.json"}
+    for name in plain.listed:
+        if not name.endswith((".html", ".png")):
+            assert drawn.read(name) == plain.read(name), name
+    stated = [
+        {key: one for key, one in release.manifest.items() if key not in ("created", "files")}
+        for release in (plain, drawn)
+    ]
+    assert stated[0] == stated[1]
+    published = Geography.of({"basemap.json": drawn.read("basemap.json")})
+    assert published.tiles == TILES
+    assert published.basemap is not None
+    assert [place.name for place in published.basemap.places] == ["Harbour"]
+    assert not drawn.damage()
+
+
+def test_a_large_region_shows_the_world(pattern: str, tmp_path: Path) -> None:
+    arguments = words("hotspots", pattern, tmp_path / "out")
+    arguments[arguments.index(REGION)] = "--region=-5,47,5,53"
+    assert cli.main(arguments) == 0
+    shown = Geography.of({"basemap.json": open_release(str(tmp_path / "out")).read("basemap.json")}).basemap
+    assert shown is not None
+    assert {"London", "Paris"} <= {place.name for place in shown.places}
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["--basemap=nowhere.geojson"], "basemap: nowhere.geojson cannot be read"),
+    (["--basemap={folder}"], "basemap: .* cannot be read"),
+    (["--basemap={logs}"], "basemap: .* is Parquet, but not GeoParquet"),
+    (["--basemap=other://x/y"], "basemap: other://x/y cannot be listed"),
+    (["--tiles=https://tile.example.org/tile.png"], "tiles: must be the address of a tile server"),
+    (["--tiles=http://tile.example.org/{{z}}/{{x}}/{{y}}.png"], "tiles: must be the address of a tile server"),
+]
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD)
+def test_bad_geography_is_refused_before_anything_is_read(
+    bad: list[str], message: str, pattern: str, tmp_path: Path
+) -> None:
+    filled = [one.format(folder=tmp_path, logs=pattern.replace("*", "log-0")) for one in bad]
+    for more in ([], ["--dry_run"]):
+        with pytest.raises(RequestError, match=f"^{message}"):
+            run_command("hotspots", [*words("hotspots", "no/such/logs", tmp_path / "out")[1:], *filled, *more])
+    assert not os.path.exists(tmp_path / "out")
+
+
+def test_a_file_that_is_too_large_is_not_read(
+    basemap: str, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "MAX_FILE_BYTES", 100)
+    with rejects("basemap"):
+        run_command("hotspots", words("hotspots", pattern, tmp_path / "out", f"--basemap={basemap}")[1:])
+
+
+@pytest.mark.parametrize("name", ["basemap", "tiles"])
+@pytest.mark.parametrize(
+    ("job", "needed"),
+    [("histogram", {"column": "kind"}), ("moments", {"column": "x", "epsilon": 1}), ("hotspots", {"column": "kind"})],
+)
+def test_geography_needs_a_map(name: str, job: str, needed: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=f"^{name}: is of a map, which needs --region"):
+        request_of(job, {"input": "x", "output": "y", **needed, name: TILES})
+
+
+@pytest.mark.parametrize("job", ["quantiles", "plan"])
+def test_jobs_without_a_map_of_users_have_no_geography(job: str) -> None:
+    with rejects("basemap"):
+        request_of(job, {"basemap": "x"})
+
+
+@pytest.mark.slow
+def test_a_model_of_a_published_heatmap_takes_its_region_from_it(pattern: str, basemap: str, tmp_path: Path) -> None:
+    assert cli.main(words("heatmap", pattern, tmp_path / "heatmap")) == 0
+    model = tmp_path / "model"
+    status = run_command(
+        "ranges build",
+        [
+            f"--release={tmp_path / 'heatmap'}",
+            f"--output={model}",
+            f"--basemap={basemap}",
+            "--method=adaptive",
+            "--sizes=100,1000",
+        ],
+    )
+    assert status == 0
+    assert b"Harbour" in (model / "basemap.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_changes_show_the_geography_of_the_later_map(pattern: str, basemap: str, tmp_path: Path) -> None:
+    maps = ["--depth=3", "--shard_size=300", "--epsilon=4"]
+    for day, more in (("monday", []), ("tuesday", [f"--basemap={basemap}", "--seed=2"])):
+        arguments = [f"--input={pattern}", f"--output={tmp_path / day}", REGION, *maps, *(more or ["--seed=1"])]
+        assert run_command("heatmap", arguments) == 0
+    for sides, shown in ((("monday", "tuesday"), True), (("tuesday", "monday"), False)):
+        folder = tmp_path / "-".join(sides)
+        assert run_command("changes", [*(str(tmp_path / day) for day in sides), f"--output={folder}"]) == 0
+        assert (folder / "basemap.json").exists() == shown

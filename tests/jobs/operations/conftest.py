@@ -1,0 +1,3 @@
+"""Nights that are published once."""
+
+from tests.refreshes import backfilled, days  # noqa: F401  (fixtures of this folder)

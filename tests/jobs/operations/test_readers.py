@@ -1,0 +1,145 @@
+"""Commands that read releases: sfumato export and sfumato page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sfumato.pipelines.cli import main, run_command
+from sfumato.pipelines.release_run import timeline_link
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.release.release_folder import publish
+from tests.refreshes import DAYS, Place
+from tests.releases import COMMANDS, Releases
+from tests.unit.release.city import city_release
+
+# --- `sfumato export` as a command: what it writes, what it refuses, and what it does not need ---
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("city") / "release"
+    publish(str(folder), city_release("adaptive", depth=4).files, "made-up", overwrite=False)
+    return folder
+
+
+def test_it_prints_what_it_wrote(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "new" / "map.csv"
+    assert main(["export", str(folder), "--output", str(output), "--licence", "ODbL-1.0"]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(output), f"{output}.statement.json"]
+    assert json.loads(Path(f"{output}.statement.json").read_text())["licence"] == "ODbL-1.0"
+    assert main(["export", str(folder), "--output", str(tmp_path / "map"), "--format", "geojson"]) == 0
+    assert json.loads((tmp_path / "map").read_text())["type"] == "FeatureCollection"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--output", "{out}/map.png"], "format: {out}/map.png has no suffix of a format; name one of geotiff"),
+        (["--output", "{out}/map", "--format", "shp"], "format: there is no format 'shp'"),
+        (["--output", "{out}/map", "--format", "geotif"], "did you mean geotiff?"),
+        (["--output", "{out}"], "format: {out} has no suffix"),
+        (["--output", "{out}", "--format", "csv"], "output: name a file"),
+        (["--output", "{out}/map.csv", "--table", "items"], "table: {folder} has no table 'items'; it has answers,"),
+        (["--output", "{out}/map.tif", "--table", "cells"], "table: format geotiff takes none"),
+        (["--output", "{out}/map.geojson", "--table", "totals"], "table: totals of {folder} has no shapes"),
+        (["--output", "{out}/map.tif", "--resolution", "8"], "resolution: format geotiff takes none"),
+        (["--output", "{out}/map.tif", "--resolution", "16"], "resolution: must be a whole number in 0..15"),
+        (["--output", "{out}/map.tif", "--lisence", "x"], "unknown option --lisence; did you mean --licence?"),
+        ([], "output: required"),
+        (["--output", "{folder}/manifest.json/x.csv"], "output: {folder}/manifest.json/x.csv cannot be written"),
+        (["--output", "{folder}/manifest.json"], "output: {folder}/manifest.json exists already"),
+    ],
+)
+def test_a_wrong_option_is_named(
+    arguments: list[str], words: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"out": str(tmp_path), "folder": str(folder)}
+    assert main(["export", str(folder), *(one.format(**places) for one in arguments)]) == 2
+    assert words.format(**places) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["export", "--output", "map.csv"], ["page"]])
+def test_readers_refuse_what_is_no_release(command: list[str], tmp_path: Path) -> None:
+    name, *options = command
+    with pytest.raises(RequestError, match="no release here"):
+        run_command(name, [str(tmp_path), *options])
+
+
+@pytest.mark.slow
+def test_export_loads_no_beam_and_no_unused_library(folder: Path, tmp_path: Path) -> None:
+    code = f"""import sys
+from sfumato.pipelines.cli import main
+assert main(["export", {str(folder)!r}, "--output", {str(tmp_path / "map.xyz")!r}]) == 2
+heavy = [name for name in ("apache_beam", "rasterio", "geopandas", "xarray", "pyogrio", "h3") if name in sys.modules]
+assert not heavy, heavy
+assert main(["export", {str(folder)!r}, "--output", {str(tmp_path / "map.tif")!r}]) == 0
+assert "apache_beam" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- `sfumato page`: a release's page made again from its folder alone ---
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    shutil.copytree(folder, tmp_path / "release")
+    return tmp_path / "release"
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_page_follows_from_published_files(kind: str, published: Releases, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["page", str(published[kind])]) == 0
+    assert "byte for byte" in capsys.readouterr().out
+
+
+def test_another_page_is_noticed_and_can_be_written(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after an upgrade: the folder's own page is what was published, and stays."""
+    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest["created"] = "2030-01-01T00:00:00+00:00"
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    before = (copied / "index.html").read_bytes()
+    assert main(["page", str(copied)]) == 1
+    assert "index.html" in capsys.readouterr().err
+    assert main(["page", str(copied), "--output", str(tmp_path / "again")]) == 0
+    assert "2030" in (tmp_path / "again" / "index.html").read_text()
+    assert (tmp_path / "again" / "heatmap.png").exists()
+    assert (copied / "index.html").read_bytes() == before
+
+
+def test_a_damaged_table_makes_no_page(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (copied / "cells.parquet").open("ab") as file:
+        file.write(b"x")
+    assert main(["page", str(copied)]) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_a_night_leads_to_its_timeline(backfilled: Place) -> None:
+    night = backfilled.night(DAYS[2])
+    (link,) = re.findall(r'<a href="([^"]*)">All nights</a>', (night / "index.html").read_text())
+    assert (night / link).resolve() == backfilled.published / "index.html"
+    assert main(["page", str(night)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "timeline", "link"),
+    [
+        ("gs://bucket/all/releases/monday", "gs://bucket/all", "../../index.html"),
+        ("/data/all/releases/monday", "gs://bucket/all", None),
+        ("anywhere", None, None),
+    ],
+)
+def test_the_link_is_relative_so_that_folders_can_be_moved(output: str, timeline: str | None, link: str | None) -> None:
+    assert timeline_link(output, timeline) == link

@@ -1,0 +1,449 @@
+"""`sfumato refresh` on outputs that were damaged, emptied or moved: the next night says so, one command repairs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.io.filesystems import FileSystems
+
+from sfumato.pipelines import cli, published_nights
+from sfumato.schemas.errors import LedgerError
+from sfumato.transforms.files import read_file
+from sfumato.transforms.privacy.ledger.ledger import ReusedFileError
+from sfumato.transforms.release.catalog import DatedFolders, find_releases, read_folders
+from tests.conftest import make_logs, write_files
+from tests.once import made_once
+from tests.refreshes import DAYS, NIGHTS, ROTATING, Place, repair
+from tests.rejections import rejects
+
+FIRST, _, DAMAGED, LAST, NEW = map(str, NIGHTS)
+PUBLISHED = [str(night) for night in NIGHTS[:4]]
+
+
+@pytest.fixture
+def series(month: Place, tmp_path: Path) -> Place:
+    """Four published nights and the logs of a fifth."""
+    return month.copy(tmp_path / "series")
+
+
+@pytest.fixture(scope="session")
+def undamaged(month: Place, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The fifth night's files without any damage."""
+
+    def publish(folder: Path) -> None:
+        assert month.copy(folder / "series").refresh("--date", NEW) == 0
+
+    return data_of(Place(made_once(tmp_path_factory, "undamaged", publish) / "series", None), NEW)
+
+
+def data_of(place: Place, night: str) -> dict[str, bytes]:
+    """The files of a night that do not state when it was charged."""
+    return {
+        path.name: path.read_bytes() for path in place.night(night).iterdir() if path.suffix in (".parquet", ".npy")
+    }
+
+
+def cut(place: Place, night: str) -> None:
+    manifest = place.night(night) / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:1000])
+
+
+def empty(place: Place, night: str) -> None:
+    (place.night(night) / "manifest.json").write_bytes(b"")
+
+
+def no_release(place: Place, night: str) -> None:
+    (place.night(night) / "manifest.json").write_text("{}")
+
+
+def other_kind(place: Place, night: str) -> None:
+    (place.night(night) / "manifest.json").write_text('{"format": "sfumato-releasf/2"}')
+
+
+def no_manifest(place: Place, night: str) -> None:
+    (place.night(night) / "manifest.json").unlink()
+
+
+def no_folder(place: Place, night: str) -> None:
+    shutil.rmtree(place.night(night))
+
+
+def changed_state(place: Place, night: str) -> None:
+    state = place.night(night) / "nights.parquet"
+    state.write_bytes(state.read_bytes()[:-5] + b"wrong")
+
+
+def no_state(place: Place, night: str) -> None:
+    (place.night(night) / "nights.parquet").unlink()
+
+
+def changed_cells(place: Place, night: str) -> None:
+    (place.night(night) / "cells.parquet").write_bytes(b"")
+
+
+Damage = Callable[[Place, str], None]
+
+
+@pytest.mark.parametrize("damage", [cut, empty, no_release, other_kind, no_manifest])
+def test_no_night_goes_on_without_a_damaged_one(
+    series: Place, damage: Damage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(series, DAMAGED)
+    before = series.contents()
+    with pytest.raises(LedgerError) as refused:
+        series.run("--date", NEW)
+    manifest = f"{series.night(DAMAGED)}/manifest.json"
+    assert manifest in str(refused.value)
+    assert repair(str(refused.value))[-1] == DAMAGED
+    assert series.contents() == before
+    assert cli.main(["doctor", "--config", str(series.config)]) == 1
+    assert manifest in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [(cut, DAMAGED), (no_manifest, DAMAGED)]
+    + [(one, LAST) for one in (cut, no_manifest, no_folder, changed_state, no_state, changed_cells)],
+)
+def test_named_command_repairs_a_damaged_night(
+    series: Place, undamaged: dict[str, bytes], damage: Damage, name: str
+) -> None:
+    whole = series.contents()
+    damage(series, name)
+    assert series.verify() == 4
+    with pytest.raises(LedgerError) as refused:
+        series.run("--date", NEW)
+    assert cli.main(repair(str(refused.value))) == 0
+    assert series.contents() == whole  # and nothing is left beside it, or charged
+    assert series.verify() == 0
+    assert series.refresh("--date", NEW) == 0
+    assert data_of(series, NEW) == undamaged
+
+
+@pytest.mark.slow
+def test_night_that_a_later_state_covers_may_be_gone(series: Place, undamaged: dict[str, bytes]) -> None:
+    """Such as one that was moved to an archive: no later night reads it."""
+    no_folder(series, DAMAGED)
+    assert series.refresh("--date", NEW) == 0
+    assert data_of(series, NEW) == undamaged
+
+
+@pytest.mark.slow
+def test_two_damaged_nights_are_repaired_in_their_order(series: Place, undamaged: dict[str, bytes]) -> None:
+    for name in (DAMAGED, LAST):
+        cut(series, name)
+    with pytest.raises(LedgerError) as refused:
+        series.run("--date", LAST)  # it starts from the other
+    command = repair(str(refused.value))
+    assert command[-1] == DAMAGED
+    assert cli.main(command) == 0
+    assert series.refresh("--date", LAST) == 0
+    assert series.refresh("--date", NEW) == 0
+    assert data_of(series, NEW) == undamaged
+
+
+def test_night_of_another_key_is_not_repaired(series: Place) -> None:
+    (series.folder / "key").write_bytes(hashlib.sha256(b"another").digest())
+    cut(series, LAST)
+    before = series.contents()
+    assert series.refresh("--date", LAST) == 2
+    assert series.contents() == before
+
+
+@pytest.mark.slow
+def test_repair_spares_what_is_no_part_of_a_release(series: Place) -> None:
+    cut(series, LAST)
+    (series.night(LAST) / "notes.txt").write_text("of a person")
+    assert series.refresh("--date", LAST) == 2
+    assert (series.night(LAST) / "notes.txt").exists()
+
+
+def test_manifest_without_a_charge_stops_the_nights(series: Place) -> None:
+    """It may be all that is left of a charge which the ledger lost."""
+    series.night(NEW).mkdir()
+    empty(series, NEW)
+    for arguments in (["--date", NEW], ["--date", NEW, "--dry_run"]):
+        with pytest.raises(LedgerError, match=f"{series.night(NEW)}/manifest.json"):
+            series.run(*arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [cut, no_folder])
+def test_night_that_is_lost_for_good_is_taken_down(series: Place, damage: Damage) -> None:
+    shutil.rmtree(series.folder / "logs" / f"dt={LAST}")
+    damage(series, LAST)
+    before = series.contents()
+    assert series.remove(LAST, "--dry_run") == 0
+    assert series.contents() == before
+    assert series.remove(LAST) == 0
+    assert series.files(LAST) == ["index.html", "manifest.json"]
+    assert series.verify() == 0
+    assert series.refresh("--date", NEW) == 0
+    assert series.manifest(NEW)["nights"]["rests_on"] == [f"{FIRST}:{DAMAGED}", NEW]
+
+
+@pytest.mark.slow
+def test_damaged_notice_stops_nothing(series: Place) -> None:
+    assert series.remove(LAST) == 0
+    notice = (series.night(LAST) / "manifest.json").read_bytes()
+    cut(series, LAST)
+    assert series.refresh("--date", NEW) == 0
+    empty(series, LAST)
+    assert series.remove(LAST) == 0
+    assert (series.night(LAST) / "manifest.json").read_bytes() == notice
+
+
+@pytest.mark.slow
+def test_page_shows_a_damaged_night_with_its_cost(series: Place) -> None:
+    def timeline() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((series.published / "timeline.json").read_bytes())
+        return found
+
+    whole = timeline()
+    cut(series, LAST)
+    assert series.refresh("--date", FIRST) == 0  # published already: nothing but its page is written
+    content = timeline()
+    assert [one["date"] for one in content["nights"]] == PUBLISHED
+    shown, was = content["nights"][-1], whole["nights"][-1]
+    assert shown["damaged"]
+    assert shown["map"] is None
+    same = ("release_id", "folder", "job", "epsilon", "delta", "rotation", "created")
+    assert {name: shown[name] for name in same} == {name: was[name] for name in same}
+    assert content["spending"] == whole["spending"]
+    page = (series.published / "index.html").read_text()
+    assert "Damaged releases" in page
+    assert "heatmap (damaged)" in page
+    assert json.loads((series.published / "latest.json").read_bytes())["date"] == DAMAGED
+    assert series.refresh("--date", LAST) == 0
+    assert timeline() == whole
+
+
+@pytest.mark.slow
+def test_night_published_while_folders_are_listed_is_not_gone(
+    series: Place, undamaged: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = series.folder / "moved"
+    series.night(LAST).rename(moved)
+
+    def overtaken(root: str) -> DatedFolders:
+        monkeypatch.undo()
+        found = read_folders(root)
+        moved.rename(series.night(LAST))
+        return found
+
+    monkeypatch.setattr(published_nights, "read_folders", overtaken)
+    assert series.refresh("--date", NEW) == 0
+    assert data_of(series, NEW) == undamaged
+
+
+@pytest.mark.slow
+def test_correction_is_made_again_as_it_was(tmp_path: Path) -> None:
+    late = {"late": {"days": 60, "epsilon": 1}, "budget": [{"epsilon": 5, "days": 1}]}
+    today = str(date.today() - timedelta(days=1))
+    write_files(make_logs(600, 1, seed=1), tmp_path / "own" / f"dt={today}", 2)
+    place = Place(tmp_path / "place", tmp_path / "own", **late)
+    logs = place.folder / "logs" / f"dt={today}"
+    (logs / "log-1.parquet").rename(place.folder / "late.parquet")
+    assert place.refresh() == 0
+    (place.folder / "late.parquet").rename(logs / "log-1.parquet")
+    assert place.refresh() == 0
+    assert place.manifest(today)["corrects"] == f"city-{today}"
+    whole = place.contents()
+    for damage in (cut, changed_cells):
+        damage(place, today)
+        assert place.refresh("--date", today) == 0
+        assert place.contents() == whole
+
+
+# --- an output that was emptied or moved ---
+
+
+def test_output_without_any_of_its_nights_is_refused(series: Place) -> None:
+    """Such as the folder below a disk that is not mounted. The series would start again there, with status 0."""
+    series.published.rename(series.folder / "elsewhere")
+    before = series.contents()
+    for arguments in ([NEW], [LAST], [NEW, "--attempt", "2"], [NEW, "--dry_run"]):
+        with pytest.raises(LedgerError, match=str(series.published)) as refused:
+            series.run("--date", *arguments)
+        assert f"--backfill {FIRST}:{LAST}" in str(refused.value)
+        series.published.mkdir(exist_ok=True)  # the mount's own folder is there, and empty
+    assert series.contents() == before
+    assert cli.main(["doctor", "--config", str(series.config)]) == 1
+
+
+@pytest.mark.slow
+def test_all_nights_are_made_again_from_their_logs(series: Place, undamaged: dict[str, bytes]) -> None:
+    shutil.rmtree(series.published)
+    entries = series.entries
+    assert series.refresh("--backfill", f"{FIRST}:{LAST}") == 0
+    assert series.entries == entries
+    assert series.verify() == 0
+    assert series.refresh("--date", NEW) == 0
+    assert data_of(series, NEW) == undamaged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copied", [LAST, None])
+def test_series_goes_on_in_a_new_output(series: Place, undamaged: dict[str, bytes], copied: str | None) -> None:
+    """Where all of it was moved to, or its newest night alone."""
+    if copied is None:
+        series.published.rename(series.folder / "new")
+    else:
+        shutil.copytree(series.night(copied), series.folder / "new" / "releases" / copied)
+    series.write(**ROTATING, output="new")
+    assert series.refresh("--date", NEW) == 0
+    shutil.rmtree(series.published, ignore_errors=True)
+    (series.folder / "new").rename(series.published)
+    assert data_of(series, NEW) == undamaged
+
+
+def test_series_restarts_when_its_newest_night_was_taken_down(series: Place) -> None:
+    shutil.rmtree(series.published)
+    assert series.remove(LAST) == 0
+    assert series.refresh("--date", NEW) == 0
+    assert series.manifest(NEW)["nights"]["rests_on"] == [NEW]
+
+
+def test_nights_that_were_taken_down_or_pruned_are_not_missed(series: Place) -> None:
+    assert series.releases("prune", "--keep", "1d") == 0
+    for name in PUBLISHED:
+        assert series.remove(name) == 0
+    assert series.refresh("--date", NEW) == 0
+
+
+@pytest.mark.slow
+def test_releases_of_other_series_are_not_missed(series: Place) -> None:
+    """Of another dataset, and of this dataset by hand."""
+    ledger, elsewhere = f"{series.folder}/ledger.db", series.folder / "elsewhere"
+    job = ["histogram", "--input", write_files(make_logs(600, 1, seed=9), series.folder / "other", 1)]
+    job += ["--region=-1,50,1,51", "--cells", "3", "--trust", "central", "--epsilon", "1", "--allow_reuse"]
+    job += ["--key_file", f"{series.folder}/key", "--ledger", ledger, "--period", "2026-11-18"]
+    town = ["--dataset", "town", "--release_id", "town-2026-11-18", "--budget", "9/1d"]
+    by_hand = ["--dataset", "city", "--release_id", "by-hand", "--period", "2026-10-01"]
+    for books in (town, by_hand):
+        assert cli.main([*job, "--output", str(elsewhere), *books]) == 0
+        shutil.rmtree(elsewhere)
+    assert len(series.history.reservations) == len(PUBLISHED) + 2
+    assert series.refresh("--date", NEW) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["manifest.json", "nights.parquet"])
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_damaged_night_in_a_bucket_is_repaired(nights: Path, tmp_path: Path, name: str, is_gone: bool) -> None:
+    pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
+    from tests.storage import BUCKET, names, put, storage_emulator
+
+    place = Place(tmp_path / "place", nights, output=f"{BUCKET}/published", **ROTATING)
+    folder = f"{BUCKET}/published/releases/{FIRST}"
+    with storage_emulator():
+        assert place.refresh("--date", FIRST) == 0
+        whole = {one: read_file(f"{folder}/{one}") for one in names(folder)}
+        put(f"{folder}/{name}", b"{")
+        if is_gone:
+            FileSystems.delete([f"{folder}/{name}"])
+        with pytest.raises(LedgerError) as refused:
+            place.run("--date", DAMAGED)
+        assert cli.main(repair(str(refused.value))) == 0
+        assert {one: read_file(f"{folder}/{one}") for one in names(folder)} == whole
+        assert place.refresh("--date", DAMAGED) == 0
+
+
+# --- a day's files that are renamed, moved or copied after its charge: the same content is the same input ---
+
+DAY = DAYS[2]
+
+
+def rename(place: Place) -> None:
+    for number, file in enumerate(sorted((place.folder / "logs" / f"dt={DAY}").iterdir())):
+        file.rename(file.with_name(f"part-{9 - number}.parquet"))  # in another order
+
+
+def move(place: Place) -> None:
+    (place.folder / "logs").rename(place.folder / "archive")
+    place.write(input="archive")
+
+
+def into_folders(place: Place) -> None:
+    for number, file in enumerate(sorted((place.folder / "logs" / f"dt={DAY}").iterdir())):
+        below = file.parent / f"hour={number}"
+        below.mkdir()
+        file.rename(below / "log.parquet")
+
+
+def copy(place: Place) -> None:
+    shutil.copytree(place.folder / "logs", place.folder / "copy")  # with other times
+    shutil.rmtree(place.folder / "logs")
+    place.write(input="copy")
+
+
+CHANGES = [rename, move, into_folders, copy]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+def test_charged_day_is_resumed_from_moved_files(
+    place: Place, change: Callable[[Place], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its cells and density are those of a run that nothing stopped."""
+    other = place.copy(tmp_path / "undisturbed")
+    assert other.refresh("--date", DAY) == 0
+    place.crash(DAY)
+    entries = place.entries
+    change(place)
+    assert place.refresh("--date", DAY) == 0
+    assert place.entries == entries + 1  # the publication, and no charge
+    assert data_of(place, DAY) == data_of(other, DAY)
+    assert "came after" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_moved_files_of_a_published_day_are_not_late(
+    backfilled: Place, tmp_path: Path, change: Callable[[Place], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = backfilled.copy(tmp_path / "place")
+    entries, data = place.entries, data_of(place, DAY)
+    change(place)
+    assert place.refresh("--date", DAY) == 0
+    assert place.entries == entries
+    assert data_of(place, DAY) == data
+    assert "came after" not in capsys.readouterr().err
+
+
+def test_files_under_another_date_are_not_charged_twice(backfilled: Place, tmp_path: Path) -> None:
+    place = backfilled.copy(tmp_path / "place")
+    (place.folder / "logs" / f"dt={DAY}").rename(place.folder / "logs" / "dt=2026-11-21")
+    with rejects("input", ReusedFileError):
+        place.run("--date", "2026-11-21")
+    assert place.history.charges == backfilled.history.charges
+
+
+def test_charged_file_that_is_gone_stops_the_run(place: Place) -> None:
+    place.crash(DAY)
+    entries = place.entries
+    next(iter((place.folder / "logs" / f"dt={DAY}").iterdir())).unlink()
+    assert place.refresh("--date", DAY) == 2
+    assert place.entries == entries
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moved", ["releases", f"releases/{DAYS[1]}"])
+def test_releases_behind_a_link_are_found_by_all(place: Place, moved: str, tmp_path: Path) -> None:
+    """A refresh found them, and `ledger verify` said that there is no release."""
+    assert place.refresh("--date", DAYS[1]) == 0
+    (place.published / moved).rename(tmp_path / "disk")
+    (place.published / moved).symlink_to(tmp_path / "disk")
+    (place.published / "newest").symlink_to(place.published / "releases")
+    assert place.refresh("--date", DAY) == 0
+    assert place.manifest(DAY)["parameters"]["warm_start"]["release_id"] == f"city-{DAYS[1]}"
+    assert sorted(read_folders(str(place.published)).releases) == DAYS[1:]
+    assert place.verify() == 0
+    assert len(find_releases(str(place.published))[0]) == 2

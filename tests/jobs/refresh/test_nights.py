@@ -1,0 +1,333 @@
+"""`sfumato refresh` over several nights: cohorts, corrections, and rows of the days around a night."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.pipelines import refresh
+from sfumato.pipelines.refresh import newest_day, read_config
+from sfumato.schemas.ledger import Limit
+from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.timeline import DatedRelease
+from sfumato.transforms.heatmap.nights.nights_state import NightsState
+from sfumato.transforms.heatmap.warm_start import nights_before
+from sfumato.transforms.privacy.ledger.ledger import ReusedFileError, open_ledger
+from sfumato.transforms.release.timeline_view import timeline_view
+from tests.conftest import make_logs, write_files
+from tests.refreshes import CONFIG, NIGHTS, ROTATING, Place
+from tests.rejections import rejects
+from tests.seeds import seeded_rng
+
+# --- rotating cohorts, and the nights that a map rests on ---
+
+
+@pytest.mark.slow
+def test_night_asks_its_cohort_on_a_budget_for_one(month: Place) -> None:
+    """The budget fits no two maps of all users."""
+    charges = month.history.charges
+    for night, charge in zip(NIGHTS, charges, strict=False):
+        asked = month.manifest(night)["privacy"]["rotation"]
+        assert asked == {"cohort": 1 + night.toordinal() % 3, "cohorts": 3}
+        assert charge.rotation is not None
+        assert (charge.rotation.cohort, charge.rotation.cohorts) == (asked["cohort"], 3)
+        assert charge.epsilon == 4  # the limit of any three days
+    assert len({charge.rotation.partition for charge in charges if charge.rotation}) == 1
+    assert month.verify() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.false_alarm(4e-10)
+def test_figures_of_a_cohort_are_scaled_to_all_users(month: Place) -> None:
+    for night in NIGHTS[:4]:
+        results = month.manifest(night)["results"]
+        # The error is that of 3 Binomial(900, 1/3) and noise of a deviation below 24.6, as asserted below. By
+        # Chernoff's bound, with Laplace noise, it is beyond 550 with a probability of 1e-10. A cohort's own figures
+        # are 600 away.
+        assert abs(results["users"] - 900) < 550
+        assert month.release(night).cells["count"].sum() == pytest.approx(results["users"])
+        # Binomial(900, 1/3), three times, has the deviation 42; noise adds to it.
+        assert 42 < results["users_stddev"] < 49
+
+
+def test_night_rests_on_all_before_it(month: Place) -> None:
+    first = month.manifest(NIGHTS[0])["nights"]
+    assert first["started_anew"]
+    assert first["rests_on"] == [str(NIGHTS[0])]
+    for night, before in zip(NIGHTS[1:4], NIGHTS, strict=False):
+        stated = month.manifest(night)
+        assert stated["nights"]["rests_on"] == [f"{NIGHTS[0]}:{night}"]
+        assert stated["nights"]["started_anew"] is None
+        assert stated["parameters"]["warm_start"]["release_id"] == f"city-{before}"
+        assert "left out of this release" in stated["late_files"]
+    # Intervals are of the estimate, and not of the night's own noise.
+    assert "all nights of `nights.rests_on`" in stated["errors"]["intervals"]
+    assert "sub-query" not in stated["errors"]["intervals"]
+    assert any("whom both releases asked" in one for one in stated["privacy"]["assumptions"])
+
+
+def test_timeline_shows_what_one_user_has_spent(month: Place) -> None:
+    content = json.loads((month.published / "timeline.json").read_bytes())
+    nights = [DatedRelease.from_json(one) for one in content["nights"]]
+    assert [night.rotation for night in nights] == [charge.rotation for charge in month.history.charges]
+    assert nights[0].started_anew is not None
+    assert [night.rests_on for night in nights[1:]] == [(f"{NIGHTS[0]}:{night}",) for night in NIGHTS[1:4]]
+    view = timeline_view({"timeline.json": json.dumps(content).encode()})
+    assert "any one user adds up to ε 4 at most in 3 days" in view.guarantee
+    assert [(chip.term, chip.text) for chip in view.chips] == [
+        ("Spent at most on one user", "ε 8"),  # the first cohort was asked again on the fourth night
+        ("Last 3 days, at most on one user", "ε 4 of 4"),
+    ]
+    assert view.body.kind == "timeline"
+    assert "was asked. The counts are scaled to all users" in view.body.nights[-1].notes[0]
+
+
+@pytest.mark.slow
+def test_state_follows_from_published_answers(month: Place) -> None:
+    again = nights_before([month.release(night).path for night in NIGHTS[:4]], NIGHTS[4]).state
+    published = NightsState.from_table(month.release(NIGHTS[3]).arrow_table("nights.parquet"), 6)
+    assert again is not None
+    assert (again.night, again.rests_on) == (published.night, published.rests_on)
+    mine, theirs = again.to_table(), published.to_table()
+    assert mine.schema.equals(theirs.schema, check_metadata=True)
+    assert mine.equals(theirs)  # to the last bit
+
+
+@pytest.mark.slow
+def test_night_that_comes_late_is_added_to_the_next(tmp_path: Path, nights: Path) -> None:
+    place = Place(tmp_path, nights, **ROTATING)
+    for number in (0, 2, 3, 1):
+        assert place.refresh("--date", str(NIGHTS[number])) == 0
+    assert place.manifest(NIGHTS[3])["nights"]["rests_on"] == [str(NIGHTS[0]), f"{NIGHTS[2]}:{NIGHTS[3]}"]
+    assert place.manifest(NIGHTS[1])["nights"]["rests_on"] == [f"{NIGHTS[0]}:{NIGHTS[1]}"]
+    place.crash(str(NIGHTS[4]))
+    assert place.refresh("--date", str(NIGHTS[4])) == 0
+    stated = place.manifest(NIGHTS[4])
+    assert stated["nights"]["rests_on"] == [f"{NIGHTS[0]}:{NIGHTS[4]}"]
+    start, added = f"city-{NIGHTS[1]}", [f"city-{NIGHTS[2]}", f"city-{NIGHTS[3]}"]
+    assert stated["parameters"]["warm_start"]["release_id"] == start
+    assert stated["parameters"]["warm_start"]["added"] == added
+    charge = place.history.reservations[f"city-{NIGHTS[4]}"].charge
+    assert charge.starts_from == ",".join([start, *added])
+    assert place.verify() == 0
+
+
+@pytest.mark.slow
+def test_another_depth_begins_anew_and_says_so(tmp_path: Path, nights: Path) -> None:
+    place = Place(tmp_path, nights, **ROTATING)
+    assert place.refresh("--date", str(NIGHTS[0])) == 0
+    place.write(**ROTATING, options={**CONFIG["options"], "depth": 5})
+    assert place.refresh("--date", str(NIGHTS[1])) == 0
+    stated = place.manifest(NIGHTS[1])
+    assert stated["nights"]["started_anew"]
+    assert stated["nights"]["rests_on"] == [str(NIGHTS[1])]
+    assert stated["parameters"]["warm_start"] is None
+
+
+@pytest.mark.slow
+def test_maps_by_category_rest_on_one_night_each(tmp_path: Path) -> None:
+    for seed, night in enumerate(NIGHTS[:2]):
+        logs = make_logs(300, 1, seed=seed)
+        flu = pa.array(np.arange(len(logs)) % 2 == 0)
+        write_files(logs.append_column("infected", flu), tmp_path / "own" / f"dt={night}", 1)
+    place = Place(tmp_path, tmp_path / "own", options={**CONFIG["options"], "auxiliary": "infected"})
+    assert place.refresh("--backfill", f"{NIGHTS[0]}:{NIGHTS[1]}") == 0
+    assert "nights" not in place.manifest(NIGHTS[1])
+    assert "nights.parquet" not in place.files(NIGHTS[1])
+
+
+def test_dry_run_advises_far_better_cohorts(month: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = month.copy(tmp_path / "place")
+    open_ledger(str(place.folder / "ledger.db")).set_limits("city", [Limit.parse("4/30d")])
+    for rotation, advised in ((3, False), (1, True)):
+        place.write(rotation=rotation, budget=[{"epsilon": 4, "days": 30}])
+        assert place.refresh("--date", str(NIGHTS[4]), "--dry_run") == 0
+        assert ("squared error of rotation: 3," in capsys.readouterr().out) == advised
+
+
+def test_plan_of_a_night_is_that_of_its_cohort(month: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """A third of the users of the last map, whose estimated number is 900, or 300 asked ones with their noise."""
+    capsys.readouterr()
+    assert month.refresh("--date", str(NIGHTS[4]), "--dry_run") == 0
+    text = capsys.readouterr().out
+    (users,) = re.findall(r"for 1/3 of as many users as the release .* had, ([\d,]+):", text)
+    expected = float(month.manifest(NIGHTS[3])["results"]["users"]) / 3
+    assert abs(float(users.replace(",", "")) - expected) <= 1
+    assert f"adaptive: {users} users in" in text
+
+
+# --- corrections for late files ---
+
+
+def yesterdays(folder: Path, nights: Path, **changes: Any) -> tuple[Place, date]:
+    """A published night that can still be corrected; then more files of it arrive."""
+    night = datetime.now(UTC).date() - timedelta(days=1)
+    shutil.copytree(nights / f"dt={NIGHTS[0]}", folder / "logs" / f"dt={night}")
+    place = Place(folder / "place", folder / "logs", **{**ROTATING, **changes})
+    assert place.refresh() == 0
+    entries = place.entries
+    assert place.refresh() == 0
+    assert place.entries == entries  # nothing came late
+    pq.write_table(make_logs(300, 2, seed=9), place.folder / "logs" / f"dt={night}" / "late.parquet")
+    return place, night
+
+
+@pytest.mark.slow
+def test_late_files_make_a_correction_with_its_own_charge(tmp_path: Path, nights: Path) -> None:
+    late = {"late": {"days": 3, "epsilon": 1.5}, "budget": [{"epsilon": 5.5, "days": 3}]}
+    place, night = yesterdays(tmp_path, nights, **late)
+    assert place.refresh() == 0
+    stated = place.manifest(night)
+    assert (stated["release_id"], stated["corrects"]) == (f"city-{night}-late", f"city-{night}")
+    assert stated["privacy"]["epsilon"] == 1.5
+    history = place.history
+    assert [float(charge.epsilon) for charge in history.charges] == [4, 1.5]
+    assert {str(charge.rotation) for charge in history.charges} == {str(Rotation.of_night(night, 3))}
+    assert place.verify() == 0
+    assert place.refresh() == 0
+    assert place.entries == history.entries  # a correction is made once
+    page = json.loads((place.published / "timeline.json").read_text())
+    assert [one["release_id"] for one in page["nights"]] == [f"city-{night}-late"]
+
+
+@pytest.mark.slow
+def test_correction_beyond_the_budget_is_left_and_said(
+    tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, night = yesterdays(tmp_path, nights, late={"days": 3, "epsilon": 1.5})
+    assert place.refresh() == 0
+    assert f"warning: {night}: late files are left out: ledger: city may spend epsilon 4" in capsys.readouterr().err
+    assert place.manifest(night)["release_id"] == f"city-{night}"
+
+
+def test_late_files_are_left_out_without_a_policy(
+    tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, _ = yesterdays(tmp_path, nights, late="ignore")
+    entries = place.entries
+    assert place.refresh() == 0
+    assert "came after" in capsys.readouterr().err
+    assert place.entries == entries
+
+
+# --- days of a time zone: of 23 and 25 hours, in folders of another calendar, with rows that came late ---
+
+BERLIN = {"time_column": "time", "time_zone": "Europe/Berlin", "folders": [-1, 0]}
+OPTIONS: dict[str, Any] = {"region": [-1, 50, 1, 51], "depth": 3, "epsilon": 4, "trust": "central"}
+BUDGET = [{"epsilon": 8, "days": 1}, {"epsilon": 40, "days": 30}]
+
+
+def write_day(folder: Path, day: date, rows_an_hour: int = 20, **more: Any) -> None:
+    """The logs of a day of UTC: so many rows in every hour, each of another user."""
+    begin = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+    times = np.concatenate([np.arange(0, 24 * 3600, 3600 // rows_an_hour) + begin, more.get("also", [])])
+    rng = seeded_rng(begin)
+    ids = rng.choice(10**9, len(times), replace=False)
+    places = {"latitude": rng.uniform(50, 51, len(times)), "longitude": rng.uniform(-1, 1, len(times))}
+    (folder / f"dt={day}").mkdir(parents=True)
+    times = pa.array(times.astype(np.int64) * 1000, pa.timestamp("ms", "UTC"))
+    pq.write_table(pa.table({"user_id": ids, **places, "time": times}), folder / f"dt={day}" / "log.parquet")
+
+
+def utc_days(folder: Path, day: str, before: int = 2, after: int = 2) -> Path:
+    middle = date.fromisoformat(day)
+    for offset in range(-before, after + 1):
+        write_day(folder, middle + timedelta(days=offset))
+    return folder
+
+
+def counted(place: Place, day: str, capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
+    """Publishes a day and returns the counters of rows that the operator sees."""
+    capsys.readouterr()
+    assert place.refresh("--date", day, "--verbose", "--log_format", "json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    metrics = next(line["metrics"] for line in lines if line["event"] == "metrics")
+    return {name: metrics.get(name, 0) for name in ("read_rows", "earlier_days_rows", "later_days_rows")}
+
+
+@pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-11-20", 24)])
+def test_day_of_berlin_has_its_own_hours(
+    tmp_path: Path, day: str, hours: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = utc_days(tmp_path / "logs", day, 1, 0)
+    place = Place(tmp_path / "place", logs, rows_of_day=BERLIN, options=OPTIONS)
+    found = counted(place, day, capsys)
+    assert found["read_rows"] == 20 * hours
+    assert sum(found.values()) == 20 * 48  # of the two folders
+    stated = place.manifest(day)["parameters"]
+    assert (stated["day_column"], stated["time_zone"], stated["days_read"]) == ("time", "Europe/Berlin", day)
+
+
+@pytest.mark.slow
+def test_neighbouring_days_pay_for_their_own_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Although both read a file of both."""
+    logs = utc_days(tmp_path / "logs", "2026-03-29")
+    place = Place(tmp_path / "place", logs, rows_of_day=BERLIN, options=OPTIONS, budget=BUDGET)
+    found = [counted(place, f"2026-03-{day}", capsys)["read_rows"] for day in (28, 29, 30)]
+    assert found == [20 * 24, 20 * 23, 20 * 24]
+    charges = place.history.charges
+    assert [(str(charge.period), charge.epsilon, charge.also_charged) for charge in charges] == [
+        (f"2026-03-{day}", 4, ()) for day in (28, 29, 30)
+    ]
+    assert set(charges[0].files) & set(charges[1].files)  # the file of 28 March in UTC
+    # By another zone the same rows would be in two days.
+    place.write(rows_of_day={**BERLIN, "time_zone": "Europe/Lisbon"}, options=OPTIONS, budget=BUDGET)
+    with rejects("input", ReusedFileError):
+        place.run("--date", "2026-03-31")
+    place.write(options=OPTIONS, budget=BUDGET)  # or by no time at all
+    assert place.refresh("--date", "2026-03-31") == 0  # a file that no day has read
+    assert place.refresh("--date", "2026-03-28", "--attempt", "2") == 2  # of which 29 March has read a part
+
+
+@pytest.mark.slow
+def test_late_rows_are_counted_for_the_operator_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    yesterday = datetime(2026, 11, 19, 12, tzinfo=UTC).timestamp()
+    write_day(tmp_path / "logs", date(2026, 11, 20), also=np.full(37, yesterday))
+    rows = {"time_column": "time", "time_zone": "UTC"}
+    place = Place(tmp_path / "place", tmp_path / "logs", rows_of_day=rows, options=OPTIONS)
+    assert place.refresh("--date", "2026-11-20") == 0
+    quiet = capsys.readouterr()
+    assert "37" not in quiet.err.replace("0.37", "")
+    assert "earlier_days" not in quiet.err
+    place = Place(tmp_path / "again", tmp_path / "logs", rows_of_day=rows, options=OPTIONS)
+    found = counted(place, "2026-11-20", capsys)
+    assert found == {"read_rows": 20 * 24, "earlier_days_rows": 37, "later_days_rows": 0}
+
+
+def test_day_waits_for_all_its_folders(tmp_path: Path) -> None:
+    logs = utc_days(tmp_path / "logs", "2026-11-20", 0, 1)
+    place = Place(tmp_path / "place", logs, rows_of_day=BERLIN, options=OPTIONS)
+    assert place.refresh("--date", "2026-11-20") == 75
+    assert place.refresh("--date", "2026-11-21") == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "day"),
+    [
+        (None, "2026-11-20"),
+        ({"time_column": "time", "time_zone": "Asia/Kolkata", "folders": [-1, 0]}, "2026-11-21"),
+        ({"time_column": "time", "time_zone": "America/Sao_Paulo", "folders": [0, 1]}, "2026-11-19"),
+    ],
+)
+def test_newest_day_is_over_in_its_zone(
+    tmp_path: Path, days: Path, rows: Any, day: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Clock:
+            return cls(2026, 11, 21, 20, tzinfo=UTC).astimezone(tz)  # 01:30 on the 22nd in Kolkata
+
+    monkeypatch.setattr(refresh, "datetime", Clock)
+    config = read_config(str(Place(tmp_path / "place", days, rows_of_day=rows).config))
+    assert str(newest_day(config)) == day
+    assert ZoneInfo(config.time_zone)
