@@ -1,4 +1,6 @@
-"""What a night leaves to the next: the table, damaged tables, gaps, and the largest size."""
+"""What a night leaves to the next: the table, damaged tables, gaps, and learned scales."""
+
+from __future__ import annotations
 
 import json
 from datetime import date
@@ -11,14 +13,19 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.transforms.heatmap.nights import nights_state
-from sfumato.transforms.heatmap.nights.nights_state import NightsState, joined, pruned
+from sfumato.transforms.heatmap.nights.nights_state import NightsState, VarianceScales, joined, pruned
 from sfumato.transforms.heatmap.nights.nights_update import update
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.unit.heatmap.nights.nights import TREE, counts_of, measure_night, night_of, run_nights
 
 CROWD = range(100, 104)
+
+
 STATE, _ = run_nights(range(6), crowd=(), extra=0)
+
+
 STATE, _ = run_nights([6], STATE, CROWD, 1500)
 
 
@@ -149,3 +156,26 @@ def test_the_least_known_families_are_dropped() -> None:
         place = np.searchsorted(STATE.full.codes[level], codes)
         np.testing.assert_array_equal(known.precision[level], STATE.known.precision[level][place])
     assert pruned(STATE.full, STATE.known, 10_000)[0] is STATE.full
+
+
+@pytest.mark.parametrize("truth", [0.2, 1.0, 6.0])
+def test_the_drift_is_learned(truth: float) -> None:
+    """60 nights of 2,000 families. The scale's logarithm has a deviation of about 0.03; the test allows 0.25."""
+    rng, scales = seeded_rng(1), VarianceScales()
+    noise, drift = rng.gamma(2, 1, 2000), rng.gamma(1, 1, 2000)
+    for _ in range(60):
+        square = (rng.normal(size=(2000, 3)) ** 2).sum(axis=1) * (noise + truth * drift)
+        scales = scales.learned(square, noise + scales.drift * drift, scales.drift * drift, np.zeros(2000))
+    assert abs(np.log(scales.drift / truth)) < 0.25
+    assert scales.night == 1
+
+
+def test_one_wild_innovation_moves_little() -> None:
+    ones = np.ones(100)
+    moved = VarianceScales().learned(np.where(np.arange(100) == 3, 1e9, 3.0), ones, ones / 2, ones / 2)
+    assert 1 < moved.drift < 1.6
+
+
+def test_a_night_without_families_changes_nothing() -> None:
+    none = np.zeros(0)
+    assert VarianceScales().learned(none, none, none, none).drift == 1

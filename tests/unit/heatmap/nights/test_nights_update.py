@@ -1,14 +1,20 @@
 """The filter over nights: better than one night, events tonight and not tomorrow, lasting changes, coverage."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
 
 from sfumato.schemas.tree import Tree, node_names
-from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, update
-from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
+from sfumato.transforms.heatmap.nights.night_posterior import Accumulated
+from sfumato.transforms.heatmap.nights.nights_state import Event
+from sfumato.transforms.heatmap.nights.nights_update import Change, NightMap, forget, remembered, repeated, update
+from sfumato.transforms.heatmap.nights.sudden_changes import FoundChange, NodeErrors
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement
 from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
 from tests.unit.heatmap.nights.nights import (
     CELLS,
@@ -23,8 +29,14 @@ from tests.unit.heatmap.nights.nights import (
 )
 
 CROWD = list(range(320, 324))  # the four children of a node of level 4
+
+
 NODE = (1 << 8) + 80
+
+
 EXTRA = 600  # users more in each of them
+
+
 LEARNED, MAPS = run_nights(range(28))
 
 
@@ -157,3 +169,71 @@ def test_all_users_every_night_with_more_noise_are_as_good() -> None:
     assert error < STDDEV**2 / 4
     assert state is not None
     assert state.scales.drift_information > 10
+
+
+EVENT_USERS = 100_000.0
+
+
+EVENT = Event((1 << 6) + 5, night_of(5), 0.02, 0.003)
+
+
+def _errors(excess: float) -> NodeErrors:
+    nodes = np.array([1, EVENT.node], dtype=np.uint64)
+    one = np.ones(2)
+    tested = np.array([False, True])
+    measured, expected = np.array([EVENT_USERS, 500 + excess]), np.array([EVENT_USERS, 500.0])
+    return NodeErrors(nodes, measured, expected, 900 * one, 20_000 * one, 16 * one, 29.0, tested)
+
+
+@pytest.mark.parametrize(
+    ("days", "excess", "weekdays"),
+    [
+        (1, 2000, slice(0, 7)),
+        (3, 1700, slice(0, 7)),
+        (1, 0, None),
+        (1, -1500, None),
+        (4, 2000, None),
+        (7, 2000, slice(5, 6)),
+        (14, 2000, slice(5, 6)),
+        (7, 100, None),
+        (21, 2000, None),
+    ],
+)
+def test_a_change_lasts_if_the_next_night_has_it(days: int, excess: float, weekdays: slice | None) -> None:
+    assert repeated(EVENT, _errors(excess), EVENT.night + timedelta(days=days), EVENT_USERS) == weekdays
+
+
+def test_a_place_that_is_not_measured_tells_nothing() -> None:
+    other = replace(EVENT, node=EVENT.node + 1)
+    assert repeated(other, _errors(2000), night_of(6), EVENT_USERS) is None
+
+
+def test_only_shares_that_the_change_moves_are_forgotten() -> None:
+    full = FullTree.from_trees(TREE)
+    known = Accumulated.empty(full)
+    for one in known.precision:
+        one[:] = 1e4
+    expected = [np.full(len(codes), EVENT_USERS / len(codes)) for codes in full.codes]
+    forget(full, known, expected, EVENT, EVENT_USERS, slice(2, 3))
+    for level in range(1, len(full.codes)):
+        changed = known.precision[level][:, 2] < 9.9e3
+        path = EVENT.node - (1 << 6)
+        if level <= 3:
+            family = path >> (2 * (3 - level) + 2)
+            assert np.flatnonzero(changed).tolist() in ([], list(range(4 * family, 4 * family + 4)))
+        else:
+            down = 2 * (level - 3)
+            assert np.flatnonzero(changed).tolist() == list(range(path << down, (path + 1) << down))
+        np.testing.assert_array_equal(np.delete(known.precision[level], 2, axis=1), 1e4)
+    assert known.precision[3][4, 2] < 10  # the share of the node itself
+    jump = 2000 / np.maximum(expected[2][1], 2000)
+    assert known.precision[3][4, 2] == pytest.approx(1 / (1e-4 + jump**2))
+
+
+def test_events_are_remembered_for_two_weeks() -> None:
+    errors = _errors(2000)
+    old = [replace(EVENT, night=night_of(number)) for number in (0, 1, 13)]
+    kept = remembered(old, [FoundChange([1], [2000.0], (1300.0, 2700.0))], errors, night_of(14), EVENT_USERS)
+    assert [event.night for event in kept] == [night_of(1), night_of(13), night_of(14)]
+    assert kept[-1].excess == pytest.approx(0.02)
+    assert kept[-1].stddev == pytest.approx(np.sqrt(900 + 20_000 + 29 * 2500) / EVENT_USERS)

@@ -1,3 +1,7 @@
+"""One sub-query for every cell of a level."""
+
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -12,6 +16,8 @@ from tests.rejections import rejects
 from tests.unit.heatmap.methods.oracle import check_counts, group_of, run, some_rows, spread
 
 DEPTH = 4
+
+
 ROWS = some_rows(1, 400, 4, DEPTH)
 
 
