@@ -13,7 +13,6 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.random import default_rng
 from scipy.stats import norm, poisson
 
 from benchmarks.baselines.heatmap_methods import BASELINES, AdaptiveGrid
@@ -47,6 +46,9 @@ from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, st
 from sfumato.transforms.secagg.modulus import choose_window, min_window
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
+from tests.statistics import FLAKE_RATE
+
+MINIMAL = {"input": "i", "output": "o", "region": "0,0,1,1"}
 
 
 def test_parameter_owners_names_the_methods() -> None:
@@ -66,17 +68,17 @@ def test_parameter_owners_names_the_methods() -> None:
 )  # fmt: skip
 def test_request_rejects_what_parameters_reject(option: str, wrong: Any) -> None:
     """A range is declared once, so a request and the parameters refuse a value in the same words."""
-    with pytest.raises(RequestError) as refused:
-        HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1", option: wrong})
-    assert str(refused.value).startswith(f"{option}: must be ")
+    with rejects(option) as refused:
+        HeatmapRequest.of({**MINIMAL, option: wrong})
     assert range_text(HeatmapRequest.model_fields[option]) in str(refused.value)
-    with pytest.raises(RequestError) as direct:
+    with rejects(option) as direct:
         heatmap_parameters("adaptive", {option: wrong})
-    assert str(direct.value).partition(", got")[0] == str(refused.value).partition(", got")[0]
+    told = {str(one.value).partition(", got")[0] for one in (refused, direct)}
     if option in PlanRequest.model_fields:
-        with pytest.raises(RequestError) as planned:
+        with rejects(option) as planned:
             PlanRequest.of({"users": 10, option: [wrong]})
-        assert str(planned.value).partition(", got")[0] == str(refused.value).partition(", got")[0]
+        told.add(str(planned.value).partition(", got")[0])
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("name", ["depth", "epsilon", "delta", "max_bad_fraction", "participation", "noise_source"])
@@ -85,115 +87,181 @@ def test_request_has_the_defaults_of_the_parameters(name: str) -> None:
     assert HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1"}).parameters == HeatmapParameters()
 
 
-def test_defaults_are_the_dataclasses_own() -> None:
+def test_heatmap_parameters_default_to_the_dataclass() -> None:
     assert heatmap_parameters("adaptive", {}) == HeatmapParameters()
     assert heatmap_parameters("flat", {"level": 4, "depth": None, "allow_overflow": False}) == HeatmapParameters(
         method=Flat(level=4)
     )
 
 
+# One row an option: the method, other options, the option that is refused, and values of it.
+BAD_VALUES: list[tuple[str, dict[str, Any], str, tuple[Any, ...]]] = [
+    ("adaptive", {}, "epsilon", (math.nan, 0.0, -1.0, math.inf, 30.1, 1e-5, True)),
+    ("adaptive", {}, "depth", (0, 21, 5.0, "5")),
+    ("adaptive", {}, "shard_size", (1,)),
+    ("adaptive", {}, "dropout", (-0.1, 0.95, math.nan)),
+    ("adaptive", {}, "simulated_dropout", (1.5,)),
+    ("adaptive", {}, "max_bad_fraction", (math.nan, -0.5)),
+    ("adaptive", {}, "users", (0,)),
+    ("adaptive", {}, "population", (0,)),
+    ("adaptive", {}, "population_share", (0.0,)),
+    ("adaptive", {}, "overflow_probability", (0.0,)),
+    ("adaptive", {}, "modulus", (1, 1 << 63)),
+    ("adaptive", {}, "allow_overflow", ("yes",)),
+    ("adaptive", {}, "noise_source", ("gaussian",)),
+    ("adaptive", {}, "trust", ("local", 1)),
+    ("adaptive", {}, "schedule", ("best", "")),
+    ("adaptive", {}, "estimator", ("first",)),
+    ("adaptive", {}, "cohorts", ("none",)),
+    ("adaptive", {}, "max_entries", (15, 1 << 25, 100.0)),
+    ("adaptive", {}, "blur_weight", (0.0, -1.0, math.nan, math.inf)),
+    ("adaptive", {}, "contribution", ("some",)),
+    ("adaptive", {}, "refine", ("width",)),
+    ("adaptive", {"refine": "interval"}, "interval_width", (0.0, 1.0, -0.1, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "calibration", (0.0, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "expansion", (0.5, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "split_threshold", (-1.0,)),
+    ("adaptive", {"schedule": "paper"}, "split_count", (0.0, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "sub_query_share", (0.0, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "start_level", (11,)),
+    ("adaptive", {"schedule": "paper"}, "max_sub_queries", (0,)),
+    ("adaptive", {"schedule": "paper"}, "target", ("exact", "literal")),
+    ("adaptive", {"contribution": "all"}, "gamma", (0, -3, MAX_GAMMA + 1, 1.5, math.nan, True, "auto")),
+    ("adaptive", {"contribution": "all"}, "rounding", ("random",)),
+    ("adaptive", {"contribution": "all"}, "modulus", (5000,)),  # which holds the sums of no gamma
+    ("flat", {}, "level", (11, -1, True)),
+    ("flat", {}, "keep_top", (0.0, -1, 100.1, math.nan, math.inf)),
+    ("flat", {}, "estimator", ("best",)),
+    ("flat", {}, "depth", (13,)),
+    ("emd", {}, "emd_width", (0, 5000, 2.5)),
+    ("emd", {}, "emd_decay", (0.4, math.nan)),
+    ("emd", {}, "emd_fit", ("most",)),
+]
+
+
+@pytest.mark.parametrize(("method", "others", "option", "values"), BAD_VALUES)
+def test_heatmap_parameters_reject_bad_values(
+    method: str, others: dict[str, Any], option: str, values: tuple[Any, ...]
+) -> None:
+    for value in values:
+        with rejects(option):
+            heatmap_parameters(method, {**others, option: value})
+
+
 @pytest.mark.parametrize(
-    ("method", "values", "words"),
+    ("method", "values", "option"),
     [
-        ("adaptiv", {}, "method: there is no 'adaptiv', there are adaptive, flat.*did you mean adaptive"),
-        ("nothing", {}, "method: there is no 'nothing'"),
-        ("flat", {"calibration": 0.1}, "calibration: applies only with --method adaptive"),
-        ("flat", {"levle": 3}, "levle: a heatmap has no such option; did you mean level?"),
-        ("flat", {"level": None, "xyzzy": None}, "xyzzy: a heatmap has no such option"),
-        ("flat", {"depth": 5.0}, "depth: must be a whole number in 1..20, got 5.0"),
-        ("flat", {"depth": "5"}, "depth: must be a whole number in 1..20, got 5"),
-        ("flat", {"epsilon": True}, r"epsilon: must be a number in \[0.0001, 30\], got True"),
-        ("flat", {"allow_overflow": "yes"}, "allow_overflow: must be true or false, got 'yes'"),
-        ("flat", {"trust": 1}, "trust: must be one of central, secagg, got 1"),
-        ("flat", {"max_bad_fraction": -0.5}, r"max_bad_fraction: must be a number in \[0, 1\], got -0.5"),
-        ("flat", {"level": 11}, "level"),
-        ("flat", {"keep_top": 0.0}, "keep_top"),
-        ("flat", {"keep_top": float("nan")}, "keep_top"),
-        ("flat", {"depth": 13}, "depth"),
-        ("adaptive", {"start_level": 11}, "start_level"),
-        ("adaptive", {"gamma": 0}, "gamma"),
-        ("adaptive", {"contribution": "some"}, "contribution"),
-        ("adaptive", {"modulus": 1 << 63}, "modulus"),
-        ("adaptive", {"schedule": "best"}, "schedule: must be one of auto, two_query, lean, paper, got 'best'"),
-        ("adaptive", {"schedule": ""}, "schedule"),
-        ("adaptive", {"estimator": "first"}, "estimator: must be one of bayes, last, got 'first'"),
-        ("adaptive", {"cohorts": "none"}, "cohorts: must be one of auto, shared, disjoint, got 'none'"),
-        ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts: is no option of the paper's schedule"),
-        ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries: is no option of the paper's schedule"),
-        ("adaptive", {"calibration": 0.2}, "calibration: is an option of the paper's schedule; give --schedule paper"),
-        (
-            "adaptive",
-            {"max_sub_queries": 2, "schedule": "lean"},
-            "max_sub_queries: is an option of the paper",
-        ),
-        (
-            "adaptive",
-            {"interval_width": 0.2},
-            "interval_width: is .* interval; give --refine interval",
-        ),
-        ("adaptive", {"cohorts": "disjoint", "trust": "central"}, "cohorts: .* central noise"),
-        ("adaptive", {"refine": "width"}, "refine: must be one of count, interval, got 'width'"),
-        ("adaptive", {"refine": "interval"}, "refine: .* auxiliary"),
-        ("adaptive", {"refine": "interval", "schedule": "paper"}, "refine: .* auxiliary"),
-        ("adaptive", {"refine": "interval", "interval_width": 0.0}, "interval_width: must be a number > 0 and < 1"),
-        ("adaptive", {"refine": "interval", "interval_width": 1.0}, "interval_width"),
-        ("adaptive", {"refine": "interval", "interval_width": -0.1}, "interval_width"),
-        ("adaptive", {"refine": "interval", "interval_width": float("nan")}, "interval_width"),
-        ("adaptive", {"max_entries": 15}, "max_entries: must be a whole number in 16..16777216, got 15"),
-        ("adaptive", {"max_entries": 1 << 25}, "max_entries"),
-        ("adaptive", {"max_entries": 100.0}, "max_entries"),
-        ("adaptive", {"blur_weight": 0.0}, "blur_weight"),
-        ("adaptive", {"blur_weight": -1.0}, "blur_weight"),
-        ("adaptive", {"blur_weight": float("nan")}, "blur_weight: must be a number > 0 .*, got nan"),
-        ("adaptive", {"blur_weight": float("inf")}, "blur_weight"),
-        ("adaptive", {"target": "literal"}, "target"),
-        (
-            "adaptive",
-            {"rounding": "up", "contribution": "all"},
-            "rounding: must be one of systematic, independent, got",
-        ),
-        ("adaptive", {"rounding": "independent"}, "rounding: .* use it with contribution all"),
-        ("adaptive", {"rounding": "independent", "contribution": "top"}, "rounding"),
-        ("flat", {"estimator": "best"}, "estimator: must be one of bayes, last, got 'best'"),
+        ("adaptiv", {}, "method"),
+        ("flat", {"calibration": 0.1}, "calibration"),
+        ("flat", {"levle": 3}, "levle"),
+        ("flat", {"level": None, "xyzzy": None}, "xyzzy"),
+        ("flat", {"schedule": "lean"}, "schedule"),
+        ("flat", {"cohorts": "shared"}, "cohorts"),
+        ("flat", {"max_entries": 100}, "max_entries"),
+        ("flat", {"refine": "interval"}, "refine"),
         ("flat", {"estimator": "bayes", "keep_top": 50.0}, "keep_top"),
-        ("flat", {"schedule": "lean"}, "schedule: applies only with --method adaptive"),
-        ("emd", {"estimator": "bayes"}, "estimator: applies only with --method adaptive or flat"),
-        ("flat", {"cohorts": "shared"}, "cohorts: applies only with --method adaptive"),
-        ("flat", {"max_entries": 100}, "max_entries: applies only with --method adaptive"),
-        ("flat", {"refine": "interval"}, "refine: applies only with --method adaptive"),
+        ("emd", {"estimator": "bayes"}, "estimator"),
+        ("emd", {"depth": 20, "emd_width": 4, "emd_decay": 0.5}, "emd_decay"),  # next to nothing for the finest level
+        ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts"),
+        ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries"),
+        ("adaptive", {"calibration": 0.2}, "calibration"),
+        ("adaptive", {"max_sub_queries": 2, "schedule": "lean"}, "max_sub_queries"),
+        ("adaptive", {"interval_width": 0.2}, "interval_width"),
+        ("adaptive", {"refine": "interval"}, "refine"),
+        ("adaptive", {"refine": "interval", "schedule": "paper"}, "refine"),
+        ("adaptive", {"cohorts": "disjoint", "trust": "central"}, "cohorts"),
+        ("adaptive", {"trust": "central", "noise_source": "client"}, "noise_source"),
+        ("adaptive", {"rounding": "independent"}, "rounding"),
+        ("adaptive", {"rounding": "independent", "contribution": "one"}, "rounding"),
+        ("adaptive", {"rounding": "independent", "contribution": "top"}, "rounding"),
+        ("adaptive", {"categories": 0}, "categories"),
+        ("adaptive", {"categories": -1}, "categories"),
+        ("adaptive", {"categories": 1 << 20}, "categories"),
+        ("emd", {"categories": 2}, "auxiliary"),
+        ("adaptive", {"categories": 3, "max_entries": 47}, "max_entries"),
+        ("adaptive", {"slots": 24, "schedule": "paper"}, "schedule"),
+        ("adaptive", {"slots": 24, "cohorts": "disjoint"}, "cohorts"),
+        ("adaptive", {"slots": 24, "estimator": "last"}, "estimator"),
+        ("adaptive", {"slots": 24, "contribution": "all"}, "contribution"),
+        ("adaptive", {"slots": 24, "participation": "paper"}, "participation"),
+        ("adaptive", {"slots": 24, "max_entries": 100}, "max_entries"),
+        ("flat", {"slots": 24}, "slots"),
+        ("adaptive", {"rotation": 3, "population": 1000}, "population"),
+        ("adaptive", {"rotation": 3, "users": 1000}, "users"),
+        ("adaptive", {"rotation": 3, "participation": "paper"}, "participation"),
+        ("adaptive", {"rotation": 3, "slots": 24}, "slots"),
+        ("adaptive", {"rotation": 0}, "rotation"),
+        ("adaptive", {"rotation": 367}, "rotation"),
     ],
 )
-def test_bad_options_are_refused_by_name(method: str, values: dict[str, object], words: str) -> None:
-    with pytest.raises(RequestError, match=words):
-        heatmap_parameters(method, values)
+def test_heatmap_parameters_reject_contradictions(method: str, values: dict[str, Any], option: str) -> None:
+    counts = {name: values.pop(name) for name in ("categories", "slots", "rotation") if name in values}
+    with rejects(option):
+        heatmap_parameters(method, values, **counts)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_only_methods_that_count_by_category_take_auxiliary_data(method: str) -> None:
-    if method in ("adaptive", "flat"):
-        assert heatmap_parameters(method, {}, 2).categories == 2
-        return
-    with pytest.raises(RequestError, match=f"auxiliary: method {method} makes no rates; use adaptive or flat"):
-        heatmap_parameters(method, {}, 2)
-
-
-@pytest.mark.parametrize("categories", [0, -1, 1 << 20])
-def test_categories_out_of_range_are_refused(categories: int) -> None:
-    with pytest.raises(RequestError, match="categories"):
-        heatmap_parameters("adaptive", {}, categories)
-
-
-def test_rates_may_be_what_is_refined_by() -> None:
+def test_heatmap_parameters_accept_what_goes_together() -> None:
     assert heatmap_parameters("adaptive", {"refine": "interval", "interval_width": 0.05}, 2).categories == 2
+    assert heatmap_parameters("flat", {}, 2).categories == 2
+    heatmap_parameters("flat", {"level": 3, "depth": 20})
 
 
-def test_facts_tell_methods_with_equal_options_apart() -> None:
+TIMED = "time_column=time slots=hour"
+
+
+@pytest.mark.parametrize(
+    ("options", "rejected"),
+    [
+        ("epsilon=nan", "epsilon"),
+        ("epsilon=much", "epsilon"),
+        ("region=1,50,-1,51", "region"),
+        ("region=0,50,0,51", "region"),
+        ("region=-1,50,1", "region"),
+        ("shard_size=ten", "shard_size"),
+        ("release_id=../x", "release_id"),
+        ("key_file=missing seed=1", "key_file and seed"),
+        ("max_bad_fraction=nan", "max_bad_fraction"),
+        ("weight_column=weight time_column=time", "weight_column, time_column"),
+        ("max_dwell=60", "max_dwell"),
+        ("time_column=time max_dwell=0", "max_dwell"),
+        ("time_column=time max_dwell=nan", "max_dwell"),
+        ("time_column=time max_dwell=soon", "max_dwell"),
+        ("categories=a,b", "categories"),
+        ("auxiliary=level categories=1", "categories"),
+        ("auxiliary=level categories=1,2,1", "categories"),
+        ("auxiliary=level categories=1,,2", "categories"),
+        ("auxiliary=level categories=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", "categories"),
+        ("auxiliary=user_id", "auxiliary"),
+        ("auxiliary=ill method=emd", "auxiliary"),
+        ("slots=hour", "slots"),
+        ("time_column=time slots=hours", "slots"),
+        ("time_column=time slots=7,24", "slots"),
+        ("time_column=time time_zone=UTC", "time_zone"),
+        (f"{TIMED} time_zone=Mars", "time_zone"),
+        (f"{TIMED} max_dwell=60", "max_dwell"),
+        (f"{TIMED} auxiliary=ill", "auxiliary"),
+        (f"{TIMED} method=flat", "slots"),
+        ("records_per_user=2", "records_per_user"),
+        ("time_column=time slots=0,7,24 records_per_user=3", "records_per_user"),
+        (f"{TIMED} records_per_user=0", "records_per_user"),
+        (f"{TIMED} records_per_user=2 weight_column=seconds", "weight_column"),
+        (f"{TIMED} records_per_user=2 contribution=top", "contribution"),
+        (f"{TIMED} records_per_user=2 simulated_dropout=0.1", "simulated_dropout"),
+        ("night=2026-11-20 auxiliary=ill", "auxiliary"),
+    ],
+)
+def test_heatmap_request_rejects_contradictions(options: str, rejected: str) -> None:
+    with rejects(rejected):
+        HeatmapRequest.of({**MINIMAL, **dict(one.split("=") for one in options.split())})
+
+
+def test_metadata_tells_methods_apart() -> None:
     metadata = {name: str(heatmap_parameters(name, {}).metadata()) for name in METHODS}
     assert len(set(metadata.values())) == len(METHODS)
     assert HeatmapParameters(method=Adaptive(calibration=0.2)).metadata()["calibration"] == 0.2
 
 
-def test_a_grid_has_every_combination_and_spares_methods_foreign_options() -> None:
+def test_option_grid_has_every_combination_of_own_options() -> None:
     values = {"epsilon": [0.5, 1.0], "calibration": [0.1, 0.2, 0.1], "level": [3]}
     grid = option_grid(["adaptive", "flat", "adaptive"], values)
     assert len(grid) == 2 * 2 + 2
@@ -201,24 +269,21 @@ def test_a_grid_has_every_combination_and_spares_methods_foreign_options() -> No
     assert ("flat", {"epsilon": 1.0, "level": 3}) in grid
 
 
-def test_a_grid_refuses_what_no_method_has_and_what_is_too_much() -> None:
+def test_option_grid_rejects_foreign_options_and_too_many() -> None:
     with rejects("calibration"):
         option_grid(["flat"], {"calibration": [0.1]})
     with pytest.raises(RequestError, match="more than 10,000 combinations"):
         option_grid(["flat"], {"users": list(range(1, 102)), "shard_size": list(range(2, 102))})
-    with pytest.raises(RequestError, match="there is no 'x'"):
+    with rejects("method"):
         option_grid(["x"], {})
-    with pytest.raises(ValueError, match=r"epsilon: must be a number in \[0.0001, 30\], got ''"):
+    with rejects("epsilon"):
         PlanRequest.of({"users": "1", "epsilon": "1,,2"})
 
 
-def test_paper_schedule_has_the_papers_estimator_except_over_nights() -> None:
-    given = {"input": "i", "output": "o", "region": "0,0,1,1", "schedule": "paper"}
-    alone, (planned,) = (
-        HeatmapRequest.of(given).parameters,
-        PlanRequest.of({"users": 1000, "schedule": "paper"}).settings(),
-    )
-    assert alone.method == planned.method == Adaptive(schedule="paper", estimator="last")
+def test_paper_schedule_has_the_papers_estimator_but_not_at_night() -> None:
+    given = {**MINIMAL, "schedule": "paper"}
+    (planned,) = PlanRequest.of({"users": 1000, "schedule": "paper"}).settings()
+    assert HeatmapRequest.of(given).parameters.method == planned.method == PAPER
     assert HeatmapRequest.of({**given, "night": "2026-11-20"}).parameters.method == Adaptive(schedule="paper")
 
 
@@ -238,7 +303,7 @@ def chosen(**values: Any) -> int:
     return gamma
 
 
-def test_the_figures_of_the_docs() -> None:
+def test_gamma_is_that_of_the_docs() -> None:
     assert chosen() == 363
     assert chosen(trust="central") == 14_482
     assert chosen(epsilon=0.1) == 37
@@ -247,7 +312,7 @@ def test_the_figures_of_the_docs() -> None:
 
 
 @given(st.floats(0.01, 30), st.integers(2, 1 << 24), st.integers(1, 1 << 40) | st.none(), st.booleans())
-def test_rounding_has_a_hundredth_of_the_noise_variance_and_no_smaller_gamma_does(
+def test_gamma_is_the_least_whose_rounding_is_a_hundredth(
     epsilon: float, shard_size: int, users: int | None, central: bool
 ) -> None:
     values: dict[str, Any] = {"epsilon": epsilon, "shard_size": shard_size, "users": users, "method": Flat()}
@@ -262,19 +327,9 @@ def test_rounding_has_a_hundredth_of_the_noise_variance_and_no_smaller_gamma_doe
     assert gamma == 1 or share(gamma - 1) > COST * (1 - 1e-9)
 
 
-def test_a_quarter_is_what_rounding_can_cost_and_it_does() -> None:
-    """Users half here and half there, and an odd gamma: the sum of S users has a variance of S / 4."""
-    gamma, users = 5, 4000
-    rng = seeded_rng(0)
-    offsets = rng.random(users)
-    sums = np.floor(gamma / 2 + offsets).sum()
-    assert abs(sums - users * gamma / 2) < 6.2 * math.sqrt(users / 4)
-    assert np.floor(gamma / 2 + offsets).var() == pytest.approx(0.25, abs=6.2 / math.sqrt(users))
-
-
 @pytest.mark.parametrize("users", [2293, 10_000, 1_000_000])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_independent_rounding_asks_for_more(users: int, epsilon: float) -> None:
+def test_gamma_is_larger_with_independent_rounding(users: int, epsilon: float) -> None:
     parameters = HeatmapParameters(
         contribution="all", rounding="independent", depth=6, users=users, epsilon=epsilon, method=Flat()
     )
@@ -289,7 +344,7 @@ def test_independent_rounding_asks_for_more(users: int, epsilon: float) -> None:
     assert gamma >= chosen(depth=6, users=users, epsilon=epsilon, method=Flat())
 
 
-def test_what_stands_out_bounds_the_vector() -> None:
+def test_vector_length_is_bounded_by_what_stands_out() -> None:
     """No tree that splits what has more users than two deviations of the noise has more such leaves' children."""
     parameters = HeatmapParameters(depth=10, epsilon=1.0)
     d = length_of(parameters, 10_000, 1)
@@ -307,7 +362,7 @@ def test_what_stands_out_bounds_the_vector() -> None:
     st.sampled_from([1000, 10_000]),
     st.sampled_from([None, 2293, 10**6]),
 )
-def test_a_modulus_holds_its_gamma_and_not_the_next(
+def test_modulus_holds_its_gamma_and_not_the_next(
     bits: int, rounding: str, epsilon: float, shard_size: int, users: int | None
 ) -> None:
     values: dict[str, Any] = {"rounding": rounding, "epsilon": epsilon, "shard_size": shard_size, "depth": 6}
@@ -346,7 +401,7 @@ def test_a_modulus_holds_its_gamma_and_not_the_next(
 
 
 @pytest.mark.parametrize(("rounding", "bits"), [("systematic", 17), *itertools.product(ROUNDINGS, (20, 24, 32))])
-def test_sub_queries_of_a_hundredth_fit_the_modulus(rounding: str, bits: int) -> None:
+def test_modulus_holds_sub_queries_of_a_hundredth(rounding: str, bits: int) -> None:
     """The job's own windows, of a method that asks a hundredth of epsilon, then all of it: nothing is refused."""
     values: dict[str, Any] = {"contribution": "all", "rounding": rounding, "modulus": 1 << bits, "depth": 6}
     parameters = HeatmapParameters(**values, users=50_000, method=Twice(level=1, final=5))
@@ -382,7 +437,7 @@ class Twice(Method):
         return state.results[-1].to_estimate()
 
 
-def test_a_gamma_depends_on_nothing_that_is_counted() -> None:
+def test_gamma_depends_on_nothing_that_is_counted() -> None:
     """Users are bounded before the noisy population is known."""
     parameters = HeatmapParameters(contribution="all")
     for users in (1.0, 3000.0, 1e9):
@@ -390,30 +445,7 @@ def test_a_gamma_depends_on_nothing_that_is_counted() -> None:
         assert state.gamma == parameters.distribution_gamma == 363
 
 
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ({"gamma": 0}, "gamma: must be a whole number"),
-        ({"gamma": -3}, "gamma: must be a whole number"),
-        ({"gamma": MAX_GAMMA + 1}, "gamma: must be a whole number"),
-        ({"gamma": 1.5}, "gamma: must be a whole number"),
-        ({"gamma": math.nan}, "gamma: must be a whole number"),
-        ({"gamma": True}, "gamma: must be a whole number"),
-        ({"gamma": "auto"}, "gamma: must be a whole number"),
-        ({"rounding": "random"}, "rounding: must be one of systematic, independent, got 'random'"),
-        ({"rounding": None}, "rounding: must be one of"),
-        ({"rounding": "independent", "contribution": "one"}, "rounding: independent .* contribution all"),
-        ({"rounding": "independent", "contribution": "top"}, "rounding: independent .* contribution all"),
-        ({"rounding": "independent", "contribution": None}, "rounding: independent .* contribution all"),
-        ({"modulus": 5000}, "modulus: 5000 holds the sums of no gamma, the least that would do for gamma 1 is [0-9]+;"),
-    ],
-)
-def test_bad_values(values: dict[str, Any], told: str) -> None:
-    with pytest.raises(RequestError, match=told):
-        HeatmapParameters(**{"contribution": "all", **values})
-
-
-def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
+def test_check_plan_rejects_gamma_that_no_modulus_holds() -> None:
     parameters = HeatmapParameters(
         contribution="all", gamma=MAX_GAMMA, users=1 << 32, shard_size=1 << 24, epsilon=30.0, method=Flat(level=1)
     )
@@ -434,7 +466,7 @@ def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
             choose_window(least, modulus, True)
 
 
-def test_a_sensitivity_for_which_no_noise_can_be_drawn_is_refused() -> None:
+def test_check_plan_rejects_sensitivity_without_noise() -> None:
     large = HeatmapParameters(contribution="all", gamma=10**8, users=10_000, epsilon=0.5)
     with rejects("gamma"):
         check_plan(large)
@@ -451,7 +483,7 @@ def test_a_sensitivity_for_which_no_noise_can_be_drawn_is_refused() -> None:
     make_plan(replace(grows, rounding="systematic"))
 
 
-def test_facts_tell_the_gamma_that_is_meant_and_the_rounding() -> None:
+def test_metadata_states_gamma_and_rounding() -> None:
     metadata = HeatmapParameters(contribution="all", rounding="independent", gamma=50).metadata()
     assert (metadata["gamma"], metadata["rounding"]) == (50, "independent")
     assert HeatmapParameters(contribution="all").metadata()["gamma"] == 363
@@ -459,6 +491,7 @@ def test_facts_tell_the_gamma_that_is_meant_and_the_rounding() -> None:
     assert heatmap_parameters("emd", {"gamma": 77}).metadata()["gamma"] == 77
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("trust", ["secagg", "central"])
 @pytest.mark.parametrize("method", [*METHODS, *BASELINES])
 def test_every_method_runs_with_independent_rounding(baselines: None, method: str, trust: str) -> None:
@@ -486,7 +519,7 @@ def test_every_method_runs_with_independent_rounding(baselines: None, method: st
 PAPER = Adaptive(schedule="paper", estimator="last")
 
 
-def test_the_papers_plan_for_10_000_users() -> None:
+def test_make_plan_is_the_papers_for_10_000_users() -> None:
     """Paper 000, Table 1: 340 entries, 0.76 for the last of four sub-queries, the count of users being paid besides."""
     made = make_plan(HeatmapParameters(users=10_000, population=10_000, dropout=0, epsilon=1 / 0.99, method=PAPER))
     assert made.entries == 340
@@ -494,7 +527,7 @@ def test_the_papers_plan_for_10_000_users() -> None:
     assert made.bits == sum(one.vector_length * (one.modulus - 1).bit_length() for one in made.sub_queries)
 
 
-def test_a_flat_plan_is_exact() -> None:
+def test_make_plan_is_exact_for_flat() -> None:
     made = make_plan(
         heatmap_parameters(
             "flat", {"users": 100_000, "population": 100_000, "level": 6, "epsilon": 0.5, "dropout": 0.0}
@@ -507,21 +540,18 @@ def test_a_flat_plan_is_exact() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.02, 0.04, 0.05, 0.06, 0.1])
-def test_lost_shards_are_those_with_too_few_survivors(dropout: float) -> None:
+def test_make_plan_expects_shards_with_too_few_survivors_lost(dropout: float) -> None:
     made = make_plan(HeatmapParameters(users=100_000))
-    sizes = seeded_rng(1).poisson(10_000 * (1 - dropout), 200_000)
     assert math.isclose(made.shards_lost(dropout), poisson.cdf(9_499, 10_000 * (1 - dropout)))
-    share = made.shards_lost(dropout)
-    assert abs((sizes < 9_500).mean() - share) <= 6.2 * math.sqrt(share * (1 - share) / len(sizes)) + 1e-5
 
 
-def test_central_noise_loses_no_shard() -> None:
+def test_make_plan_loses_no_shard_with_central_noise() -> None:
     made = make_plan(HeatmapParameters(users=100_000, trust="central"))
     assert made.shards_lost(0.5) == 0
     assert math.isclose(made.sub_queries[-1].noise_stddev, discrete_laplace_stddev(made.sub_queries[-1].epsilon))
 
 
-def test_the_overflow_probability_is_the_least_that_the_window_certifies() -> None:
+def test_overflow_probability_is_the_least_certified() -> None:
     parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
     state = plan(make_plan(parameters).state.population, Budget(1.0), parameters)
     assert state.query is not None
@@ -538,7 +568,7 @@ def test_the_overflow_probability_is_the_least_that_the_window_certifies() -> No
     assert set(make_plan(tiny).overflow_probabilities) == {1.0}
 
 
-def test_a_plan_refuses_what_the_run_would() -> None:
+def test_make_plan_rejects_what_the_run_would() -> None:
     with rejects("modulus"):
         make_plan(HeatmapParameters(users=100_000, modulus=100))
     with rejects("gamma"):
@@ -547,71 +577,45 @@ def test_a_plan_refuses_what_the_run_would() -> None:
         make_plan(HeatmapParameters())
 
 
-def test_a_private_count_of_the_users_is_planned_for() -> None:
+def test_make_plan_pays_for_the_count_of_users() -> None:
     made = make_plan(HeatmapParameters(users=10_000, epsilon=2, population_share=0.1))
     assert math.isclose(made.spent, 1.8)
     assert math.isclose(make_plan(HeatmapParameters(users=10_000, population=10**6, epsilon=2)).spent, 1.98)
 
 
 @pytest.mark.parametrize("method", ["emd", *BASELINES])
-def test_a_map_of_several_answers_has_no_one_noise_to_be_seen_over(baselines: None, method: str) -> None:
+def test_make_plan_has_no_single_noise_for_several_answers(baselines: None, method: str) -> None:
     made = make_plan(heatmap_parameters(method, {"users": 10_000, "depth": 5}))
     assert (made.min_visible_users, made.visible_level) == (None, None)
     assert make_plan(HeatmapParameters(users=10_000, depth=3)).visible_level <= 3
-
-
-FLAKE_RATE = 1e-9
 
 
 def rotating(**given: Any) -> HeatmapParameters:
     return HeatmapParameters(**({"users": 300_000, "population_share": 0.01} | given))
 
 
-# ---------------------------------------------------------------- closed forms
+@pytest.mark.parametrize("trust", ["secagg", "central"])
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_rotation_noise_is_that_of_a_cohorts_sums(trust: Any, noise: Any) -> None:
+    """In shards Laplace noise falls as the root of the cohorts; other noise does not, so one cohort is best."""
+    users = 54_600_000
+    delta = 1e-6 if noise == "gaussian" else 0.0
+    plan = make_rotation_plan(rotating(users=users, epsilon=0.5, delta=delta, trust=trust, noise=noise), 30)
+    for cohorts in (1, 2, 3, 4, 7, 10, 29, 30):
+        choice = plan.choice(cohorts)
+        asked = math.ceil(30 / cohorts)
+        shards = None if trust == "central" else round(users / cohorts / 10_000)
+        assert (choice.times_asked, choice.shards) == (asked, shards)
+        if noise == "laplace":
+            assert math.isclose(choice.epsilon, 0.5 / asked)
+            one = discrete_laplace_stddev(0.99 * 0.5 / asked)
+        else:
+            one = math.sqrt(asked / (2 * 0.99 * rho_for_delta(0.5, delta)))
+        assert math.isclose(choice.noise_stddev, cohorts * math.sqrt(shards or 1) * one, rel_tol=5e-3)
+    assert plan.best.cohorts == (30 if (trust, noise) == ("secagg", "laplace") else 1)
 
 
-@pytest.mark.parametrize("cohorts", [1, 2, 3, 4, 7, 10, 29, 30])
-def test_noise_in_shards_is_that_of_a_cohorts_shards(cohorts: int) -> None:
-    choice = make_rotation_plan(rotating(users=9_000_000, epsilon=0.5), 30).choice(cohorts)
-    asked = math.ceil(30 / cohorts)
-    shards = round(9_000_000 / cohorts / 10_000)
-    assert (choice.times_asked, choice.shards) == (asked, shards)
-    assert math.isclose(choice.epsilon, 0.5 / asked)
-    one = discrete_laplace_stddev(0.99 * 0.5 / asked)
-    assert math.isclose(choice.noise_stddev, cohorts * math.sqrt(shards) * one, rel_tol=1e-9)
-
-
-def test_with_pure_epsilon_in_shards_noise_falls_as_the_square_root_of_the_cohorts() -> None:
-    """N^2 = 2 (U / S) n^2 / (c epsilon^2), at a small epsilon, where the noise is as good as continuous."""
-    plan = make_rotation_plan(rotating(users=54_600_000, epsilon=0.1), 30)
-    for cohorts in (1, 2, 3, 5, 6, 10, 15, 30):  # divisors of the nights and of the shards
-        expected = math.sqrt(2 * 5460 * 30**2 / cohorts) / (0.99 * 0.1)
-        assert math.isclose(plan.choice(cohorts).noise_stddev, expected, rel_tol=1e-3)
-    assert plan.best.cohorts == 30
-
-
-def test_with_a_curator_the_noise_is_the_same_for_all_divisors_and_one_cohort_is_best() -> None:
-    plan = make_rotation_plan(rotating(trust="central", epsilon=0.1), 30)
-    noise = [plan.choice(cohorts).noise_stddev for cohorts in (1, 2, 3, 5, 6, 10, 15, 30)]
-    assert np.allclose(noise, math.sqrt(2) * 30 / (0.99 * 0.1), rtol=1e-3)
-    assert plan.best.cohorts == plan.best_of_one_night.cohorts == 1
-    assert all(choice.shards is None for choice in plan.choices)
-
-
-def test_gaussian_noise_in_shards_is_the_same_for_all_divisors_and_with_a_curator_it_rises() -> None:
-    given = {"epsilon": 1.0, "delta": 1e-6, "noise": "gaussian"}
-    divisors = (1, 2, 3, 5, 6, 10, 15, 30)
-    rho = 0.99 * rho_for_delta(1.0, 1e-6)
-    shards = make_rotation_plan(rotating(users=54_600_000, **given), 30)
-    expected = math.sqrt(5460 * 30 / (2 * rho))
-    assert np.allclose([shards.choice(one).noise_stddev for one in divisors], expected, rtol=5e-3)
-    central = make_rotation_plan(rotating(trust="central", **given), 30)
-    expected = [math.sqrt(one * 30 / (2 * rho)) for one in divisors]
-    assert np.allclose([central.choice(one).noise_stddev for one in divisors], expected, rtol=5e-3)
-    assert shards.best.cohorts == central.best.cohorts == 1
-
-
-def test_of_two_distributions_of_noise_each_number_of_cohorts_has_the_smaller_one() -> None:
+def test_rotation_plan_takes_the_smaller_noise_of_two() -> None:
     plan = make_rotation_plan(rotating(epsilon=1.0, delta=1e-6), 30)
     by_cohorts = {choice.cohorts: choice for choice in plan.choices}
     assert (by_cohorts[1].noise, by_cohorts[30].noise) == ("gaussian", "laplace")
@@ -622,7 +626,7 @@ def test_of_two_distributions_of_noise_each_number_of_cohorts_has_the_smaller_on
             assert by_cohorts[choice.cohorts].noise_stddev <= choice.noise_stddev * (1 + 1e-9)
 
 
-def test_a_cohort_smaller_than_a_shard_is_one_shard() -> None:
+def test_rotation_cohort_smaller_than_a_shard_is_one_shard() -> None:
     plan = make_rotation_plan(rotating(users=50_000), 30)
     assert [choice.shards for choice in plan.choices] == [5, 3, 2, 2, 1, 1, 1, 1, 1, 1]
     # The noise of one sum for all is nearly the same from then on, and sampling alone rises.
@@ -630,7 +634,7 @@ def test_a_cohort_smaller_than_a_shard_is_one_shard() -> None:
 
 
 @pytest.mark.parametrize(("delta", "noise"), [(0.0, "auto"), (1e-6, "gaussian"), (1e-6, "auto")])
-def test_a_user_who_is_asked_whenever_possible_stays_within_the_limit(delta: float, noise: Any) -> None:
+def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) -> None:
     plan = make_rotation_plan(rotating(epsilon=2.0, delta=delta, noise=noise), 31)
     limit = Limit.from_numbers(2, delta, 31)
     for choice in plan.choices:
@@ -652,7 +656,7 @@ def test_a_user_who_is_asked_whenever_possible_stays_within_the_limit(delta: flo
 
 
 @pytest.mark.parametrize("nights", [1, 2, 7, 30, 31, 365])
-def test_the_choices_have_every_divisor_and_no_number_that_another_one_beats(nights: int) -> None:
+def test_rotation_choices_are_divisors_and_unbeaten_numbers(nights: int) -> None:
     plan = make_rotation_plan(rotating(trust="central", epsilon=8.0), nights)
     numbers = [choice.cohorts for choice in plan.choices]
     assert {one for one in range(1, nights + 1) if nights % one == 0} <= set(numbers)
@@ -667,7 +671,7 @@ def test_the_choices_have_every_divisor_and_no_number_that_another_one_beats(nig
 
 @pytest.mark.parametrize("cohorts", [1, 4, 30])
 @pytest.mark.parametrize("nights", [1, 30])
-def test_the_smallest_visible_cell_has_two_deviations_of_its_own_error(cohorts: int, nights: int) -> None:
+def test_min_visible_users_is_two_deviations_of_the_error(cohorts: int, nights: int) -> None:
     choice = RotationChoice(cohorts, 1, 1.0, 0.0, "laplace", 3, 40.0)
     users = choice.min_visible_users(nights)
     assert math.isclose(users, 2 * choice.stddev(users, nights))
@@ -676,7 +680,7 @@ def test_the_smallest_visible_cell_has_two_deviations_of_its_own_error(cohorts: 
 
 @pytest.mark.parametrize("users", [20_000, 300_000, 5_000_000])
 @pytest.mark.parametrize("trust", ["secagg", "central"])
-def test_the_best_has_the_least_squared_error_of_a_typical_cell(users: int, trust: Any) -> None:
+def test_rotation_best_has_the_least_error_of_a_typical_cell(users: int, trust: Any) -> None:
     plan = make_rotation_plan(rotating(users=users, trust=trust), 30)
     errors = [choice.stddev(plan.typical_users, 30) for choice in plan.choices]
     assert plan.choices[int(np.argmin(errors))] == plan.best
@@ -686,7 +690,7 @@ def test_the_best_has_the_least_squared_error_of_a_typical_cell(users: int, trus
     assert nearby == min(choice.min_visible_users() for choice in plan.choices)
 
 
-def test_places_change_so_that_a_month_of_nights_adds_up_at_most() -> None:
+def test_rotation_adds_up_at_most_a_month_of_nights() -> None:
     assert [make_rotation_plan(rotating(), nights).added_nights for nights in (1, 7, 30, 31, 365)] == [
         1,
         7,
@@ -696,14 +700,11 @@ def test_places_change_so_that_a_month_of_nights_adds_up_at_most() -> None:
     ]
 
 
-def test_advice_is_for_numbers_that_are_far_from_the_best() -> None:
+def test_rotation_advice_is_for_numbers_far_from_the_best() -> None:
     plan = make_rotation_plan(rotating(), 30)
     assert plan.advice(30) is None
     assert plan.advice(29) is None or plan.excess(29) >= 1.5
-    told = plan.advice(1)
-    assert told is not None
-    assert "rotation: 1 has" in told
-    assert "rotation: 30" in told
+    assert "rotation: 30" in (plan.advice(1) or "")
 
 
 # ---------------------------------------------------------------- a simulation
@@ -716,7 +717,7 @@ def simulated_squared_error(
 
     Every user has a cohort and a shard of it, drawn one by one, and the shards' sums have noise of their own.
     """
-    rng = default_rng(seed)
+    rng = seeded_rng(seed)
     people = cells * users
     shards = choice.shards or 1
     p = 1 - math.exp(-0.99 * choice.epsilon)
@@ -733,8 +734,9 @@ def simulated_squared_error(
     return float(squared.mean()), float(squared.std() / math.sqrt(len(squared)))
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("users", [20, 300])
-def test_a_simulation_of_counts_has_the_stated_errors_and_the_same_order(users: int) -> None:
+def test_rotation_errors_are_those_of_simulated_counts(users: int) -> None:
     cells, shard_size, nights = 40, 100, 6
     plan = make_rotation_plan(rotating(users=cells * users, shard_size=shard_size, epsilon=2.0), nights)
     found = {}
@@ -752,45 +754,33 @@ def test_a_simulation_of_counts_has_the_stated_errors_and_the_same_order(users: 
     assert found[by_truth[-1]][2] > 1.5 * found[by_truth[0]][2]
 
 
-# ---------------------------------------------------------------- the text, and bad input
-
-
-def test_the_table_marks_the_best_and_says_what_to_configure() -> None:
+def test_rotation_table_marks_the_best_and_how_to_configure_it() -> None:
     text = rotation_table(make_rotation_plan(rotating(), 30))
     (row,) = [line for line in text.splitlines() if line.endswith("| best |")]
     assert row.split("|")[1].strip() == "30"
-    assert "`rotation: 30` and `options: {epsilon: 1}`" in " ".join(text.split())
     both = rotation_table(make_rotation_plan(rotating(delta=1e-6, noise="gaussian"), 30))
     (advice,) = re.findall(r"`options: ({.*?})`", " ".join(both.split()))
-    options = yaml.safe_load(advice)
-    request = HeatmapRequest.of({"input": "logs", "output": "out", "region": "3,1,4,2", **options})
+    request = HeatmapRequest.of({**MINIMAL, **yaml.safe_load(advice)})
     assert (request.epsilon, request.delta, request.parameters.count_noise.NAME) == (0.1619, 1e-6, "gaussian")
+    never_rounded_up = {1 / 3: "0.3333", 2 / 3: "0.6666", 1.0: "1", 0.00012349: "0.0001234", 30.0: "30"}
+    for epsilon, told in never_rounded_up.items():
+        assert floor_amount(epsilon) == told
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "text"), [(1 / 3, "0.3333"), (2 / 3, "0.6666"), (1.0, "1"), (0.00012349, "0.0001234"), (30.0, "30")]
-)
-def test_an_epsilon_in_text_is_never_rounded_up(epsilon: float, text: str) -> None:
-    assert floor_amount(epsilon) == text
-
-
-def test_nights_of_which_one_would_have_no_epsilon_are_left_out() -> None:
+def test_rotation_plan_leaves_out_nights_without_epsilon() -> None:
     plan = make_rotation_plan(rotating(epsilon=1e-3), 30)
     assert [choice.cohorts for choice in plan.choices] == [3, 4, 5, 6, 8, 10, 15, 30]
-    with pytest.raises(RequestError, match="epsilon"):
+    with rejects("epsilon"):
         plan.choice(1)
 
 
-@pytest.mark.parametrize("nights", [0, 367])
-def test_nights_out_of_range_are_refused(nights: int) -> None:
-    with pytest.raises(RequestError, match="nights"):
-        make_rotation_plan(rotating(), nights)
-
-
-def test_participation_that_is_not_protected_and_a_missing_number_of_users_are_refused() -> None:
-    with pytest.raises(RequestError, match="participation"):
+def test_rotation_plan_rejects_bad_input() -> None:
+    for nights in (0, 367):
+        with rejects("nights"):
+            make_rotation_plan(rotating(), nights)
+    with rejects("participation"):
         make_rotation_plan(rotating(participation="paper"), 30)
-    with pytest.raises(RequestError, match="slots"):
+    with rejects("rotation"):
         make_rotation_plan(rotating(slots=24), 30)
     with pytest.raises(ValueError, match="users"):
         make_rotation_plan(HeatmapParameters(), 30)
