@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import integrate, stats
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree, nodes_from_names
-from sfumato.schemas.views import MapBody
+from sfumato.schemas.views import MapBody, TimeSlots
 from sfumato.transforms.heatmap import count_measures as count_measures
 from sfumato.transforms.heatmap import rates as heatmap_rates
 from sfumato.transforms.heatmap import slot_maps
@@ -33,7 +32,6 @@ from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import discrete_laplace_pmf
 from tests.unit.release.city import CityRelease, city_release, city_rows
@@ -42,14 +40,6 @@ WANTED = (0.93, 0.97)
 
 
 MANY = 10**9  # noisy sums: their sum is normal
-
-
-def test_the_quantiles_of_the_normal_distribution_are_those_of_scipy() -> None:
-    """They are literals, so that a run need not load SciPy's functions."""
-    level, error = heatmap_rates.LEVEL, heatmap_rates._AVERAGE_ERROR
-    assert special.ndtri((1 + level) / 2) == heatmap_rates._TWO_SIDED
-    assert special.ndtri(level) == heatmap_rates._ONE_SIDED
-    assert special.ndtri(1 - error) == heatmap_rates._AVERAGE_Z
 
 
 def noise_pmf(epsilon: float, sums: int) -> np.ndarray:
@@ -80,7 +70,7 @@ def exact_coverage(users: int, p: float, epsilon: float, shards: int = 1, catego
 
 @pytest.mark.parametrize("categories", [2, 3])
 @pytest.mark.parametrize(("epsilon", "shards"), [(1.0, 1), (1.0, 3), (0.3, 1)])
-def test_intervals_cover_what_they_say(epsilon: float, shards: int, categories: int) -> None:
+def test_rate_intervals_cover_exactly(epsilon: float, shards: int, categories: int) -> None:
     """Exactly, by summation over all outcomes: no simulation, no tolerance."""
     for users, p in ((20, 0.3), (60, 0.1), (60, 0.5), (200, 0.02), (200, 0.2), (600, 0.01)):
         covered = exact_coverage(users, p, epsilon, shards, categories)
@@ -88,7 +78,7 @@ def test_intervals_cover_what_they_say(epsilon: float, shards: int, categories: 
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_a_rate_of_nothing_on_the_lattice(shards: int) -> None:
+def test_rate_of_nothing_is_covered_on_the_lattice(shards: int) -> None:
     """Many cells may share it, so nothing evens out what whole numbers do: the upper end's test of 0, for any noise."""
     for epsilon in np.arange(0.2, 1.005, 0.02):
         probability = noise_pmf(float(epsilon), shards)
@@ -98,7 +88,7 @@ def test_a_rate_of_nothing_on_the_lattice(shards: int) -> None:
         assert WANTED[0] <= probability[low == 0].sum() <= WANTED[1], epsilon
 
 
-def test_a_rate_of_nothing_is_covered_no_more_often_than_others() -> None:
+def test_rate_of_nothing_is_covered_no_more_often_than_others() -> None:
     """Two-sided tests cover it 97.5 times in 100, and give no interval to the lowest 2.5 in 100 of counts."""
     for users in (100, 400):
         assert WANTED[0] <= exact_coverage(users, 0.0, 0.5, 2) <= 0.965
@@ -106,7 +96,7 @@ def test_a_rate_of_nothing_is_covered_no_more_often_than_others() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.7, 1.3])
-def test_wrong_noise_shows(noise: float) -> None:
+def test_exact_coverage_shows_wrong_noise(noise: float) -> None:
     covered = exact_coverage(200, 0.1, 0.3, 3, noise=noise)
     assert not WANTED[0] <= covered <= WANTED[1]
 
@@ -123,33 +113,37 @@ def simulated(rng, users, p: float, epsilon: float, shards: int, categories: int
     return x + noise[0] + 0.0, users - x + noise[1] + 0.0, stddev
 
 
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize(("shards", "categories"), [(1, 2), (10, 3), (100, 2)])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
-def test_large_cells_and_many_shards(epsilon: float, shards: int, categories: int) -> None:
-    """20,000 draws deviate by 0.0015; six of these, a probability of 2e-9, beside 0.945 to 0.96."""
+def test_rate_intervals_cover_large_cells_and_many_shards(epsilon: float, shards: int, categories: int) -> None:
+    """Four times 20,000 draws of intervals that cover 0.945 to 0.96: binomial tails of 4e-10 (Chernoff)."""
     rng, draws = seeded_rng(7), 20_000
     for users, p in ((1000, 0.05), (10_000, 0.01), (10_000, 0.5), (100_000, 0.2)):
         counts, rest, stddev = simulated(rng, users, p, epsilon, shards, categories, draws)
         _, low, high = rate_intervals(counts, rest, stddev, categories - 1, shards)
-        assert 0.936 <= ((low <= p) & (p <= high)).mean() <= 0.969, (users, p)
+        assert 0.934 <= ((low <= p) & (p <= high)).mean() <= 0.969, (users, p)
 
 
-def test_cells_lost_in_noise_are_conservative() -> None:
+@pytest.mark.false_alarm(2e-9)
+def test_rate_intervals_are_conservative_where_noise_prevails() -> None:
+    """Of 20,000 draws as above; half of the rates are unknown, with a deviation of 0.0035."""
     rng, draws = seeded_rng(8), 20_000
     for users, p in ((0, 0.5), (20, 0.1), (50, 0.5)):
         counts, rest, stddev = simulated(rng, users, p, 0.3, 100, 2, draws)
         rate, low, high = rate_intervals(counts, rest, stddev, 1, 100)
-        assert ((low <= p) & (p <= high)).mean() >= 0.936
+        assert ((low <= p) & (p <= high)).mean() >= 0.934
         assert np.isnan(rate).mean() > 0.4
         assert np.array_equal(np.isnan(rate), (low == 0) & (high == 1))
 
 
-def test_lost_and_unasked_shards_widen_the_sampling() -> None:
+@pytest.mark.false_alarm(1e-9)
+def test_rate_intervals_widen_by_the_sampling_weight() -> None:
     """A tenth of the users is counted, each with a weight of ten."""
     rng, draws, p = seeded_rng(9), 20_000, 0.1
     counts, rest, stddev = (10 * one for one in simulated(rng, 500, p, 1.0, 4, 2, draws))
     _, low, high = rate_intervals(counts, rest, stddev, 1, 4, sampling_weight=10)
-    assert 0.936 <= ((low <= p) & (p <= high)).mean() <= 0.969
+    assert 0.934 <= ((low <= p) & (p <= high)).mean() <= 0.969
     _, low, high = rate_intervals(counts, rest, stddev, 1, 4)
     assert ((low <= p) & (p <= high)).mean() < 0.8
 
@@ -158,7 +152,7 @@ amounts = st.floats(-1e6, 1e6) | st.floats(-100, 100) | st.just(0.0)
 
 
 @given(amounts, amounts, st.floats(1e-6, 1e5), st.integers(1, 5), st.integers(1, 1000), st.floats(1, 20))
-def test_every_cell_has_an_interval(
+def test_rate_intervals_exist_for_every_cell(
     counts: float, rest: float, stddev: float, others: int, noisy_sums: int, sampling_weight: float
 ) -> None:
     arrays = (np.array([one]) for one in (counts, rest, stddev))
@@ -170,14 +164,14 @@ def test_every_cell_has_an_interval(
 
 @pytest.mark.slow
 @given(amounts, amounts, st.floats(0.5, 1e4), st.integers(1, 1000))
-def test_of_two_categories_one_mirrors_the_other(counts: float, rest: float, stddev: float, sums: int) -> None:
+def test_rate_intervals_mirror_for_two_categories(counts: float, rest: float, stddev: float, sums: int) -> None:
     n, r, noise = (np.array([one]) for one in (counts, rest, stddev))
     rate, low, high = rate_intervals(n, r, noise, 1, sums)
     other, other_low, other_high = rate_intervals(r, n, noise, 1, sums)
     assert np.allclose([1 - rate, 1 - high, 1 - low], [other, other_low, other_high], atol=1e-6, equal_nan=True)
 
 
-def test_without_noise_it_is_wilsons() -> None:
+def test_rate_intervals_are_wilsons_without_noise() -> None:
     n, r = np.array([5000.0, 4000.0]), np.array([5000.0, 6000.0])
     _, low, high = rate_intervals(n, r, np.full(2, 1e-3), 1, MANY)
     for k in range(2):
@@ -185,7 +179,7 @@ def test_without_noise_it_is_wilsons() -> None:
         assert (low[k], high[k]) == pytest.approx(tuple(wilson), abs=4e-5)
 
 
-def test_under_noise_alone_it_is_fiellers() -> None:
+def test_rate_intervals_are_fiellers_under_noise_only() -> None:
     """The roots of (n - p N)^2 = z^2 V ((1 - p)^2 + (k - 1) p^2), far from the ends."""
     n, r, noise, others, z = 3e6, 5e6, 1e5, 2, 1.959964
     a, b, c = ((n + r) ** 2 - z**2 * noise**2 * (1 + others), -n * (n + r) + z**2 * noise**2, n**2 - (z * noise) ** 2)
@@ -194,7 +188,7 @@ def test_under_noise_alone_it_is_fiellers() -> None:
 
 
 @pytest.mark.parametrize("x", [-3.0, -1.0, 0.0, 0.5, 1.5, 1.8, 2.5, 4.0])
-def test_near_an_end_it_is_feldman_and_cousins(x: float) -> None:
+def test_rate_intervals_are_feldman_and_cousins_at_an_end(x: float) -> None:
     """Against their construction on a grid: for every mean, outcomes by likelihood ratio until they make up 95%."""
     means, outcomes = np.arange(0, 7, 0.01), np.arange(-12, 14, 0.01)
     probability = stats.norm.pdf(outcomes[None, :], means[:, None])
@@ -211,7 +205,7 @@ def test_near_an_end_it_is_feldman_and_cousins(x: float) -> None:
 
 
 @pytest.mark.slow
-def test_which_rates_are_told() -> None:
+def test_estimate_rates_of_published_categories() -> None:
     tree = Tree.uniform(4, 1)
     three = np.array([[90.0, 0, 10, 5], [10, 50, 80, -9], [0, 50, 10, 3]])
     plain = Estimate(tree, three.sum(axis=0), np.ones(4))
@@ -238,7 +232,7 @@ def categorised(tree: Tree, users: list[float], rate: float = 0.5) -> Estimate:
     return Estimate(tree, by_category.sum(axis=0), np.ones(len(users)), by_category, np.ones(len(users)))
 
 
-def test_nodes_split_while_their_children_would_be_known() -> None:
+def test_split_by_interval_splits_while_children_are_known() -> None:
     """At a rate of a half, a width of 0.1 takes about 384 users where there is no noise, and a child has a quarter."""
     tree = Tree.uniform(5, 1)
     estimate = categorised(tree, [4 * 400.0, 4 * 370.0, 400.0, 20.0])
@@ -255,7 +249,7 @@ def test_nodes_split_while_their_children_would_be_known() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.floats(-500, 1e5), min_size=16, max_size=16), st.floats(0, 1), st.floats(0.5, 50))
-def test_what_a_split_makes_does_not_collapse(users: list[float], rate: float, noise: float) -> None:
+def test_split_by_interval_does_not_collapse_its_children(users: list[float], rate: float, noise: float) -> None:
     """Even children of a node that was split are never collapsed, whatever the count rule says; nothing is both."""
     tree = Tree.uniform(6, 2)
     estimate = categorised(tree, users, rate)
@@ -267,7 +261,7 @@ def test_what_a_split_makes_does_not_collapse(users: list[float], rate: float, n
     assert collapse.tolist() == []
 
 
-def test_an_estimate_without_categories_has_no_intervals() -> None:
+def test_split_by_interval_needs_categories() -> None:
     tree = Tree.uniform(3, 1)
     with pytest.raises(ValueError, match="no users by category"):
         split_by_interval(Estimate(tree, np.ones(4), np.ones(4)), 1.0, 0.1, 1, 5.0)
@@ -311,33 +305,43 @@ def covered_by_the_job(seed: int, categories: int, epsilon: float, **options: ob
     return (rates.low[-1] <= RATE) & (rates.high[-1] >= RATE)
 
 
+@pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize(("categories", "epsilon"), [(2, 1.0), (3, 0.5)])
-def test_rates_through_shards(categories: int, epsilon: float) -> None:
-    """20 runs of 64 cells deviate by 0.006; six of these beside 0.945 to 0.96."""
+def test_rates_cover_through_shards(categories: int, epsilon: float) -> None:
+    """20 runs of 64 cells whose intervals cover 0.945 to 0.96: binomial tails of 2e-9 (Chernoff)."""
     covered = np.mean([covered_by_the_job(seed, categories, epsilon) for seed in range(20)])
-    assert 0.908 <= covered <= 0.997
+    assert 0.900 <= covered <= 0.997
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("trust", ["secagg", "central"])
 @pytest.mark.parametrize("categories", [2, 3])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
-def test_coverage_over_200_keys(epsilon: float, categories: int, trust: str) -> None:
-    """12,800 cells deviate by 0.002; over all sizes and over the small ones, whose 3,200 deviate by 0.004."""
+def test_rates_cover_over_200_keys(epsilon: float, categories: int, trust: str) -> None:
+    """12,800 cells deviate by 0.002; over all sizes and over the small ones and the large ones, 3,200 each.
+
+    The tails of 3,200 cells beyond the ends here have probabilities of 4e-11 (Chernoff).
+    """
     covered = np.array([covered_by_the_job(seed, categories, epsilon, trust=trust) for seed in range(200)])
     assert WANTED[0] <= covered.mean() <= WANTED[1]
-    assert covered[:, :16].mean() >= 0.92
-    assert covered[:, 48:].mean() <= 0.975
+    assert covered[:, :16].mean() >= 0.915
+    assert covered[:, 48:].mean() <= 0.982
 
 
 @pytest.mark.parametrize(("sums", "cells"), [(1, 1), (1, 1000), (20, 1000), (100, 30_000)])
-def test_the_lists_bounds_hold_for_sums_of_laplace_noise(sums: int, cells: int) -> None:
-    """Of the noise whose tails are the heaviest at this deviation, at most 2.5% exceed the bound in any cell."""
-    rng = seeded_rng(3)
-    noise = rng.laplace(size=(sums, 200_000)).sum(axis=0) / np.sqrt(2 * sums)
+def test_simultaneous_deviations_bound_laplace_noise(sums: int, cells: int) -> None:
+    """Of the noise whose tails are the heaviest at this deviation, at most 2.5% exceed the bound in any cell.
+
+    Exactly: a sum of n Laplace variables is a difference of two gamma variables of shape n.
+    """
     bound = count_measures.simultaneous_deviations(cells, sums)
-    assert (noise > bound).mean() <= 0.025 / cells + 3 * np.sqrt(0.025 / cells / 200_000)
-    assert bound < 4 * np.sqrt(2 * np.log(cells / 0.025)) + np.log(cells / 0.025) / np.sqrt(2 * sums)
+    scaled = bound * np.sqrt(2 * sums)
+    most = sums + 40 * np.sqrt(sums) + 50
+    exceeding, _ = integrate.quad(
+        lambda one: stats.gamma.pdf(one, sums) * stats.gamma.sf(scaled + one, sums), 0, most, limit=500, epsabs=0
+    )
+    assert 0.01 * 0.025 / cells < exceeding < 0.025 / cells
 
 
 DEPTH, USERS = 6, 30_000
@@ -370,23 +374,19 @@ def exact(rows: Rows, maps: SlotMaps) -> np.ndarray:
 
 @pytest.mark.slow
 def test_slots_add_up_to_the_map_and_are_not_negative(release: CityRelease) -> None:
-    table = pq.read_table(io.BytesIO(release.files["slots.parquet"]))
-    cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
-    users = np.asarray(table["users"])
-    assert (users >= 0).all()
-    assert (np.asarray(table["expected"]) >= 0).all()
-    assert users.sum() == pytest.approx(np.asarray(cells["count"]).sum(), rel=1e-9)
-    by_cell: dict[str, float] = {}
-    for name, value in zip(table["cell_id"].to_pylist(), users.tolist(), strict=True):
-        by_cell[name] = by_cell.get(name, 0.0) + value
-    for name, value in by_cell.items():
-        inside = [one.startswith(name) for one in cells["cell_id"].to_pylist()]
-        assert np.asarray(cells["count"])[inside].sum() == pytest.approx(value, rel=1e-6, abs=1e-6)
+    table = pq.read_table(io.BytesIO(release.files["slots.parquet"])).to_pandas()
+    cells = pq.read_table(io.BytesIO(release.files["cells.parquet"])).to_pandas()
+    assert (table["users"] >= 0).all()
+    assert (table["expected"] >= 0).all()
+    assert table["users"].sum() == pytest.approx(cells["count"].sum(), rel=1e-9)
+    for name, value in table.groupby("cell_id")["users"].sum().items():
+        inside = cells["cell_id"].str.startswith(name)
+        assert cells["count"][inside].sum() == pytest.approx(value, rel=1e-6, abs=1e-6)
     region = release.manifest["slots"]["region"]
     assert sum(one["users"] for one in region) == pytest.approx(release.manifest["results"]["users"])
 
 
-def test_the_table_and_the_array_say_the_same(release: CityRelease) -> None:
+def test_slots_table_and_array_agree(release: CityRelease) -> None:
     table = pq.read_table(io.BytesIO(release.files["slots.parquet"]))
     array = np.load(io.BytesIO(release.files["slots.npy"]))
     assert (array.shape, array.dtype) == ((7, 64, 64), np.float32)
@@ -401,13 +401,15 @@ def test_the_table_and_the_array_say_the_same(release: CityRelease) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(3e-9)
 @pytest.mark.parametrize(
     ("trust", "epsilon", "most"), [("central", 0.5, 0.975), ("secagg", 1.0, 0.975), ("central", 4.0, 0.995)]
 )
-def test_intervals_cover_the_users(trust: str, epsilon: float, most: float) -> None:
+def test_slot_intervals_cover_the_users(trust: str, epsilon: float, most: float) -> None:
     """Of cells with at least 3 users, over ten keys; 95% nominal. 10,000 intervals have a deviation of 0.2%.
 
-    Where the noise is below a user, counts jump by more than a deviation, and intervals cover more.
+    Where the noise is below a user, counts jump by more than a deviation, and intervals cover more. Of 70 intervals of
+    the whole region 21 miss with a probability of 2e-9.
     """
     covered, region = [], []
     for key in range(10):
@@ -421,25 +423,28 @@ def test_intervals_cover_the_users(trust: str, epsilon: float, most: float) -> N
     share = np.concatenate(covered)
     assert len(share) > 10_000
     assert 0.93 < share.mean() < most
-    assert np.mean(region) > 0.85  # 70 intervals of the whole region: 0.85 is 4 deviations below 95%
+    assert region.count(False) < 21
 
 
-def test_the_unbiased_users_have_no_bias_and_the_estimate_has_less_error() -> None:
+@pytest.mark.false_alarm(1e-9)
+def test_slot_users_are_unbiased_and_the_estimate_has_less_error() -> None:
+    """6.2 standard errors of a mean of 7,000 errors."""
     bias, ours, noisy, spread = [], 0.0, 0.0, 0.0
     for key in range(10):
         rows = city_rows(DEPTH, USERS, slots=7, seed=key)
         maps = maps_of(rows, "secagg", key)
-        error = maps.unbiased - exact(rows, maps)
+        truth = exact(rows, maps)
+        error = maps.unbiased - truth
         bias.append(error.mean() / (error.std() / np.sqrt(error.size)))
         noisy += float((error**2).sum())
-        ours += float(((maps.users - exact(rows, maps)) ** 2).sum())
+        ours += float(((maps.users - truth) ** 2).sum())
         spread += float((maps.stddev**2).sum())
-    assert abs(np.sum(bias)) / np.sqrt(10) < 5
+    assert abs(np.sum(bias)) / np.sqrt(10) < 6.2
     assert ours < noisy
     assert 0.7 < ours / spread < 1.3  # the stated deviations hold on average
 
 
-def test_the_same_key_gives_the_same_maps_however_users_are_ordered() -> None:
+def test_slot_maps_do_not_depend_on_the_order_of_users() -> None:
     rows = city_rows(DEPTH, 5_000, slots=7)
     shuffled = seeded_rng(1).permutation(len(rows.users))
     again = Rows(rows.places, rows.users[shuffled], rows.codes[shuffled])
@@ -448,54 +453,32 @@ def test_the_same_key_gives_the_same_maps_however_users_are_ordered() -> None:
     assert np.array_equal(one.unbiased, two.unbiased)
 
 
-def test_the_page_shows_every_slot_within_its_interval(release: CityRelease) -> None:
+def slots_on_the_page(release: CityRelease) -> TimeSlots:
     body = heatmap_view(release.files).body
     assert isinstance(body, MapBody)
     assert body.slots is not None
-    assert body.slots.names == list(SLOTS.names)
-    for measure in body.slots.layer.measures:
-        for value, low, high in zip(measure.value, measure.low, measure.high, strict=True):
-            assert value is not None
-            assert low is not None
-            assert high is not None
-            assert low - 1e-6 <= value <= high + 1e-6
-    assert all(0 <= low <= value <= high for value, low, high in body.slots.region)
+    return body.slots
+
+
+def test_page_shows_every_slot_within_its_interval(release: CityRelease) -> None:
+    slots = slots_on_the_page(release)
+    assert slots.names == list(SLOTS.names)
+    for measure in slots.layer.measures:
+        value, low, high = (np.array(one, dtype=float) for one in (measure.value, measure.low, measure.high))
+        assert (low - 1e-6 <= value).all()
+        assert (value <= high + 1e-6).all()
+    assert all(0 <= low <= value <= high for value, low, high in slots.region)
     assert len(release.files["index.html"]) < 1_500_000
 
 
-def test_many_cells_are_added_up_on_the_page(release: CityRelease, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = heatmap_view(release.files).body
+def test_page_adds_up_slots_of_many_cells(release: CityRelease, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = slots_on_the_page(release)
     monkeypatch.setattr("sfumato.transforms.heatmap.view._MAX_SLOT_VALUES", 7 * 20)
-    few = heatmap_view(release.files).body
-    assert isinstance(full, MapBody)
-    assert isinstance(few, MapBody)
-    assert full.slots is not None
-    assert few.slots is not None
-    assert len(few.slots.layer.level) <= 20 < len(full.slots.layer.level)
-    for many, merged in zip(full.slots.layer.measures, few.slots.layer.measures, strict=True):
+    few = slots_on_the_page(release)
+    assert len(few.layer.level) <= 20 < len(full.layer.level)
+    for many, merged in zip(full.layer.measures, few.layer.measures, strict=True):
         sums = [sum(value or 0 for value in one.value) for one in (many, merged)]
         assert sums[0] == pytest.approx(sums[1], rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("values", "slots", "message"),
-    [
-        ({"schedule": "paper"}, 24, "schedule: paper makes no maps of slots"),
-        ({"cohorts": "disjoint"}, 24, "cohorts: disjoint makes no maps of slots"),
-        ({"estimator": "last"}, 24, "estimator: last makes no maps of slots"),
-        ({"contribution": "all"}, 24, "contribution: with slots"),
-        ({"participation": "paper"}, 24, "participation: paper is for maps without slots"),
-        ({"max_entries": 100}, 24, "max_entries: 24 slots need at least 384"),
-    ],
-)
-def test_options_that_do_not_go_with_slots_are_refused(values: dict[str, Any], slots: int, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        heatmap_parameters("adaptive", {"depth": 6, **values}, slots=slots)
-
-
-def test_other_methods_are_refused() -> None:
-    with rejects("slots"):
-        heatmap_parameters("flat", {"depth": 6}, slots=24)
 
 
 Array = NDArray[np.float64]
@@ -535,7 +518,7 @@ def dense(
     return gain @ counts, np.diag(prior - gain @ prior[leaves])
 
 
-def test_the_smoother_is_the_exact_posterior() -> None:
+def test_slot_smoother_is_the_exact_posterior() -> None:
     rng = seeded_rng(3)
     leaves = len(SMALL.tree.entries)
     users = rng.uniform(0, 400, leaves)
@@ -550,7 +533,7 @@ def test_the_smoother_is_the_exact_posterior() -> None:
     assert np.concatenate(variance)[:, 0] == pytest.approx(exact, rel=2e-3)
 
 
-def test_the_likelihood_of_a_family_is_that_of_its_contrasts() -> None:
+def test_slot_likelihood_is_that_of_the_contrasts() -> None:
     """Against the density of three contrasts of four children that do not move with the parent."""
     rng = seeded_rng(4)
     users, mean, variance = rng.uniform(1, 100, 4), rng.normal(0, 9, (4, 1)), rng.uniform(1, 9, (4, 1))
@@ -570,7 +553,7 @@ def test_the_likelihood_of_a_family_is_that_of_its_contrasts() -> None:
 
 
 @pytest.mark.parametrize("slots", [2, 3, 5, 7, 24, 168])
-def test_the_basis_is_orthonormal_and_without_the_constant(slots: int) -> None:
+def test_fourier_basis_is_orthonormal_without_the_constant(slots: int) -> None:
     basis, frequency = fourier_basis(slots)
     assert basis.shape == (slots - 1, slots)
     assert basis @ basis.T == pytest.approx(np.eye(slots - 1), abs=1e-12)
@@ -594,7 +577,7 @@ def inferred(full: FullTree, truth: Array, noise: float, rng: np.random.Generato
     return infer_slots(full, counts, noise, truth.sum(axis=0)), counts
 
 
-def test_expected_users_add_up_over_slots_and_children_and_are_not_negative() -> None:
+def test_slot_posterior_adds_up_and_is_not_negative() -> None:
     full, expected = city(24, 2_000, 1)
     truth = seeded_rng(2).poisson(expected).astype(float)
     posterior, counts = inferred(full, truth, 50.0, seeded_rng(3))
@@ -609,39 +592,30 @@ def test_expected_users_add_up_over_slots_and_children_and_are_not_negative() ->
         assert summed == pytest.approx(posterior.expected[level - 1][full.parents[level]], rel=1e-6, abs=1e-6)
 
 
-def test_sharing_structure_beats_noisy_counts_and_the_product_of_map_and_profile() -> None:
-    """Mean squared errors over 20 draws of a city and its noise."""
-    errors = np.zeros(4)
+@pytest.mark.false_alarm(1e-9)
+def test_slot_posterior_beats_counts_and_map_times_profile() -> None:
+    """Mean squared errors over 20 draws of a city and its noise; and the stated deviation is that of the error."""
+    errors = np.zeros(5)
     for seed in range(20):
         full, expected = city(24, 20_000, seed)
         rng = seeded_rng([seed, 7])
         truth = rng.poisson(expected).astype(float)
         posterior, counts = inferred(full, truth, 32.0, rng)
         found, variance = posterior.leaves()
-        users, _ = estimated_users(found, variance, counts, 32.0)
+        users, stddev = estimated_users(found, variance, counts, 32.0)
         product = truth.sum(axis=0) * (counts.sum(axis=1) / counts.sum())[:, None]
         errors += [float(((one - truth) ** 2).mean()) for one in (users, counts, product)] + [
-            float(((found - expected) ** 2).mean() / ((counts - expected) ** 2).mean())
+            float(((found - expected) ** 2).mean() / ((counts - expected) ** 2).mean()),
+            float(((users - truth) ** 2).sum() / (stddev**2).sum()),
         ]
-    ours, noisy, independent, pattern = errors / 20
+    ours, noisy, independent, pattern, ratio = errors / 20
     assert ours < 0.6 * noisy
     assert ours < 0.8 * independent
     assert pattern < 0.25
+    assert 0.8 < ratio < 1.2
 
 
-def test_the_stated_deviation_is_that_of_the_error_on_average() -> None:
-    ratios = []
-    for seed in range(20):
-        full, expected = city(24, 20_000, seed)
-        rng = seeded_rng([seed, 9])
-        truth = rng.poisson(expected).astype(float)
-        posterior, counts = inferred(full, truth, 32.0, rng)
-        users, stddev = estimated_users(*posterior.leaves(), counts, 32.0)
-        ratios.append(float(((users - truth) ** 2).sum() / (stddev**2).sum()))
-    assert 0.8 < np.mean(ratios) < 1.2
-
-
-def test_without_users_there_is_no_warning_and_no_nan() -> None:
+def test_slot_posterior_without_users_has_no_nan() -> None:
     full = FullTree.from_trees(Tree.uniform(4, 2))
     counts = seeded_rng(1).normal(0, 5, (7, 16))
     with np.errstate(all="raise", under="ignore"):

@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,13 @@ import shapely
 from hypothesis import given, settings
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.errors import RequestError, TooFewUsersError
+from sfumato.schemas.errors import TooFewUsersError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, area_km2
+from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import ANSWERS_SCHEMA, CELLS_SCHEMA, cells_schema
 from sfumato.schemas.tree import Tree, node_levels, node_names, nodes_from_names
-from sfumato.schemas.views import Layer, PageView
+from sfumato.schemas.views import PageView
 from sfumato.transforms.heatmap import view as view
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import METHODS
@@ -43,32 +44,32 @@ from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, check_admission
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.seeds import seeded_rng
 from tests.unit.release.city import REGION, CityRelease, city_release
 from tests.unit.schemas.test_tree import DEPTH as TREE_DEPTH
 from tests.unit.schemas.test_tree import trees
 
 
+@functools.cache
+def made(method: str, **options: Any) -> CityRelease:
+    return city_release(method, **options)
+
+
+def table_of(release: CityRelease, name: str) -> pa.Table:
+    return pq.read_table(io.BytesIO(release.files[name]))
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_the_answers_of_all_sub_queries_of_trees_are_published(method: str) -> None:
-    release = city_release(method)
-    mapped = [result for result in release.state.results if isinstance(result.encoding, TreeEncoding)]
-    assert len(mapped) == len(release.state.results)
-    answers = pq.read_table(io.BytesIO(release.files["answers.parquet"]))
+def test_release_files_hold_all_answers_and_one_estimate(method: str) -> None:
+    release = made(method)
+    estimate, answers = release.estimate, table_of(release, "answers.parquet")
     assert answers.schema.equals(ANSWERS_SCHEMA)
-    for result in mapped:
+    for result in release.state.results:
         mine = answers.filter(pc.equal(answers["sub_query"], result.spent.index))
         assert mine["cell_id"].to_pylist() == node_names(result.tree.entries)
         assert np.array_equal(mine["users"].to_numpy(), result.counts)
         assert (mine["stddev"].to_numpy() == result.spent.noise_stddev).all()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_files_hold_one_and_the_same_estimate(method: str) -> None:
-    release = city_release(method)
-    estimate = release.estimate
-    cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
+    cells = table_of(release, "cells.parquet")
     assert np.array_equal(cells["count"].to_numpy(), estimate.counts)
     assert np.array_equal(cells["stddev"].to_numpy(), estimate.stddev)
     raster = np.load(io.BytesIO(release.files["density.npy"]))
@@ -76,8 +77,8 @@ def test_the_files_hold_one_and_the_same_estimate(method: str) -> None:
     assert release.files["heatmap.png"].startswith(b"\x89PNG")
 
 
-def test_central_noise_names_nothing_of_secure_aggregation() -> None:
-    release = city_release("flat", depth=4, trust="central", allow_overflow=True)
+def test_manifest_of_central_noise_names_no_secure_aggregation() -> None:
+    release = made("flat", depth=4, trust="central", allow_overflow=True)
     privacy, manifest = release.manifest["privacy"], release.manifest
     assert "still reports" not in privacy["adjacency"]
     assert not any("secure-aggregation server" in one for one in privacy["assumptions"])
@@ -86,16 +87,11 @@ def test_central_noise_names_nothing_of_secure_aggregation() -> None:
     assert privacy["cohort"]["shards"] is privacy["cohort"]["required_survivors"] is None
     for stated, result in zip(privacy["sub_queries"], release.state.results, strict=True):
         unknown: dict[str, Any] = dict.fromkeys(("shards", "shards_lost", "modulus", "bits_per_client"))
-        spent = result.spent
-        assert stated == unknown | {
-            "index": spent.index,
-            "epsilon": spent.epsilon,
-            "vector_length": spent.vector_length,
-            "noise_stddev": spent.noise_stddev,
-        }
+        known = {name: getattr(result.spent, name) for name in ("index", "epsilon", "vector_length", "noise_stddev")}
+        assert stated == unknown | known
 
 
-def test_secure_aggregation_is_told_in_full() -> None:
+def test_manifest_states_secure_aggregation_in_full() -> None:
     release = city_release("emd", allow_overflow=True)
     privacy, manifest = release.manifest["privacy"], release.manifest
     assert privacy["adjacency"].startswith("add or remove one user")
@@ -144,7 +140,7 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
         ("adaptive", {"schedule": "paper", "estimator": "last"}),
     ],
 )
-def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[str, ...]) -> None:
+def test_release_files_hold_the_same_rates(method: str, options: dict[str, Any], names: tuple[str, ...]) -> None:
     release = rated_release(method, names, **options)
     state, estimate, manifest = release.state, release.estimate, release.manifest
     stated = ["true"] if len(names) == 2 else list(names)
@@ -182,15 +178,15 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     assert f"one of {len(names)} bins" in manifest["privacy"]["contribution_bound"]
 
 
-def test_without_auxiliary_data_nothing_is_said_of_rates() -> None:
-    release = city_release("adaptive", depth=4)
+def test_release_without_auxiliary_data_states_no_rates() -> None:
+    release = made("adaptive", depth=4)
     assert "auxiliary" not in release.manifest
     assert "bins" not in release.manifest["privacy"]["contribution_bound"]
-    assert "rate" not in pq.read_table(io.BytesIO(release.files["cells.parquet"])).schema.names
+    assert "rate" not in table_of(release, "cells.parquet").schema.names
     assert all(measure.kind == "count" for layer in release.layers for measure in layer.measures)
 
 
-def test_parts_of_the_users_are_told_as_what_they_are() -> None:
+def test_manifest_states_parallel_composition_of_cohorts() -> None:
     """Disjoint cohorts: each user is in one sub-query, which has the whole budget."""
     release = city_release("adaptive", cohorts="disjoint", simulated_dropout=0.05)
     state, privacy = release.state, release.manifest["privacy"]
@@ -207,41 +203,28 @@ def test_parts_of_the_users_are_told_as_what_they_are() -> None:
     assert together.manifest["privacy"]["composition"] == "sequential"
 
 
+ONE = "one location a user, "
+BY_WEIGHT = f"{ONE}chosen in proportion to the weights of the user's records by the key"
+ALL = {"contribution": "all", "gamma": 50}
+
+
 @pytest.mark.parametrize(
     ("options", "columns", "words"),
     [
-        ({}, {}, "one location a user, chosen uniformly by the key"),
-        (
-            {},
-            {"weight": "minutes"},
-            "one location a user, chosen in proportion to the weights of the user's records by the key",
-        ),
-        (
-            {},
-            {"time": "at"},
-            "one location a user, chosen in proportion to the weights of the user's records by the key",
-        ),
-        ({"contribution": "top"}, {}, "one location a user, the cell with most of their records or weight"),
-        (
-            {"contribution": "all", "gamma": 50},
-            {"weight": "minutes"},
-            "one distribution a user over the cells of all their locations, in integers with sum 50",
-        ),
-        (
-            {"contribution": "all", "gamma": 50, "rounding": "independent"},
-            {},
-            "one distribution a user over the cells of all their locations, times 50, "
-            "with independent rounding of every entry: a sum below that plus the vector's length",
-        ),
+        ({}, {}, f"{ONE}chosen uniformly by the key"),
+        ({}, {"weight": "minutes"}, BY_WEIGHT),
+        ({}, {"time": "at"}, BY_WEIGHT),
+        ({"contribution": "top"}, {}, f"{ONE}the cell with most of their records or weight"),
+        (ALL, {"weight": "minutes"}, "one distribution a user over the cells of all their locations, in integers with"),
+        (ALL | {"rounding": "independent"}, {}, "with independent rounding of every entry"),
     ],
 )
-def test_what_a_user_adds_in_words(options: dict[str, Any], columns: dict[str, Any], words: str) -> None:
+def test_manifest_states_what_a_user_adds(options: dict[str, Any], columns: dict[str, Any], words: str) -> None:
     values = {"depth": 4, "shard_size": 1000, "dropout": 0.2, "population": 4000, **options}
     parameters = heatmap_parameters("flat", values)
-    state = city_release("flat", depth=4).state
     metadata = metadata_of(parameters, LocationColumns(**columns))
-    manifest = heatmap_manifest(state, parameters, metadata, Grid(Region(**REGION), 4))
-    assert manifest["privacy"]["contribution_bound"] == words
+    manifest = heatmap_manifest(made("flat", depth=4).state, parameters, metadata, Grid(Region(**REGION), 4))
+    assert words in manifest["privacy"]["contribution_bound"]
 
 
 BOX = Region(-1.0, 50.0, 1.0, 51.0)
@@ -254,7 +237,7 @@ def estimate_on(tree: Tree, counts: np.ndarray, stddev: float) -> Estimate:
 
 @given(trees())
 @settings(max_examples=40, deadline=None)
-def test_geometries_partition_the_region(tree: Tree) -> None:
+def test_cells_table_partitions_the_region(tree: Tree) -> None:
     """What a node's descendants leave over: areas agree with the tree's, nothing overlaps, all is covered."""
     table = cells_table(estimate_on(tree, np.arange(len(tree.entries), dtype=float), 2.0), TREE_GRID)
     shapes = shapely.from_wkb(table["geometry"].to_numpy())
@@ -265,7 +248,7 @@ def test_geometries_partition_the_region(tree: Tree) -> None:
     assert (np.isnan(density) == (tree.areas == 0)).all()
 
 
-def test_columns_bounds_and_density() -> None:
+def test_cells_table_has_bounds_and_density() -> None:
     table = cells_table(estimate_on(Tree.uniform(TREE_DEPTH, 1), np.array([4.0, -1, 2, 3]), 1.5), TREE_GRID).to_pandas()
     assert table["cell_id"].tolist() == ["r0", "r1", "r2", "r3"]
     north_west = table.iloc[0]
@@ -275,60 +258,34 @@ def test_columns_bounds_and_density() -> None:
     assert (table["stddev"] == 1.5).all()
 
 
-def test_the_whole_globe() -> None:
-    globe = area_km2(np.array([-180.0]), np.array([-90.0]), np.array([180.0]), np.array([90.0]))
-    assert globe[0] == pytest.approx(510.06e6, rel=1e-4)
-
-
-def test_it_is_geoparquet() -> None:
+def test_cells_table_is_geoparquet() -> None:
     buffer = io.BytesIO()
-    pq.write_table(cells_table(estimate_on(Tree.uniform(TREE_DEPTH, 1), np.ones(4), 1.0), TREE_GRID), buffer)
-    file = pq.ParquetFile(buffer)
-    assert file.schema_arrow.names == CELLS_SCHEMA.names
-    geo = json.loads(file.schema_arrow.metadata[b"geo"])
+    table = cells_table(estimate_on(Tree.uniform(TREE_DEPTH, 1), np.ones(4), 1.0), TREE_GRID)
+    assert table.schema == cells_schema() == CELLS_SCHEMA
+    pq.write_table(table, buffer)
+    geo = json.loads(pq.ParquetFile(buffer).schema_arrow.metadata[b"geo"])
     assert geo["version"] == "1.1.0"
     assert geo["columns"][geo["primary_column"]]["encoding"] == "WKB"
 
 
-def test_geopandas_reads_it(tmp_path) -> None:
-    geopandas = pytest.importorskip("geopandas")
-    path = tmp_path / "cells.parquet"
-    pq.write_table(cells_table(estimate_on(Tree.uniform(TREE_DEPTH, 2), np.ones(16), 1.0), TREE_GRID), path)
-    frame = geopandas.read_parquet(path)
-    assert frame.crs.to_string() == "OGC:CRS84"
-    assert frame.geometry.is_valid.all()
-
-
-def categorised(counts: list[list[float]], noise: float = 3.0) -> Estimate:
+def rated_cells(counts: list[list[float]], names: tuple[str, ...]) -> tuple[pa.Table, Rates]:
+    """The table of cells of a tree of one level with these counts by category, and its rates."""
     array = np.array(counts)
-    each = np.full(array.shape[1], noise)
-    return Estimate(Tree.uniform(TREE_DEPTH, 1), array.sum(axis=0), each, array, each)
+    each = np.full(array.shape[1], 3.0)
+    estimate = Estimate(Tree.uniform(TREE_DEPTH, 1), array.sum(axis=0), each, array, each)
+    rates = estimate_rates(estimate, names, 4)
+    assert rates is not None
+    return cells_table(estimate, TREE_GRID, names, rates), rates
 
 
-def rates_of(of: Estimate, names: tuple[str, ...]) -> Rates:
-    found = estimate_rates(of, names, 4)
-    assert found is not None
-    return found
-
-
-def test_two_categories_have_one_rate() -> None:
-    counted = categorised([[90.0, 5, 0, 400], [10.0, 5, -2, 600]])
-    table = cells_table(counted, TREE_GRID, ("false", "true"), rates_of(counted, ("false", "true")))
-    added = [
-        "rate",
-        "rate_low",
-        "rate_high",
-        "rate_shrunk",
-        "simultaneous_low",
-        "simultaneous_high",
-        "count_false",
-        "count_true",
-    ]
-    assert table.schema.names == [*CELLS_SCHEMA.names[:-1], *added, "geometry"]
+def test_cells_table_has_one_rate_of_two_categories() -> None:
+    table, _ = rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600]], ("false", "true"))
+    rates = ["rate", "rate_low", "rate_high", "rate_shrunk", "simultaneous_low", "simultaneous_high"]
+    assert table.schema.names == [*CELLS_SCHEMA.names[:-1], *rates, "count_false", "count_true", "geometry"]
     assert table["count_true"].to_pylist() == [10, 5, -2, 600]
     assert table["rate_shrunk"].to_pylist()[2] is None
     assert table["rate_shrunk"].to_pylist()[3] < 0.6  # towards the average, which is lower
-    rate, low, high = (np.array(table[name].to_pylist(), dtype=float) for name in added[:3])
+    rate, low, high = (np.array(table[name].to_pylist(), dtype=float) for name in rates[:3])
     assert rate[[0, 3]].tolist() == [0.1, 0.6]
     assert low[0] < 0.1 < high[0]
     assert low[3] < 0.6 < high[3]
@@ -336,41 +293,28 @@ def test_two_categories_have_one_rate() -> None:
     assert (low[2], high[2]) == (0, 1)
 
 
-def test_each_of_several_categories_has_a_rate() -> None:
+def test_cells_table_has_a_rate_of_each_of_several_categories() -> None:
     names = ("sick", "well", "who knows")
-    counted = categorised([[90.0, 5, 0, 400], [10.0, 5, -2, 600], [50.0, 1, 2, 3]])
-    told = rates_of(counted, names)
-    table = cells_table(counted, TREE_GRID, names, told)
+    table, told = rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600], [50.0, 1, 2, 3]], names)
     assert table.schema == cells_schema(names, names)
     assert table["count_who knows"].to_pylist() == [50, 1, 2, 3]
     for place, name in enumerate(names):
         for kind, values in (("rate", told.rate), ("rate_low", told.low), ("rate_high", told.high)):
             column = np.array(table[f"{kind}_{name}"].to_pylist(), dtype=float)
             np.testing.assert_array_equal(column, values[place])
-    assert all(
-        b"description" in table.schema.field(name).metadata
-        for name in table.schema.names
-        if name.startswith(("rate", "simultaneous", "count_"))
-    )
+    stated = [name for name in table.schema.names if name.startswith(("rate", "simultaneous", "count_"))]
+    assert all(b"description" in table.schema.field(name).metadata for name in stated)
 
 
-def test_without_auxiliary_data_the_table_is_as_ever() -> None:
-    table = cells_table(estimate_on(Tree.uniform(TREE_DEPTH, 1), np.ones(4), 1.0), TREE_GRID)
-    assert table.schema == cells_schema() == CELLS_SCHEMA
-
-
-def test_geopandas_reads_rates(tmp_path) -> None:
+def test_cells_table_is_read_by_geopandas(tmp_path: Path) -> None:
     geopandas = pytest.importorskip("geopandas")
-    counted = categorised([[90.0, 5, 0, 400], [10.0, 5, -2, 600]])
     path = tmp_path / "cells.parquet"
-    pq.write_table(cells_table(counted, TREE_GRID, ("no", "yes"), rates_of(counted, ("no", "yes"))), path)
+    pq.write_table(rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600]], ("no", "yes"))[0], path)
     frame = geopandas.read_parquet(path)
-    assert frame["rate"].isna().tolist() == [
-        False,
-        frame["rate_low"][1] == 0 and frame["rate_high"][1] == 1,
-        True,
-        False,
-    ]
+    assert frame.crs.to_string() == "OGC:CRS84"
+    assert frame.geometry.is_valid.all()
+    unknown = frame["rate_low"][1] == 0 and frame["rate_high"][1] == 1
+    assert frame["rate"].isna().tolist() == [False, unknown, True, False]
 
 
 USERS, COHORTS, DEPTH, KEYS = 40_000, 10, 6, 40
@@ -383,7 +327,9 @@ PARAMETERS = HeatmapParameters(depth=DEPTH, rotation=COHORTS, shard_size=1_000)
 
 
 @pytest.mark.slow
-def test_a_tenth_of_the_users_gives_the_map_of_all() -> None:
+@pytest.mark.false_alarm(1e-8)
+def test_map_of_a_tenth_of_the_users_is_of_all() -> None:
+    """The mean of 40 standard normal errors is below 1 but with probability 3e-10, their mean square in 0.15..3.2."""
     rng, places = seeded_rng(5), Places(DEPTH, 1)
     centre, width = np.array([[0.3, 0.6], [0.7, 0.4]]), np.array([0.05, 0.15])
     kind = np.arange(USERS) % 2
@@ -409,40 +355,18 @@ def test_a_tenth_of_the_users_gives_the_map_of_all() -> None:
         errors.append((users - USERS) / stddev)
     assert 0.93 < np.mean(inside) < 0.97
     assert 0.92 < np.mean(crowded) < 0.98
-    # The mean of 40 standard normal errors is within 0.8 but with probability 4e-7, their mean square within 0.2..2.6.
-    assert abs(np.mean(errors)) < 0.8
-    assert 0.2 < np.mean(np.square(errors)) < 2.6
+    assert abs(np.mean(errors)) < 1
+    assert 0.15 < np.mean(np.square(errors)) < 3.2
 
 
-def test_the_least_number_of_users_is_of_all_cohorts() -> None:
+def test_check_admission_counts_the_users_of_all_cohorts() -> None:
     counted = NoisyUserCounts(users=120.0, unusable=0.0, epsilon=1.0, noise_stddev=1.0)
     check_admission(counted, AdmissionRule(1.0, min_users=1_000, cohorts=10))
-    with pytest.raises(
-        TooFewUsersError, match=r"about 120 users \(± 2, 95%\) in one of 10 cohorts, so about 1,200 in all"
-    ):
+    with pytest.raises(TooFewUsersError, match="in one of 10 cohorts, so about 1,200 in all"):
         check_admission(counted, AdmissionRule(1.0, min_users=2_000, cohorts=10))
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("population", 1000), ("users", 1000), ("participation", "paper"), ("slots", 24)]
-)
-def test_a_rotation_contradicts_some_options(option: str, value: object) -> None:
-    with pytest.raises(RequestError, match=f"^{option}: a rotation"):
-        HeatmapParameters(**{option: value}, rotation=3)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("cohorts", [0, 367])
-def test_a_rotation_has_a_cohort_for_each_day_of_a_year_at_most(cohorts: int) -> None:
-    with pytest.raises(RequestError, match=r"^rotation"):
-        HeatmapParameters(rotation=cohorts)
-
-
 NEEDED = ("manifest.json", "cells.parquet", "answers.parquet")
-
-
-@functools.cache
-def made(method: str, **options: Any) -> CityRelease:
-    return city_release(method, **options)
 
 
 def view_of(method: str, change: dict[str, Any] | None = None, **options: Any) -> PageView:
@@ -466,12 +390,10 @@ def numbers(values: list[float | None]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_layer_for_each_sub_query_and_the_published_map_last(method: str) -> None:
+def test_page_has_a_layer_of_each_sub_query_and_the_map(method: str) -> None:
     release = made(method)
-    layers, cells = release.layers, pq.read_table(io.BytesIO(release.files["cells.parquet"])).to_pandas()
-    answers = release.files.get("answers.parquet")
-    rounds = 0 if answers is None else len(np.unique(pq.read_table(io.BytesIO(answers))["sub_query"]))
-    assert len(layers) == (1 if method == "flat" else rounds + 1)
+    layers, cells = release.layers, table_of(release, "cells.parquet").to_pandas()
+    assert len(layers) == (1 if method == "flat" else len(release.state.results) + 1)
     last = layers[-1]
     assert last.cell_id == cells["cell_id"].tolist()
     shown = numbers(last.measures[0].value)
@@ -487,12 +409,7 @@ def test_a_layer_for_each_sub_query_and_the_published_map_last(method: str) -> N
     np.testing.assert_allclose(np.array(last.area) * full, areas, atol=1e-2)
 
 
-def test_cells_that_were_left_out_are_told_where_there_are_some() -> None:
-    assert "are kept" not in words(view_of("flat"))
-    assert "Only the 30% of cells" in words(view_of("flat", {"parameters.keep_top": 30.0}))  # an earlier release
-
-
-def test_the_view_needs_nothing_but_the_published_tables() -> None:
+def test_view_needs_only_the_published_tables() -> None:
     files = made("adaptive").files
     few = heatmap_view({name: files[name] for name in NEEDED})
     assert few.body == heatmap_view(files).body
@@ -501,7 +418,7 @@ def test_the_view_needs_nothing_but_the_published_tables() -> None:
     assert heatmap_view(listed) == heatmap_view(files)  # digests are not known when the page is made
 
 
-def test_intervals_are_those_of_the_published_cells() -> None:
+def test_page_intervals_are_those_of_the_published_cells() -> None:
     release = made("adaptive")
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"])).to_pandas()
     users = release.layers[-1].measures[0]
@@ -517,7 +434,7 @@ def test_intervals_are_those_of_the_published_cells() -> None:
     np.testing.assert_allclose(numbers(first.high) - numbers(first.low), 2 * half, rtol=0.05)
 
 
-def test_layers_that_are_too_large_are_added_up(baselines: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_adds_up_layers_that_are_too_large(baselines: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "_MAX_MAP_CELLS", 64)
     monkeypatch.setattr(view, "_MAX_PAGE_CELLS", 100)
     release = city_release("hierarchical", depth=4)
@@ -536,11 +453,11 @@ def test_layers_that_are_too_large_are_added_up(baselines: None, monkeypatch: py
     assert f"added up to {len(layers[-1].level)} on this page" in words(heatmap_view(release.files))
 
 
-def test_cells_are_listed_by_what_is_surely_there() -> None:
-    layer = city_release("adaptive", users=40_000).layers[-1]
-    users = layer.measures[0]
-    grid = Grid(Region(**REGION), 6)
-    area = np.array([view._area_of(cells_of(layer), grid)[row] for row, *_ in users.listed])
+def test_page_lists_cells_by_the_density_of_their_lower_ends() -> None:
+    release = city_release("adaptive", users=40_000)
+    users = release.layers[-1].measures[0]
+    cells = table_of(release, "cells.parquet").to_pandas()
+    area = (cells["count"] / cells["density"])[[row for row, *_ in users.listed]].to_numpy()
     lows = np.array([low for _, _, low, _ in users.listed])
     assert len(lows) > 3
     assert (np.diff(lows / area) <= 1e-9 * (lows / area)[:-1]).all()
@@ -548,32 +465,24 @@ def test_cells_are_listed_by_what_is_surely_there() -> None:
         assert 0 < low < (users.low[row] or 0) <= value <= (users.high[row] or 0) < high
 
 
-def cells_of(layer: Layer) -> view._Cells:
-    nodes = nodes_from_names(layer.cell_id, 6)
-    zero = np.zeros(len(nodes))
-    return view._Cells(nodes, np.array(layer.area) * 4.0 ** (6 - np.array(layer.level)), zero, zero, zero, zero)
-
-
-def test_a_map_of_noise_alone_lists_nothing_and_says_fewer_than() -> None:
+def test_page_of_noise_only_lists_nothing() -> None:
     view = view_of("flat", {"results.users": 3.0, "results.users_stddev": 40.0}, users=8, depth=3, shard_size=2)
-    (bound,) = re.findall(r"^Fewer than ([\d,]+) users, too few to tell from none$", view.headline)
+    (bound,) = re.findall(r"^Fewer than ([\d,]+) users", view.headline)
     assert 3 + 1.9 * 40 <= float(bound.replace(",", "")) <= 200
     (layer,) = view.body.layers  # type: ignore[union-attr]
     assert layer.measures[0].listed == []
-    assert "noise could explain" in layer.measures[0].listed_note
 
 
-def test_a_known_seed_raises_the_alarm() -> None:
+def test_page_of_a_known_seed_raises_the_alarm() -> None:
     view = view_of("flat", {"privacy.randomness": {"source": "seed", "safe": False}}, depth=3)
-    assert view.alarm is not None
-    assert "NOT private" in view.alarm
-    assert "no one in particular" not in view.headline
-    assert "protects no one" in view.guarantee
-    assert view_of("flat", depth=3).alarm is None
+    safe = view_of("flat", depth=3)
+    assert (view.alarm is None, safe.alarm is None) == (False, True)
+    assert view.guarantee != safe.guarantee
+    assert view.headline != safe.headline
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_words_of_its_own(method: str) -> None:
+def test_page_describes_every_method(method: str) -> None:
     view = view_of(method)
     text = words(view)
     assert ("average over all maps" in text) == (method == "adaptive")
@@ -583,19 +492,19 @@ def test_every_method_has_words_of_its_own(method: str) -> None:
     assert len(table.rows) == len(view.manifest["privacy"]["sub_queries"])
 
 
-@pytest.mark.slow
-def test_what_the_report_says_of_noise_warm_starts_and_cohorts() -> None:
-    assert "trusted curator" in words(view_of("flat", depth=4, trust="central", allow_overflow=True))
+def test_page_names_the_curator_cohorts_and_earlier_release() -> None:
     central = view_of("flat", depth=4, trust="central", allow_overflow=True)
+    assert "trusted curator" in words(central)
     assert not any("Groups" in section.table.heads for section in central.sections if section.table)
     assert "one sub-query alone" in words(view_of("adaptive", cohorts="disjoint"))
     assert "one sub-query alone" not in words(view_of("adaptive", cohorts="shared"))
     earlier = words(view_of("adaptive", {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}))
     assert "earlier release, monday, which said" in earlier
-    assert "Only the 5% of cells" in words(view_of("flat", keep_top=5))
+    assert "are kept" not in words(view_of("flat"))
+    assert "Only the 30% of cells" in words(view_of("flat", {"parameters.keep_top": 30.0}))
 
 
-def test_the_page_says_which_cohort_was_asked_on_which_nights_it_rests_and_what_changed() -> None:
+def test_page_names_the_cohort_the_nights_and_the_changes() -> None:
     event = {"cell_ids": ["r0213"], "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}
     nights = {"rests_on": ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"], "started_anew": None, "changes": [event]}
     rotation = {"cohort": 7, "cohorts": 30}
@@ -605,15 +514,20 @@ def test_the_page_says_which_cohort_was_asked_on_which_nights_it_rests_and_what_
     text = " ".join(section.paragraphs)
     assert "Cohort 7 of 30 was asked. The counts are scaled to all users" in text
     assert "50 nights, 1 October to 20 November 2026, without 4 November." in text
-    assert "One place differs from what the nights before lead to expect." in text
     assert section.table is not None
     assert section.table.rows == [["r0213", "2,100", "1,500", "2,700", "150"]]
     quiet = words(view_of("adaptive", {"nights": nights | {"changes": [], "started_anew": "The region changed."}}))
     assert "It was started anew. The region changed." in quiet
-    assert "No place surely differs" in quiet
+    first = {"rests_on": ["2026-11-20"], "started_anew": "The region changed.", "changes": []}
+    text = words(view_of("adaptive", {"nights": first}))
+    assert "of this night alone" in text
+    assert "nights before lead" not in text
+    single = view_of("adaptive")
+    assert "This night among others" not in [section.title for section in single.sections]
+    assert "Asked" not in [chip.term for chip in single.chips]
 
 
-def test_the_page_of_a_rotated_night_says_of_no_other_cohort_that_it_reports() -> None:
+def test_page_of_a_cohort_says_that_no_other_one_reports() -> None:
     start = {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}
     nights = {"rests_on": ["2026-11-19:2026-11-20"], "started_anew": None, "changes": []}
     text = words(view_of("adaptive", {"privacy.rotation": {"cohort": 7, "cohorts": 30}, "nights": nights, **start}))
@@ -628,20 +542,7 @@ def test_the_page_of_a_rotated_night_says_of_no_other_cohort_that_it_reports() -
     assert "that night" not in alone
 
 
-def test_the_first_night_says_nothing_of_nights_before_it() -> None:
-    nights = {"rests_on": ["2026-11-20"], "started_anew": "The region changed.", "changes": []}
-    text = words(view_of("adaptive", {"nights": nights}))
-    assert "of this night alone" in text
-    assert "nights before lead" not in text
-
-
-def test_the_page_of_a_map_by_itself_says_nothing_of_other_nights() -> None:
-    view = view_of("adaptive")
-    assert "This night among others" not in [section.title for section in view.sections]
-    assert "Asked" not in [chip.term for chip in view.chips]
-
-
-def test_a_table_of_another_order_is_an_error() -> None:
+def test_view_raises_where_cells_are_in_another_order() -> None:
     """Layers are painted by level; a table that was sorted otherwise must not be painted wrongly."""
     files = dict(made("adaptive").files)
     table = pq.read_table(io.BytesIO(files["cells.parquet"]))
