@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
@@ -40,6 +40,14 @@ WANTED = (0.93, 0.97)
 
 
 MANY = 10**9  # noisy sums: their sum is normal
+
+
+def test_quantiles_are_those_of_scipy() -> None:
+    """They are literals, so that a run need not load SciPy's functions."""
+    level, error = heatmap_rates.LEVEL, heatmap_rates._AVERAGE_ERROR
+    assert special.ndtri((1 + level) / 2) == heatmap_rates._TWO_SIDED
+    assert special.ndtri(level) == heatmap_rates._ONE_SIDED
+    assert special.ndtri(1 - error) == heatmap_rates._AVERAGE_Z
 
 
 def noise_pmf(epsilon: float, sums: int) -> np.ndarray:

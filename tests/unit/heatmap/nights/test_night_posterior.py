@@ -37,13 +37,13 @@ def _sums(variance: float, seed: int | None = None) -> SubtreeSums:
     return SubtreeSums(users, [np.full(len(codes), variance * CELLS / len(codes)) for codes in FULL.codes])
 
 
-def test_precise_measurements_are_the_map() -> None:
+def test_infer_night_of_precise_measurements_is_the_map() -> None:
     found = infer_night(FULL, Accumulated.empty(FULL), 0, TRUTH[0][0], 0.0, _sums(1e-6))
     for users, truth in zip(found.users, TRUTH, strict=True):
         np.testing.assert_allclose(users, truth, rtol=1e-3, atol=0.5)
 
 
-def test_an_accumulator_is_the_weighted_mean_of_its_nights() -> None:
+def test_accumulated_is_the_weighted_mean_of_its_nights() -> None:
     known, precision, total = Accumulated.empty(FULL), np.zeros(4), np.zeros(4)
     for seed in range(5):
         sums = _sums(1800.0 * (1 + seed), seed)
@@ -57,7 +57,7 @@ def test_an_accumulator_is_the_weighted_mean_of_its_nights() -> None:
     assert not known.precision[1][:, [0, 1, 2, 4, 5, 6]].any()
 
 
-def test_what_was_not_measured_is_predicted() -> None:
+def test_infer_night_predicts_what_was_not_measured() -> None:
     known = infer_night(FULL, Accumulated.empty(FULL), 2, float(TRUTH[0][0]), 0.0, _sums(100.0, 1)).accumulated
     nothing = SubtreeSums([0 * one for one in TRUTH], [np.full(len(one), np.inf) for one in TRUTH])
     one, other = (infer_night(FULL, known, 2, float(TRUTH[0][0]), 0.0, tonight) for tonight in (None, nothing))
@@ -67,7 +67,7 @@ def test_what_was_not_measured_is_predicted() -> None:
 
 
 @pytest.mark.parametrize("weekday", [2, 6])
-def test_children_add_up_to_their_parents(weekday: int) -> None:
+def test_infer_night_children_add_up_to_their_parents(weekday: int) -> None:
     known = infer_night(FULL, Accumulated.empty(FULL), 2, float(TRUTH[0][0]), 0.0, _sums(1800.0, 2)).accumulated
     found = infer_night(FULL, known, weekday, 1234.0, 100.0)
     for level in range(1, len(FULL.codes)):
@@ -75,7 +75,7 @@ def test_children_add_up_to_their_parents(weekday: int) -> None:
     assert found.users[0][0] == 1234
 
 
-def test_reconciled_shares_have_the_stated_variance() -> None:
+def test_measured_shares_have_the_stated_variance() -> None:
     """Four independent numbers whose sum is known: their covariance is diag(v) - v v' / sum(v)."""
     variance = np.array([[1.0, 4.0, 9.0, 2.0]])
     covariance = np.diag(variance[0]) - np.outer(variance[0], variance[0]) / variance.sum()
@@ -139,7 +139,7 @@ def _effects(kind: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("weekday", [0, 3, 5, 6])
 @pytest.mark.parametrize("kind", [0, 7, 30, KINDS - 1])
-def test_a_family_of_one_kind_has_the_dense_posterior(weekday: int, kind: int) -> None:
+def test_infer_week_of_one_kind_is_the_dense_posterior(weekday: int, kind: int) -> None:
     data, mean, precision = _family(seeded_rng(weekday), weekday)
     night = float(night_posterior._NIGHT[kind]) + data.chance[0]
     found = infer_week(_with_tonight(data, night_posterior._NIGHT[kind]), _Fixed(np.eye(KINDS)[kind]), STRONG)
@@ -155,7 +155,7 @@ def test_a_family_of_one_kind_has_the_dense_posterior(weekday: int, kind: int) -
     np.testing.assert_allclose(found.variance[0], design[-1] @ covariance @ design[-1], rtol=1e-9)
 
 
-def test_kinds_have_the_dense_likelihoods() -> None:
+def test_week_kinds_have_the_dense_likelihoods() -> None:
     data, mean, precision = _family(seeded_rng(5), 2)
     known = precision > 0
     logs = night_posterior._by_kind(replace(data, tonight=np.zeros((1, 4))), slice(0, 1))[0][0]
@@ -168,7 +168,7 @@ def test_kinds_have_the_dense_likelihoods() -> None:
     np.testing.assert_allclose(logs - logs[0], np.array(exact) - exact[0], rtol=1e-9, atol=1e-9)
 
 
-def test_nothing_known_expects_nothing_and_doubts_everything() -> None:
+def test_infer_week_of_nothing_doubts_everything() -> None:
     data = WeekData(
         np.zeros((1, WEEK, 4)), np.zeros((1, WEEK)), 4, np.zeros((1, 4)), np.array([np.inf]), np.array([0.01])
     )
@@ -178,7 +178,7 @@ def test_nothing_known_expects_nothing_and_doubts_everything() -> None:
     assert found.variance[0] == pytest.approx(effects + 0.01)
 
 
-def test_a_mixture_doubts_more_than_its_kinds_do_on_average() -> None:
+def test_infer_week_of_two_kinds_lies_between_them() -> None:
     data, *_ = _family(seeded_rng(8), 1)
     each = [infer_week(data, _Fixed(np.eye(KINDS)[kind]), STRONG) for kind in (3, 50)]
     both = infer_week(data, _Fixed((np.eye(KINDS)[3] + np.eye(KINDS)[50]) / 2), STRONG)

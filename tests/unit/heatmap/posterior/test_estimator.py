@@ -75,7 +75,7 @@ def people(seed: int = 0) -> np.ndarray:
     return seeded_rng(seed).multinomial(USERS, city(DEPTH)).astype(float)
 
 
-def test_with_all_shards_an_answers_variance_is_that_of_its_noise() -> None:
+def test_posterior_of_all_shards_has_the_variance_of_noise() -> None:
     coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
     results = [answered(coarse, people(), 8.0, 1), answered(fine, people(), 3.0, 2)]
     found = posterior_of(state_of(*results))
@@ -89,7 +89,7 @@ def test_with_all_shards_an_answers_variance_is_that_of_its_noise() -> None:
 
 
 @pytest.mark.parametrize(("shards", "lost", "share"), [((0, 2), 0, 1 / 4), ((0, 4), 2, 1 / 4), (None, 6, 1 / 4)])
-def test_who_was_not_asked_or_was_lost_has_to_be_guessed(
+def test_posterior_of_a_part_has_the_variance_of_a_guess(
     shards: tuple[int, int] | None, lost: int, share: float
 ) -> None:
     """Of a quarter of the shards a cell's T users are guessed with a variance of (1 / (1/4) - 1) T = 3 T."""
@@ -106,7 +106,7 @@ def test_who_was_not_asked_or_was_lost_has_to_be_guessed(
     assert extra.sum() == pytest.approx((1 / share - 1) * USERS, rel=0.05)
 
 
-def test_two_cohorts_are_better_than_either() -> None:
+def test_estimate_of_two_cohorts_is_better_than_of_either() -> None:
     """A quarter of the users is counted on a coarse grid, the others on a fine one."""
     errors = np.zeros(3)
     coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
@@ -122,7 +122,7 @@ def test_two_cohorts_are_better_than_either() -> None:
     assert errors[0] < 0.5 * errors[2]
 
 
-def test_of_a_sample_of_everybody_the_variance_grows() -> None:
+def test_estimate_of_a_sample_has_more_variance() -> None:
     tree, cells = Tree.uniform(DEPTH, 4), people()
     known, sampled = state_of(answered(tree, cells, 2.0, 1)), state_of(answered(tree, cells, 2.0, 1), population=80_000)
     assert sampling_of(known) == 0
@@ -133,7 +133,7 @@ def test_of_a_sample_of_everybody_the_variance_grows() -> None:
 
 
 @pytest.mark.parametrize("categories", [1, 3])
-def test_the_map_is_of_the_leaves_or_with_categories_of_the_last_trees_entries(categories: int) -> None:
+def test_estimate_is_of_leaves_or_of_the_last_trees_entries(categories: int) -> None:
     """The last tree has an orphan, and is coarser than the first where nobody is."""
     first = Tree.uniform(DEPTH, 3)
     orphan = Tree.of(DEPTH, np.array([4**5 + 7], dtype=np.uint64))
@@ -181,9 +181,7 @@ def _owners(tree: Tree) -> np.ndarray:
 
 @given(trees(3), trees(3), st.integers(0, 2**31), st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_moved_to_another_tree_every_place_keeps_its_users(
-    before: Tree, after: Tree, seed: int, by_category: bool
-) -> None:
+def test_move_to_tree_keeps_the_users_of_every_place(before: Tree, after: Tree, seed: int, by_category: bool) -> None:
     """Cell by cell: an entry's users lie evenly over the cells that count for it."""
     rng, count = seeded_rng(seed), len(before.entries)
     some = rng.normal(5, 3, (2, count)) if by_category else None
@@ -205,7 +203,7 @@ def test_moved_to_another_tree_every_place_keeps_its_users(
         np.testing.assert_allclose(found.by_category, np.stack([moved(one) for one in some]), atol=1e-12)
 
 
-def test_a_prior_is_scaled_to_todays_users() -> None:
+def test_prior_posterior_is_scaled_to_todays_users() -> None:
     tree, cells = Tree.uniform(DEPTH, 4), people()
     sums = on(FullTree.from_trees(tree), cells)[4]
     prior = Estimate(tree, sums, np.full(256, 1e-3))
@@ -215,7 +213,7 @@ def test_a_prior_is_scaled_to_todays_users() -> None:
     np.testing.assert_allclose(nobody.users[4], 100 / 256)
 
 
-def test_a_prior_that_is_right_makes_the_map_better_and_one_that_is_wrong_hardly_worse() -> None:
+def test_prior_helps_where_right_and_hardly_hurts_elsewhere() -> None:
     tree = Tree.uniform(DEPTH, 5)
     errors = {"none": 0.0, "right": 0.0, "wrong": 0.0}
     for seed in range(5):
@@ -230,7 +228,7 @@ def test_a_prior_that_is_right_makes_the_map_better_and_one_that_is_wrong_hardly
     assert errors["wrong"] < 1.03 * errors["none"]
 
 
-def test_noise_of_a_sub_query() -> None:
+def test_noise_variance_of_a_part_is_scaled_to_all() -> None:
     """n shards, each with its own noise; of a share f, as many shards less, whose sum is scaled by 1 / f."""
     state = replace(state_of(), budget=Budget(1.0))
     one = discrete_laplace_stddev(0.5) ** 2
@@ -242,7 +240,7 @@ def test_noise_of_a_sub_query() -> None:
 
 
 @given(st.floats(1, 1e9), st.floats(0, 1e4), st.floats(0.5, 20), st.integers(1, 20))
-def test_first_grid_has_cells_above_the_noise(users: float, stddev: float, least: float, depth: int) -> None:
+def test_first_grid_level_has_cells_above_the_noise(users: float, stddev: float, least: float, depth: int) -> None:
     """Cells of level l hold U / 4^l users: within a factor of 2 of what is wanted, unless the level is an end."""
     level = first_grid_level(users, stddev, least, depth)
     assert min(2, depth) <= level <= depth
@@ -274,18 +272,18 @@ def test_density_against_brute_force(tree, seed: int, depth: int) -> None:
 
 
 @given(any_trees())
-def test_a_map_of_nothing_is_uniform(tree) -> None:
+def test_density_of_nothing_is_uniform(tree) -> None:
     assert np.allclose(density(tree, np.full(len(tree.entries), -1.0)), 4.0**-TREE_DEPTH)
 
 
-def test_values_by_code_lie_north_up() -> None:
+def test_by_row_lies_north_up() -> None:
     assert by_row(np.arange(4)).tolist() == [[0, 2], [1, 3]]  # north-west, north-east; south-west, south-east
     assert by_row(np.arange(16))[0].tolist() == [0, 2, 8, 10]  # code 2 is the cell east of code 0
 
 
 @pytest.mark.slow
 @given(any_trees())
-def test_each_cell_is_painted_by_its_owner(tree: Tree) -> None:
+def test_painted_cells_have_the_value_of_their_owner(tree: Tree) -> None:
     side = 1 << tree.level
     image, entries = painted(tree, np.arange(len(tree.entries)) + 0.5), tree.entries.tolist()
     assert image.shape == (side, side)
@@ -304,7 +302,7 @@ def estimate(tree: Tree, counts: np.ndarray, slope: float) -> Estimate:
 
 @given(trees(SLOPES_DEPTH), st.integers(0, 2**31), st.floats(0.01, 1.0))
 @settings(max_examples=50, deadline=None)
-def test_every_entry_keeps_its_total(tree: Tree, seed: int, slope: float) -> None:
+def test_estimate_density_keeps_the_total_of_every_entry(tree: Tree, seed: int, slope: float) -> None:
     full = FullTree.from_trees(tree).tree
     counts = seeded_rng(seed).gamma(0.3, 10, len(full.entries)) + 1e-9
     sloping = estimate_density(estimate(full, counts, slope))
@@ -318,12 +316,12 @@ def test_every_entry_keeps_its_total(tree: Tree, seed: int, slope: float) -> Non
 
 @given(trees(SLOPES_DEPTH), st.integers(0, 2**31))
 @settings(max_examples=20, deadline=None)
-def test_without_a_slope_it_is_the_density(tree: Tree, seed: int) -> None:
+def test_estimate_density_without_slope_is_the_density(tree: Tree, seed: int) -> None:
     counts = seeded_rng(seed).normal(1, 5, len(tree.entries))
     assert (estimate_density(estimate(tree, counts, 0.0)) == density(tree, counts)).all()
 
 
-def test_negative_counts_are_nothing_and_nothing_at_all_is_even() -> None:
+def test_estimate_density_takes_negative_counts_for_nothing() -> None:
     tree = Tree.uniform(3, 1)
     sloping = estimate_density(estimate(tree, np.array([10.0, -4.0, 0.0, -1.0]), 1.0))
     assert sloping[:4, :4].sum() == pytest.approx(1)
@@ -346,7 +344,7 @@ def of_rows(rows: np.ndarray, depth: int) -> np.ndarray:
     return values
 
 
-def test_a_plane_goes_on_inside_its_cells() -> None:
+def test_estimate_density_continues_a_plane_inside_its_cells() -> None:
     """Measured on level 3; the halves and quarters of cells, levels 4 and 5, are exact away from the border."""
     counts = of_rows(ramp(3), 3) * 6_400
     inner = slice(8, 24)  # two cells of level 3 from the border: a neighbour of a neighbour counts for the quarters
@@ -359,7 +357,7 @@ def test_a_plane_goes_on_inside_its_cells() -> None:
     np.testing.assert_allclose(first, (exact + even) / 2, rtol=1e-9)
 
 
-def test_slopes_end_two_levels_below_a_cell() -> None:
+def test_estimate_density_slopes_end_two_levels_below_a_cell() -> None:
     counts = of_rows(ramp(2), 2) * 1_600
     sloping = estimate_density(estimate(Tree.uniform(5, 2), counts, 1.0))
     blocks = sloping.reshape(16, 2, 16, 2)
@@ -367,7 +365,7 @@ def test_slopes_end_two_levels_below_a_cell() -> None:
     assert (np.diff(sloping[::2, ::2][8]) > 0).all()
 
 
-def test_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimate_density_of_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Depth 14, shown at the most that is shown and at less: every cell of level 3 keeps its total."""
     monkeypatch.setattr(estimator, "MAX_RASTER_DEPTH", 8)  # in place of 12, for speed
     nodes = np.concatenate([Tree.uniform(14, 3).nodes, 4**13 + np.arange(64, dtype=np.uint64)])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, add_up, children_of, measure
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import (
     Z_95,
     UnbiasedCounts,
@@ -34,7 +34,7 @@ def as_dict(full: FullTree, values: list[np.ndarray]) -> dict[Node, float]:
 
 @given(st.lists(trees(DEPTH), min_size=1, max_size=3))
 @settings(max_examples=80, deadline=None)
-def test_a_full_tree_is_the_least_that_has_all_nodes_and_four_children_or_none(some: list[Tree]) -> None:
+def test_full_tree_is_the_least_with_four_children_or_none(some: list[Tree]) -> None:
     full = FullTree.from_trees(*some)
     assert set(all_nodes(full)) == completed(*some)
     assert full.depth == DEPTH
@@ -47,7 +47,7 @@ def test_a_full_tree_is_the_least_that_has_all_nodes_and_four_children_or_none(s
 
 @given(trees(DEPTH))
 @settings(max_examples=60, deadline=None)
-def test_parents_and_leaves(tree: Tree) -> None:
+def test_full_tree_has_parents_and_leaves(tree: Tree) -> None:
     full = FullTree.from_trees(tree)
     nodes = completed(tree)
     for level in range(1, len(full.codes)):
@@ -59,11 +59,12 @@ def test_parents_and_leaves(tree: Tree) -> None:
 
 @given(trees(DEPTH), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
-def test_leaves_are_the_trees_entries_and_nodes_their_sums(tree: Tree, seed: int) -> None:
+def test_full_tree_sums_are_those_of_the_leaves(tree: Tree, seed: int) -> None:
     full = FullTree.from_trees(tree)
     values = values_of(full, seed)
     known = as_dict(full, values)
-    entries = [(int(level), int(path)) for level, path in zip(*_nodes(full.tree.entries), strict=True)]
+    levels, paths = node_levels(full.tree.entries), node_paths(full.tree.entries)
+    entries = list(zip(levels.tolist(), paths.tolist(), strict=True))
     assert full.leaf_values(values).tolist() == [known[entry] for entry in entries]
 
     def total(level: int, path: int) -> float:
@@ -77,17 +78,13 @@ def test_leaves_are_the_trees_entries_and_nodes_their_sums(tree: Tree, seed: int
     assert all((a == b).all() for a, b in zip(before, values, strict=True))
 
 
-def _nodes(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return node_levels(nodes), node_paths(nodes)
-
-
 def value_at(known: dict[Node, float], level: int, path: int) -> float:
     return known[level, path] if (level, path) in known else value_at(known, level - 1, path // 4) / 4
 
 
 @given(trees(DEPTH), st.integers(0, 2**31), st.integers(0, DEPTH))
 @settings(max_examples=60, deadline=None)
-def test_where_a_node_is_not_there_the_leaf_above_shares_out_by_area(tree: Tree, seed: int, level: int) -> None:
+def test_values_at_missing_nodes_are_shares_of_the_leaf_above(tree: Tree, seed: int, level: int) -> None:
     full = FullTree.from_trees(tree)
     values = values_of(full, seed)
     known = as_dict(full, values)
@@ -100,7 +97,7 @@ def test_where_a_node_is_not_there_the_leaf_above_shares_out_by_area(tree: Tree,
 
 @given(trees(DEPTH), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_the_gradient_is_that_of_the_four_neighbours(tree: Tree, seed: int) -> None:
+def test_gradient_is_that_of_the_four_neighbours(tree: Tree, seed: int) -> None:
     full = FullTree.from_trees(tree)
     values = values_of(full, seed)
     known = as_dict(full, values)
@@ -120,7 +117,7 @@ def test_the_gradient_is_that_of_the_four_neighbours(tree: Tree, seed: int) -> N
 
 
 @pytest.mark.parametrize("slope", [(3.0, 0.0), (0.0, -2.0), (1.5, 4.0)])
-def test_the_gradient_foretells_the_children_of_a_plane(slope: tuple[float, float]) -> None:
+def test_gradient_foretells_the_children_of_a_plane(slope: tuple[float, float]) -> None:
     """Cells of a density that is linear in x and y: inside the region the prediction is exact."""
     full = FullTree.from_trees(Tree.uniform(5, 4))
 
@@ -134,10 +131,6 @@ def test_the_gradient_foretells_the_children_of_a_plane(slope: tuple[float, floa
     inner = np.flatnonzero((x > 0) & (x < 7) & (y > 0) & (y < 7))
     predicted = values[3][inner][:, None] / 4 + full.gradient(3, inner, values)
     np.testing.assert_allclose(predicted, values[4].reshape(-1, 4)[inner], rtol=1e-12)
-
-
-def test_children_and_families() -> None:
-    assert children_of(np.array([0, 5], dtype=np.uint64)).tolist() == [0, 1, 2, 3, 20, 21, 22, 23]
 
 
 SMALL = 3
@@ -166,7 +159,7 @@ def pieces(one: TreeMeasurement) -> list[tuple[Node, float, float]]:
 
 @given(st.lists(trees(SMALL), min_size=1, max_size=3), st.integers(0, 2**31), st.sampled_from([0.0, 0.4]))
 @settings(max_examples=50, deadline=None)
-def test_sums_are_generalised_least_squares_of_what_lies_below(some: list[Tree], seed: int, sampling: float) -> None:
+def test_add_up_is_least_squares_of_what_lies_below(some: list[Tree], seed: int, sampling: float) -> None:
     """Each node is the best linear unbiased estimate from the measurements of itself and of its descendants."""
     results = [measured(tree, seed + i, sampling * i) for i, tree in enumerate(some)]
     full = FullTree.from_trees(*some)
@@ -188,19 +181,7 @@ def test_sums_are_generalised_least_squares_of_what_lies_below(some: list[Tree],
         assert variance == pytest.approx(covariance.sum(), rel=1e-9)
 
 
-def test_an_entrys_share_has_its_variance_when_it_is_added_up() -> None:
-    """A root with one grandchild: the other fifteen sixteenths are three nodes and three smaller ones."""
-    tree = Tree.of(2, np.array([16], dtype=np.uint64))
-    full = FullTree.from_trees(tree)
-    own = measure(full, [TreeMeasurement(tree, np.array([30.0, 7.0]), np.array([15.0, 2.0]))])
-    variance = [1 / weights[leaf] for weights, leaf in zip(own.weights, full.leaves, strict=True)]
-    assert [one.tolist() for one in variance] == [[], [4.0, 4.0, 4.0], [2.0, 1.0, 1.0, 1.0]]
-    values = [value[leaf] / w[leaf] for value, w, leaf in zip(own.weighted, own.weights, full.leaves, strict=True)]
-    assert [one.tolist() for one in values] == [[], [8.0, 8.0, 8.0], [7.0, 2.0, 2.0, 2.0]]
-    assert add_up(full, own).variance[0] == 17.0
-
-
-def test_sampling_counts_only_where_it_is_known_how_many_users_there_are() -> None:
+def test_measure_adds_sampling_only_where_users_are_known() -> None:
     tree = Tree.uniform(2, 1)
     full = FullTree.from_trees(tree)
     one = TreeMeasurement(tree, np.arange(4.0), np.full(4, 2.0), 0.5)
@@ -222,6 +203,12 @@ def two_measurements() -> tuple[FullTree, list[TreeMeasurement]]:
     return FullTree.from_trees(*trees), found
 
 
+@pytest.fixture
+def counts() -> UnbiasedCounts:
+    full, found = two_measurements()
+    return UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
+
+
 def dense_counts(full: FullTree, own, users: float, users_variance: float) -> tuple[np.ndarray, np.ndarray]:
     """Users of the leaves and the covariance of their errors: every measurement a row, the users in all one more."""
     nodes, leaves = all_nodes(full), np.concatenate(full.leaves)
@@ -235,7 +222,7 @@ def dense_counts(full: FullTree, own, users: float, users_variance: float) -> tu
 
 
 @pytest.mark.parametrize("users_variance", [1e-4, 30.0])
-def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: float) -> None:
+def test_unbiased_counts_are_dense_least_squares(users_variance: float) -> None:
     full, found = two_measurements()
     own = measure(full, found)
     root = add_up(full, own)
@@ -252,47 +239,41 @@ def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: flo
         assert stddev == pytest.approx(np.sqrt(weights @ covariance @ weights), rel=1e-4, abs=1e-5)
 
 
-def test_many_sums_at_once_are_those_one_by_one() -> None:
-    full, found = two_measurements()
-    unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
-    weights = seeded_rng(5).random((6, len(unbiased.leaf_users)))
+def test_node_totals_of_leaves_are_those_one_by_one(counts: UnbiasedCounts) -> None:
+    weights = seeded_rng(5).random((6, len(counts.leaf_users)))
     weights[weights < 0.5] = 0
     weights[3], weights[4] = 0, 1
     group, leaf = np.nonzero(weights)
-    users, variance = unbiased.node_totals(group, *unbiased.full.leaf_nodes(leaf), weights[group, leaf], len(weights))
-    expected = np.array([unbiased.total(one) for one in weights])
+    users, variance = counts.node_totals(group, *counts.full.leaf_nodes(leaf), weights[group, leaf], len(weights))
+    expected = np.array([counts.total(one) for one in weights])
     np.testing.assert_allclose(users, expected[:, 0], atol=1e-9)
     np.testing.assert_allclose(np.sqrt(variance), expected[:, 1], atol=1e-9)
 
 
-def test_sums_of_nodes_are_those_of_their_leaves() -> None:
-    full, found = two_measurements()
-    unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
-    rng = seeded_rng(6)
+def test_node_totals_are_those_of_their_leaves(counts: UnbiasedCounts) -> None:
+    full, rng = counts.full, seeded_rng(6)
     level = np.repeat(np.arange(len(full.codes)), [len(codes) for codes in full.codes])
     node = np.concatenate([np.arange(len(codes)) for codes in full.codes])
     names = all_nodes(full)
     leaves = [name for name, leaf in zip(names, np.concatenate(full.leaves), strict=True) if leaf]
     chosen = rng.choice(len(node), 40)  # some of them twice
     weights = rng.normal(size=40)
-    users, variance = unbiased.node_totals(np.zeros(40, dtype=np.int64), level[chosen], node[chosen], weights, 1)
+    users, variance = counts.node_totals(np.zeros(40, dtype=np.int64), level[chosen], node[chosen], weights, 1)
     held = np.array([[below(end, names[one]) for end in leaves] for one in chosen], dtype=float)
-    expected, stddev = unbiased.total(weights @ held)
+    expected, stddev = counts.total(weights @ held)
     assert users[0] == pytest.approx(expected)
     assert np.sqrt(variance[0]) == pytest.approx(stddev)
 
 
-def test_published_columns_give_the_same_totals() -> None:
-    full, found = two_measurements()
-    unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
-    nodes = np.concatenate([codes | np.uint64(4**level) for level, codes in enumerate(full.codes)])
-    variance = np.concatenate([[unbiased.total_variance], *unbiased.measured_variance[1:]])
-    again = UnbiasedCounts.from_nodes(nodes, np.concatenate(unbiased.users), variance)
-    weights = seeded_rng(2).random(len(unbiased.leaf_users))
-    assert again.total(weights) == pytest.approx(unbiased.total(weights))
+def test_unbiased_counts_are_read_back_from_columns(counts: UnbiasedCounts) -> None:
+    nodes = np.concatenate([codes | np.uint64(4**level) for level, codes in enumerate(counts.full.codes)])
+    variance = np.concatenate([[counts.total_variance], *counts.measured_variance[1:]])
+    again = UnbiasedCounts.from_nodes(nodes, np.concatenate(counts.users), variance)
+    weights = seeded_rng(2).random(len(counts.leaf_users))
+    assert again.total(weights) == pytest.approx(counts.total(weights))
 
 
-def test_intervals_are_of_whole_numbers_that_are_not_negative() -> None:
+def test_user_intervals_are_of_whole_numbers_of_users() -> None:
     low, high = user_intervals(np.array([-9.0, 1.0, 50.0]), np.array([2.0, 2.0, 2.0]))
     assert low.tolist() == [0, 0, pytest.approx(50 - 2 * Z_95 - 0.3)]
     assert high.tolist() == [0, pytest.approx(1 + 2 * Z_95 + 0.3), pytest.approx(50 + 2 * Z_95 + 0.3)]
@@ -321,7 +302,7 @@ def learned_within(users: np.ndarray, noise: float, rng: np.random.Generator) ->
 
 @pytest.mark.parametrize("rho", [0.02, 0.1, 0.4])
 @pytest.mark.parametrize("noise", [1.0, 10.0])
-def test_the_roughness_of_a_cascade_is_found_beneath_noise_and_sampling(rho: float, noise: float) -> None:
+def test_learn_within_cells_finds_the_roughness_of_a_cascade(rho: float, noise: float) -> None:
     """One level below the finest known one, on average over 8 maps.
 
     The law is continued to families of a quarter of the users, so it is not exact: within a third.
@@ -335,7 +316,7 @@ def test_the_roughness_of_a_cascade_is_found_beneath_noise_and_sampling(rho: flo
     assert np.mean(found) == pytest.approx(rho, rel=1 / 3)
 
 
-def test_moments_of_users_are_never_negative() -> None:
+def test_learn_within_cells_has_moments_that_are_possible() -> None:
     rng = seeded_rng(3)
     within = learned_within(cascade(0.1, 1000, rng), 50.0, rng)
     assert (within.users >= 0).all()
@@ -343,7 +324,7 @@ def test_moments_of_users_are_never_negative() -> None:
     assert ((within.roughness > 0) & (within.roughness < 0.75)).all()
 
 
-def test_a_map_of_one_cell_has_the_first_guess() -> None:
+def test_learn_within_cells_of_one_cell_is_the_first_guess() -> None:
     tree = Tree.uniform(CASCADE_DEPTH, 0)
     full = FullTree.from_trees(tree)
     unbiased = UnbiasedCounts(full, [np.array([100.0])], [np.array([4.0])], 4.0)
