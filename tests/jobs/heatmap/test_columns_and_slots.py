@@ -9,19 +9,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-import apache_beam as beam
 import h3
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 import sfumato
 from sfumato.pipelines import cli
-from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.region import Region
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.views import MapBody
@@ -34,7 +31,7 @@ from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
-from tests.jobs.heatmap.test_heatmap import KEY, _keep, assert_same, command
+from tests.jobs.heatmap.test_heatmap import KEY, assert_same, command, run_state
 from tests.log_forms import records, write_csv
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
@@ -95,15 +92,6 @@ def table_of(users: int, records: int) -> pa.Table:
     return table
 
 
-def run_state(pattern: str, parameters: HeatmapParameters, columns: LocationColumns) -> HeatmapState:
-    out = Path(pattern).parent / "state.pickle"
-    paths = [file.path for file in match_files(pattern)]
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
-        state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, KEY, columns)
-        _ = state | beam.Map(_keep, str(out))
-    return beam.coders.registry.get_coder(object).decode(out.read_bytes())
-
-
 @pytest.mark.parametrize(
     ("columns", "changes"),
     [
@@ -113,14 +101,13 @@ def run_state(pattern: str, parameters: HeatmapParameters, columns: LocationColu
         (LocationColumns(time="time", max_dwell=600), {"contribution": "all", "gamma": 1000}),
         (LocationColumns(time="seconds", max_dwell=4000), {}),
         (LocationColumns(), {"contribution": "top"}),
-        (LocationColumns(auxiliary=ILL), {}),
         (LocationColumns(auxiliary=STATUS), {"simulated_dropout": 0.2}),
         (LocationColumns(auxiliary=LEVEL), {"contribution": "all", "gamma": 8, "noise_source": "client"}),
         (LocationColumns(weight="weight", auxiliary=STATUS), {"contribution": "all", "gamma": 60, "depth": 15}),
         (LocationColumns(time="time", auxiliary=ILL), {"contribution": "top", "trust": "central"}),
     ],
 )
-def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, columns: LocationColumns, changes: dict) -> None:
+def test_columns_equal_the_oracle(tmp_path: Path, columns: LocationColumns, changes: dict) -> None:
     pattern = write_files(table_of(800, 4), tmp_path / "logs", 4)
     options = {**SMALL, "max_bad_fraction": 0.4, "gamma": 40, **changes, "categories": columns.categories}
     parameters = HeatmapParameters(**options, method=TwoLevels())
@@ -130,90 +117,41 @@ def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, columns: LocationCo
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY, columns))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("columns", "contribution"),
-    [
-        (LocationColumns(weight="weight"), "one"),
-        (LocationColumns(time="time", auxiliary=STATUS), "top"),
-        (LocationColumns(time="time", auxiliary=STATUS), "all"),
-    ],
-)
-def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path, columns: LocationColumns, contribution: str) -> None:
-    table = table_of(700, 4)
-    shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
-    parameters = HeatmapParameters(
-        **SMALL,
-        max_bad_fraction=0.4,
-        contribution=contribution,  # type: ignore[arg-type]
-        categories=columns.categories,
-        method=TwoLevels(),
-    )
-    one = run_state(write_files(table, tmp_path / "a", 1, row_group_size=10_000), parameters, columns)
-    many = run_state(write_files(shuffled, tmp_path / "b", 6, row_group_size=97), parameters, columns)
-    assert_same(many, one)
-
-
-def test_the_key_is_bound_to_every_column() -> None:
-    columns = [
-        LocationColumns(),
-        LocationColumns(weight="w"),
-        LocationColumns(time="w"),
-        LocationColumns(time="w", max_dwell=60),
-        LocationColumns(auxiliary=Auxiliary("w")),
-        LocationColumns(auxiliary=Auxiliary("w", ("a", "b"))),
-        LocationColumns(auxiliary=Auxiliary("w", ("b", "a"))),
-    ]
-    assert len({bind_key(KEY, REGION, HeatmapParameters(), one).subkey("x") for one in columns}) == len(columns)
-
-
-def test_categories_of_columns_and_parameters_must_agree() -> None:
-    with rejects("categories"):
-        PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(auxiliary=ILL))
+@pytest.fixture(scope="module")
+def every_column(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_files(table_of(60, 1), tmp_path_factory.mktemp("columns") / "logs", 2)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--weight_column load", "no column 'load'; set --weight_column to one of: user_id, latitude"),
-        ("--weight_column status", "column 'status' must hold weights as numbers, it holds string"),
-        ("--weight_column weight --time_column time", "give one"),
-        ("--time_column when", "no column 'when'; set --time_column"),
-        ("--time_column ill", "column 'ill' must hold timestamps, or seconds as numbers, it holds bool"),
-        ("--max_dwell 60", "max_dwell: is of dwell times, which need --time_column NAME"),
-        ("--time_column time --max_dwell 0", "max_dwell: must be a finite number of seconds > 0, got 0.0"),
-        ("--time_column time --max_dwell nan", "max_dwell: must be a number, got 'nan'"),
-        ("--time_column time --max_dwell soon", "max_dwell: must be a number, got 'soon'"),
-        ("--categories a,b", "categories: are of a column, which needs --auxiliary NAME"),
-        ("--contribution most", "contribution: must be one of one, top, all, got 'most'"),
-    ],
-)
-def test_bad_options_are_refused_by_name(tmp_path: Path, capsys, options: str, words: str) -> None:
-    pattern = write_files(table_of(60, 1), tmp_path / "logs", 2)
-    assert cli.main(command(pattern, tmp_path / "out", "--depth", "5", *options.split())) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--auxiliary sick", "no column 'sick'; set --auxiliary to one of"),
+        ("--epsilon much", "epsilon: must be a number in [0.0001, 30], got 'much'"),
+        ("--input nothing/*.parquet", "input"),
+        (f"--input {Path(__file__).parent}", "known format"),
+        ("--runner_config nowhere", "runner_config"),
+        ("--no_such_option 1", "--no_such_option"),
+        ("a second.parquet", "'a' belongs to no option"),
+        ("--direct_num_workers zwei", "direct_num_workers"),
+        ("--runner NoSuchRunner", "runner"),
+        ("--user_id_column rider", "set --user_id_column to one of: user_id, latitude"),
+        ("--latitude_column user_name", "did you mean user_id?"),
+        ("--latitude_column status", "column 'status' must hold degrees"),
+        ("--weight_column load", "--weight_column"),
+        ("--weight_column status", "column 'status' must hold weights"),
+        ("--time_column when", "--time_column"),
+        ("--time_column ill", "column 'ill' must hold timestamps"),
+        ("--time_column status --slots hour", "column 'status' must hold timestamps"),
+        ("--auxiliary sick", "--auxiliary"),
         ("--auxiliary status", "column 'status' holds string; give its values as --categories a,b,c"),
-        ("--auxiliary weight", "column 'weight' must hold booleans, integers or text of a few values, it holds double"),
-        ("--auxiliary ill --categories yes,no", "column 'ill' holds booleans, whose categories are false,true"),
-        ("--auxiliary level --categories low,high", "column 'level' holds int64; its categories are whole numbers"),
-        ("--auxiliary level --categories 1", "categories: give 2 to 16, got '1'"),
-        ("--auxiliary level --categories 1,2,1", "categories: '1' is there twice"),
-        ("--auxiliary level --categories 1,,2", "categories: one of them is empty"),
-        (f"--auxiliary level --categories {','.join(map(str, range(17)))}", "categories: too many, 17"),
-        ("--auxiliary user_id", "auxiliary: 'user_id' is the column of user ids"),
-        ("--auxiliary ill --method emd", "auxiliary: method emd makes no rates; use adaptive or flat"),
+        ("--auxiliary weight", "column 'weight' must hold booleans"),
+        ("--auxiliary ill --categories yes,no", "column 'ill' holds booleans"),
+        ("--auxiliary level --categories low,high", "column 'level' holds int64"),
     ],
 )
-def test_bad_auxiliary_data_are_refused_by_name(tmp_path: Path, capsys, options: str, words: str) -> None:
-    pattern = write_files(table_of(60, 1), tmp_path / "logs", 2)
-    assert cli.main(command(pattern, tmp_path / "out", "--depth", "5", *options.split())) == 2
+def test_command_rejects_bad_files_and_columns(
+    every_column: str, tmp_path: Path, capsys: Any, options: str, words: str
+) -> None:
+    assert cli.main(command(every_column, tmp_path / "out", "--depth", "5", *options.split())) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -228,16 +166,14 @@ def test_bad_auxiliary_data_are_refused_by_name(tmp_path: Path, capsys, options:
 def test_columns_of_bad_values_are_refused(tmp_path: Path, capsys, options: str, reason: str) -> None:
     """The refusal rests on noisy counts; what was wrong with the rows is operations data."""
     table = table_of(600, 1).append_column("negative", pa.array(np.full(600, -1.0)))
-    pattern = write_files(table, tmp_path / "logs", 2)
-    assert cli.main(command(pattern, tmp_path / "out", *options.split())) == 1
-    error = capsys.readouterr().err
-    assert "have no usable record" in error
-    assert reason not in error
-    assert cli.main(command(pattern, tmp_path / "out", *options.split(), "--verbose")) == 1
+    arguments = command(write_files(table, tmp_path / "logs", 2), tmp_path / "out", *options.split())
+    assert cli.main(arguments) == 1
+    assert reason not in capsys.readouterr().err
+    assert cli.main([*arguments, "--verbose"]) == 1
     assert re.search(rf"dropped: .*{reason} \d+", capsys.readouterr().err)
 
 
-def test_a_release_says_what_records_weigh(tmp_path: Path) -> None:
+def test_manifest_states_what_records_weigh(tmp_path: Path) -> None:
     pattern = write_files(table_of(900, 4), tmp_path / "logs", 3)
     has_weights = ["--time_column", "time", "--max_dwell", "90", "--contribution", "all", "--max_bad_fraction", "0.4"]
     assert cli.main(command(pattern, tmp_path / "out", *has_weights)) == 0
@@ -295,7 +231,7 @@ def test_slots_equal_the_oracle(tmp_path: Path, slots: Slots, changes: dict[str,
 
 
 @pytest.mark.slow
-def test_slots_of_a_log_of_text_are_those_of_its_times(tmp_path: Path) -> None:
+def test_slots_of_a_text_log_are_those_of_its_times(tmp_path: Path) -> None:
     """The column of the slots is read as times, and not as text, from CSV."""
     table, columns = timed_logs(600, 2).drop_columns(["seconds"]), LocationColumns(slots=Slots("time", "hour", "UTC"))
     table = table.set_column(0, "user_id", table["user_id"].cast(pa.string()))
@@ -305,22 +241,11 @@ def test_slots_of_a_log_of_text_are_those_of_its_times(tmp_path: Path) -> None:
     assert_same(from_text, run_state(write_files(table, tmp_path / "logs", 1), parameters, columns))
 
 
-@pytest.mark.slow
-def test_slots_files_do_not_show(tmp_path: Path) -> None:
-    table, columns = timed_logs(1000, 3), LocationColumns(slots=Slots("time", "hour", "Asia/Tokyo"))
-    shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
-    parameters = heatmap_parameters("adaptive", SLOTS_SMALL, slots=24)
-    one = run_state(write_files(table, tmp_path / "a", 1, row_group_size=10_000), parameters, columns)
-    many = run_state(write_files(shuffled, tmp_path / "b", 6, row_group_size=97), parameters, columns)
-    assert_same(many, one)
-
-
-def test_the_command_publishes_every_slot(tmp_path: Path) -> None:
-    pattern, out = write_files(timed_logs(2000, 2), tmp_path / "logs", 2), tmp_path / "out"
+def test_command_publishes_every_slot(tmp_path: Path) -> None:
+    pattern, out = write_files(timed_logs(900, 2), tmp_path / "logs", 2), tmp_path / "out"
     slots = ("--time_column", "time", "--slots", "0,7,16,24", "--time_zone", "Asia/Tokyo", "--max_bad_fraction", "0.4")
     assert cli.main(command(pattern, out, "--depth", "6", *slots)) == 0
-    release = sfumato.open_release(out)
-    table = release.table("slots")
+    table = sfumato.open_release(out).table("slots")
     assert sorted(set(table["slot_name"])) == ["00-07 h", "07-16 h", "16-24 h"]
     manifest = json.loads((out / "manifest.json").read_text())
     stated = {name: manifest["slots"][name] for name in ("column", "kind", "edges", "time_zone")}
@@ -330,19 +255,23 @@ def test_the_command_publishes_every_slot(tmp_path: Path) -> None:
     assert manifest["privacy"]["epsilon_spent"] == pytest.approx(manifest["privacy"]["epsilon"])
 
 
-def test_several_records_a_user_count_user_slots_and_say_so(tmp_path: Path) -> None:
-    """3,000 users with about six records in three slots: the slots add up to the user-slots, and users stay users."""
+@pytest.mark.false_alarm(2e-9)
+def test_several_records_a_user_are_counted_as_user_slots(tmp_path: Path) -> None:
+    """3,000 users with about six records in three slots: the slots add up to the user-slots, and users stay users.
+
+    Laplace noise is beyond 15 deviations with a probability of 6e-10.
+    """
     table = timed_logs(3000, 6)
     pattern, out = write_files(table, tmp_path / "logs", 2), tmp_path / "out"
     slots = ("--time_column", "time", "--slots", "0,8,16,24", "--records_per_user", "3", "--trust", "central")
-    assert cli.main(command(pattern, out, "--depth", "5", "--epsilon", "4", "--max_bad_fraction", "0.4", *slots)) == 0
+    assert cli.main(command(pattern, out, "--depth", "5", "--max_bad_fraction", "0.4", *slots)) == 0
     manifest = json.loads((out / "manifest.json").read_text())
     known = table.filter(pa.compute.is_valid(table["time"]))
     slot = pa.compute.floor(pa.compute.divide(pa.compute.hour(known["time"]), 8))
     truth = len({*zip(known["user_id"].to_pylist(), slot.to_pylist(), strict=True)})
     results = manifest["results"]
-    assert abs(results["user_slots"] - truth) < 6 * results["user_slots_stddev"]
-    assert abs(results["users"] - 3000) < 6 * results["users_stddev"]
+    assert abs(results["user_slots"] - truth) < 15 * results["user_slots_stddev"]
+    assert abs(results["users"] - 3000) < 15 * results["users_stddev"]
     assert results["users"] < 0.6 * results["user_slots"]
     total = sum(sfumato.open_release(out).table("slots")["users"])
     assert total == pytest.approx(results["user_slots"])
@@ -355,30 +284,32 @@ def test_several_records_a_user_count_user_slots_and_say_so(tmp_path: Path) -> N
     assert "in 3 slots at most, once in each" in body.slots.note
 
 
-def test_python_has_slots_too(tmp_path: Path) -> None:
-    pattern = write_files(timed_logs(2000, 1), tmp_path / "logs", 2)
-    release = sfumato.heatmap(
-        pattern,
-        output=tmp_path / "out",
-        region=(-1, 50, 1, 51),
-        depth=5,
-        slots="weekday",
-        time_column="seconds",
-        seed=1,
-        max_bad_fraction=0.4,
-    )
+def test_python_publishes_slots_of_seconds(tmp_path: Path) -> None:
+    pattern = write_files(timed_logs(900, 1), tmp_path / "logs", 2)
+    options = {"region": (-1, 50, 1, 51), "depth": 5, "seed": 1, "max_bad_fraction": 0.4}
+    release = sfumato.heatmap(pattern, output=tmp_path / "out", slots="weekday", time_column="seconds", **options)
     table = release.table("slots")
     assert len(table) % 7 == 0
     assert table["slot_name"].iloc[0] == "Monday"
 
 
-def test_a_map_without_slots_is_bound_as_before() -> None:
+def test_metadata_without_slots_is_as_before() -> None:
     """A key is bound to names and values, so a new name would give every earlier release another noise."""
     assert "slots" not in LocationColumns().metadata()
     assert "slots" not in HeatmapParameters().metadata()
 
 
-def test_the_key_is_bound_to_column_kind_edges_and_zone() -> None:
+def test_bind_key_is_another_for_every_column_slot_and_region() -> None:
+    """One key, one input: the question may be the same, so the noise must not be."""
+    columns = [
+        LocationColumns(),
+        LocationColumns(weight="w"),
+        LocationColumns(time="w"),
+        LocationColumns(time="w", max_dwell=60),
+        LocationColumns(auxiliary=Auxiliary("w")),
+        LocationColumns(auxiliary=Auxiliary("w", ("a", "b"))),
+        LocationColumns(auxiliary=Auxiliary("w", ("b", "a"))),
+    ]
     slots = [
         Slots("t", "hour"),
         Slots("u", "hour"),
@@ -387,75 +318,24 @@ def test_the_key_is_bound_to_column_kind_edges_and_zone() -> None:
         Slots("t", "edges", "UTC", (0, 7, 24)),
         Slots("t", "edges", "UTC", (0, 8, 24)),
     ]
-    several = LocationColumns(slots=slots[0], records_per_user=2)
-    keys = [bind_key(KEY, REGION, heatmap_parameters("adaptive", {}, slots=24, records_per_user=2), several)]
-    keys += [
-        bind_key(KEY, REGION, heatmap_parameters("adaptive", {}, slots=len(one)), LocationColumns(slots=one))
-        for one in slots
-    ]
-    keys.append(bind_key(KEY, REGION, HeatmapParameters(), LocationColumns()))
-    assert len({key.subkey("x") for key in keys}) == len(keys) == 8
+    bound = [(REGION, HeatmapParameters(), one) for one in columns]
+    bound += [(REGION, heatmap_parameters("adaptive", {}, slots=len(one)), LocationColumns(slots=one)) for one in slots]
+    several = heatmap_parameters("adaptive", {}, slots=24, records_per_user=2)
+    bound.append((REGION, several, LocationColumns(slots=slots[0], records_per_user=2)))
+    bound.append((REGION, HeatmapParameters(epsilon=2.0), LocationColumns()))
+    bound.append((Region(-1.0, 50.0, 1.0, 51.5), HeatmapParameters(), LocationColumns()))
+    assert len({bind_key(KEY, *one).subkey("x") for one in bound}) == len(bound) == 16
 
 
-def test_slots_of_columns_and_parameters_must_agree() -> None:
+def test_columns_and_parameters_must_agree() -> None:
     with rejects("slots"):
         PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(slots=Slots("t", "hour")))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--slots hour", "slots: are of times, which need --time_column NAME"),
-        ("--time_column time --slots hours", "slots: must be hour, weekday, hour_of_week, or edges"),
-        ("--time_column time --slots 7,24", "slots: edges are ascending hours"),
-        ("--time_column time --slots hour --time_zone Mars", "time_zone: no time zone is named 'Mars'"),
-        ("--time_column time --time_zone UTC", "time_zone: requires"),
-        ("--time_column time --slots hour --max_dwell 60", "max_dwell: with --slots a record does not weigh its time"),
-        ("--time_column time --slots hour --auxiliary ill", "auxiliary: a map has slots or rates, not both"),
-        ("--time_column time --slots hour --method flat", "slots: method flat makes no maps of slots; use adaptive"),
-        ("--time_column time --slots hour --schedule paper", "schedule: paper makes no maps of slots"),
-        ("--time_column time --slots hour --contribution all", "contribution: with slots a user gives records"),
-        ("--records_per_user 2", "records_per_user: is of slots; give --slots hour"),
-        ("--time_column time --slots 0,7,24 --records_per_user 3", "records_per_user: at most one a slot, so 2; got 3"),
-        ("--time_column time --slots hour --records_per_user 0", "records_per_user: must be a whole number in 1..168"),
-        (
-            "--time_column time --slots hour --records_per_user 2 --weight_column seconds",
-            "weight_column: with several records a user all weigh the same",
-        ),
-        (
-            "--time_column time --slots hour --records_per_user 2 --contribution top",
-            "contribution: with several records a user it must be one, got top",
-        ),
-        (
-            "--time_column time --slots hour --records_per_user 2 --simulated_dropout 0.1",
-            "simulated_dropout: with several records a user it must be 0, got 0.1",
-        ),
-        ("--time_column when --slots hour", "no column 'when'; set --time_column"),
-        ("--time_column user_name --slots hour", "must hold timestamps, or seconds as numbers, it holds string"),
-    ],
-)
-def test_bad_slots_are_refused(tmp_path: Path, capsys: Any, options: str, words: str) -> None:
-    table = timed_logs(60, 1)
-    table = table.append_column("user_name", pa.array(["x"] * table.num_rows))
-    pattern = write_files(table, tmp_path / "logs", 2)
-    assert cli.main(command(pattern, tmp_path / "out", "--depth", "5", *options.split())) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_warm_start_has_no_slots(tmp_path: Path, capsys: Any) -> None:
-    pattern, first = write_files(timed_logs(900, 1), tmp_path / "logs", 2), tmp_path / "first"
-    assert cli.main(command(pattern, first, "--depth", "5")) == 0
-    more = ("--time_column", "time", "--slots", "hour", "--warm_start", str(first))
-    assert cli.main(command(pattern, tmp_path / "out", "--depth", "5", *more)) == 2
-    assert "warm_start: a map with slots cannot start from an earlier release" in capsys.readouterr().err
-
-
-pytestmark = pytest.mark.usefixtures("blank_pictures")
+    with rejects("categories"):
+        PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(auxiliary=ILL))
 
 
 @pytest.mark.parametrize(("depth", "warns"), [(4, False), (9, True)])
-def test_a_map_that_is_finer_than_the_cells_of_the_logs(
+def test_map_finer_than_the_cells_of_the_logs_warns(
     depth: int, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The region is 111 km high: cells of depth 4 have 6.9 km, of depth 9 0.2 km; H3 cells of resolution 7 have 2.8."""
