@@ -284,15 +284,6 @@ def test_several_records_a_user_are_counted_as_user_slots(tmp_path: Path) -> Non
     assert "in 3 slots at most, once in each" in body.slots.note
 
 
-def test_python_publishes_slots_of_seconds(tmp_path: Path) -> None:
-    pattern = write_files(timed_logs(900, 1), tmp_path / "logs", 2)
-    options = {"region": (-1, 50, 1, 51), "depth": 5, "seed": 1, "max_bad_fraction": 0.4}
-    release = sfumato.heatmap(pattern, output=tmp_path / "out", slots="weekday", time_column="seconds", **options)
-    table = release.table("slots")
-    assert len(table) % 7 == 0
-    assert table["slot_name"].iloc[0] == "Monday"
-
-
 def test_metadata_without_slots_is_as_before() -> None:
     """A key is bound to names and values, so a new name would give every earlier release another noise."""
     assert "slots" not in LocationColumns().metadata()

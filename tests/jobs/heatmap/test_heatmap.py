@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import io
 import json
 import logging
 import os
@@ -34,9 +33,7 @@ from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap import refine
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
-from sfumato.transforms.heatmap.release import add_up_to, release_files
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.locations.spill import Spill
@@ -263,28 +260,6 @@ def test_release_holds_what_its_manifest_says(published: Path) -> None:
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-@pytest.mark.slow
-@pytest.mark.false_alarm(1e-9)
-def test_release_by_the_paper_holds_the_last_answer(logs, tmp_path: Path) -> None:
-    assert cli.main(command(logs(3000, 2), tmp_path / "out", "--schedule", "paper")) == 0
-    release = open_release(tmp_path / "out")
-    manifest, privacy = release.manifest, release.manifest["privacy"]
-    charges = [one["epsilon"] for one in privacy["sub_queries"]] + [privacy["population"]["epsilon"]]
-    assert len(charges) >= 3
-    assert sum(charges) == pytest.approx(4.0, rel=1e-15)
-    assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
-    assert privacy["composition"] == "sequential"
-    last = privacy["sub_queries"][-1]
-    assert len(release.cells) == last["vector_length"]
-    assert manifest["communication"]["vector_entries"] == sum(q["vector_length"] for q in privacy["sub_queries"])
-    assert manifest["communication"]["bits_per_client"] == sum(
-        q["vector_length"] * (q["modulus"] - 1).bit_length() for q in privacy["sub_queries"]
-    )
-    assert (release.cells["stddev"] == last["noise_stddev"]).all()
-    noise = last["noise_stddev"] * len(release.cells) ** 0.5
-    assert release.cells["count"].sum() == pytest.approx(3000, abs=10 * (noise + 35))
-
-
 def test_nothing_raw_is_in_the_release(published: Path) -> None:
     """6,000 rows of 3,000 users: neither figure, nor sizes of files, nor the key's secret, in manifest or page."""
     manifest = json.loads((published / "manifest.json").read_text())
@@ -455,25 +430,6 @@ def test_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, ca
         assert cli.main(command(pattern, tmp_path / "out")) == 1
         assert "log-1.parquet" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
-
-
-@pytest.mark.parametrize("options", [PAPER, {}], ids=["paper", "default"])
-def test_release_files_are_of_the_methods_map(logs, options) -> None:
-    pattern, parameters = logs(3000), heatmap_parameters("adaptive", {**SMALL, **options})
-    state = run_state(pattern, parameters)
-    own = {name: value for name, value in {**SMALL, **options}.items() if name != "estimator"}
-    job = HeatmapJob.of(HeatmapRequest.of({"input": pattern, "output": "out", "region": REGION, "seed": 1, **own}))
-    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, []))
-    files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
-    assert list(files)[-1] == "manifest.json"
-    final = state.results[-1]
-    made = add_up_to(parameters.method.decode(state, parameters.depth), state.users_estimate()[0])
-    # One answer's cells all move by the same to add up to the number of users.
-    assert np.ptp(made.counts - final.counts) < 1e-9 if options else len(made.counts) != len(final.counts)
-    expected = density(final.encoding.tree, made.counts) if options else estimate_density(made)
-    assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), expected)
-    cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
-    assert np.array_equal(cells["count"].to_numpy(), made.counts)
 
 
 METHODS_SMALL = {"depth": 5, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0, "population": 1500}

@@ -653,21 +653,6 @@ def test_part_without_users_is_refused_in_the_papers_model_only(sizes: list[int]
     assert [result.spent.shards_lost for result in state.results] == [0, 0]
 
 
-def test_groups_without_a_shard_of_the_part_add_nothing() -> None:
-    """80 shards in two groups of 64 and 16: the first part has none of the second."""
-    rows, parameters = crowd(8000), disjoint(8000, 80)
-    cohort = start(8000, parameters, COHORTS_KEY).cohort
-    groups = rows.shard_groups(cohort)
-    assert [group.first for group in groups] == [0, 64]
-    state, asked = run(groups, parameters)
-    assert asked[0].shard_range == (0, 8)
-    beside = sum_shards(groups[1], asked[0], COHORTS_KEY)
-    assert (beside.live, beside.sums.any()) == (0, False)
-    backwards, _ = run(groups[::-1], parameters)
-    for one, other in zip(state.results, backwards.results, strict=True):
-        assert np.array_equal(one.counts, other.counts)
-
-
 def test_central_noise_has_no_cohorts() -> None:
     """There is one sum, with one noise: parts would only have fewer users each."""
     for users in (1000, 100_000, 10**7):

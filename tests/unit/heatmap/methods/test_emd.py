@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from benchmarks.baselines.emd_trusted_server import emd_aggregate
-from sfumato.schemas.places import Places
 from sfumato.schemas.region import deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.methods import METHODS
@@ -24,20 +23,11 @@ from sfumato.transforms.heatmap.posterior.estimator import density
 from sfumato.transforms.heatmap.posterior.full_tree import children_of
 from sfumato.transforms.heatmap.schedule import advance, check_plan
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.locations.distributions import (
-    bound_distributions,
-    build_weighted_shard_group,
-    split_distributions,
-)
-from sfumato.transforms.locations.encode import EncodedLocations
-from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import split_by_user_group
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.secagg.shard_sums import ShardTotals, sum_shards
+from sfumato.transforms.secagg.shard_sums import ShardTotals
 from tests.admitted import start
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.statistics import FLAKE_RATE
 
 Levels = list[Cells]
 
@@ -365,53 +355,6 @@ def test_emd_aggregate_returns_a_sparse_map_without_noise() -> None:
     sums.ravel()[places] = np.arange(1, 16)
     result = emd_aggregate(sums, 1.0, Emd(), lambda scale, count: np.zeros(count))
     np.testing.assert_allclose(result, sums / sums.sum(), atol=1e-12)
-
-
-@pytest.mark.false_alarm(2e-9)
-def test_emd_distributions_go_through_shards_and_noise() -> None:
-    """A user's whole log counts: three records in one cell and one in another count as 3/4 and 1/4 of a user."""
-    depth, users = 5, 4000
-    rng = seeded_rng(2)
-    hashes = rng.choice(2**62, users, replace=False).astype(np.uint64) << np.uint64(2)
-    places = np.array([100, 100, 100, 900])
-    spill = Spill()
-    batch = EncodedLocations(np.repeat(hashes, 4), np.tile(places, users).astype(np.uint32), 4 * users, ())
-    chunks = [chunk for _, chunk in split_by_user_group(batch, spill)]
-    parameters = parameters_of(depth, 8, epsilon=10.0, population=users, shard_size=1000)
-    state = start(users, parameters, KEY)
-    groups: dict[int, list[bytes]] = {}
-    for chunk in chunks:
-        rows = bound_distributions([chunk], Places(depth), GAMMA)
-        for number, part in split_distributions(rows, state.cohort, Places(depth), spill):
-            groups.setdefault(number, []).append(part)
-    built = [
-        build_weighted_shard_group(number, mine, state.cohort, Places(depth), spill) for number, mine in groups.items()
-    ]
-    while state.query is not None:
-        totals = [sum_shards(group, state.query, KEY) for group in built]
-        state = advance(state, sum(totals[1:], start=totals[0]), parameters)
-    assert {result.spent.shards_lost for result in state.results} == {0}
-    truth = np.zeros(4**depth)
-    truth[[100, 900]] = 0.75 * users, 0.25 * users
-    target = []
-    for level, result in zip(range(1, depth + 1), state.results, strict=True):
-        nodes = result.encoding.tree.entries  # type: ignore[attr-defined]
-        asked = node_levels(nodes) == level
-        cells = Cells(nodes[asked], result.counts[asked])
-        exact = truth.reshape(4**level, -1).sum(axis=1)[node_paths(cells.nodes).astype(int)]
-        # Four shards' noise is above t if one's is above t / 4; survivors above the required number add less than that.
-        reach = 8 * math.log(8 * len(nodes) * depth / FLAKE_RATE) / result.spent.epsilon
-        assert reach < 0.2 * users
-        np.testing.assert_allclose(cells.counts, exact, atol=reach)
-        kept = cells.largest(8)
-        y = np.zeros(4**level)
-        y[node_paths(kept.nodes).astype(int)] = 2.0**-level * kept.counts
-        target.append(y)
-    estimate = parameters.method.decode(state, depth)
-    map_ = (estimate.counts / np.maximum(estimate.tree.areas, 1))[estimate.tree.entry_of_cell]
-    # Lemma 3.3's first step: |P(map - truth)| <= |y - P map| + |y - P truth|, of which the first is the least.
-    matrix, y = dense_pyramid(1, depth), np.concatenate(target)
-    assert np.abs(matrix @ (map_ - truth)).sum() <= 2 * np.abs(y - matrix @ truth).sum()
 
 
 def test_emd_program_stays_small_on_deep_grids() -> None:

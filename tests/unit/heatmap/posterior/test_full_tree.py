@@ -116,23 +116,6 @@ def test_gradient_is_that_of_the_four_neighbours(tree: Tree, seed: int) -> None:
                 assert value == pytest.approx(off / 4, abs=1e-12)
 
 
-@pytest.mark.parametrize("slope", [(3.0, 0.0), (0.0, -2.0), (1.5, 4.0)])
-def test_gradient_foretells_the_children_of_a_plane(slope: tuple[float, float]) -> None:
-    """Cells of a density that is linear in x and y: inside the region the prediction is exact."""
-    full = FullTree.from_trees(Tree.uniform(5, 4))
-
-    def plane(level: int) -> np.ndarray:
-        x, y = (np.array(axis) for axis in zip(*(position(path, level) for path in range(4**level)), strict=True))
-        width = 2.0**-level
-        return (100 + slope[0] * (x + 0.5) * width + slope[1] * (y + 0.5) * width) * width**2
-
-    values = [plane(level) for level in range(5)]
-    x, y = (np.array(axis) for axis in zip(*(position(path, 3) for path in range(64)), strict=True))
-    inner = np.flatnonzero((x > 0) & (x < 7) & (y > 0) & (y < 7))
-    predicted = values[3][inner][:, None] / 4 + full.gradient(3, inner, values)
-    np.testing.assert_allclose(predicted, values[4].reshape(-1, 4)[inner], rtol=1e-12)
-
-
 SMALL = 3
 
 
