@@ -31,8 +31,7 @@ TRUTH = FULL.sums(FULL.by_level(density_of(0)))
 
 
 def _sums(variance: float, seed: int | None = None) -> SubtreeSums:
-    rng = seeded_rng(seed)
-    noise = rng.normal(0, variance**0.5, CELLS) if seed is not None else np.zeros(CELLS)
+    noise = np.zeros(CELLS) if seed is None else seeded_rng(seed).normal(0, variance**0.5, CELLS)
     users = FULL.sums(FULL.by_level(density_of(0) + noise))
     return SubtreeSums(users, [np.full(len(codes), variance * CELLS / len(codes)) for codes in FULL.codes])
 

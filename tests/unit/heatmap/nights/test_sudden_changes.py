@@ -120,20 +120,22 @@ def test_find_sudden_changes_finds_the_node(sign: int) -> None:
     assert sign * sum(sum(one.excess) for one in found) > 1000
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_find_sudden_changes_finds_a_square_between_nodes() -> None:
-    """The four corners about the middle of the map have no common node but the root."""
+    """The four corners about the middle of the map have no common node but the root.
+
+    Half an interval is two deviations or more: seven of them are not exceeded. Other places are found now and then.
+    """
     extra = np.zeros(4**DEPTH)
     for first in (0b00_11_11, 0b01_10_10, 0b10_01_01, 0b11_00_00):
-        extra[first << 4 : (first + 1) << 4] = 45.0
+        extra[first << 4 : (first + 1) << 4] = 150.0
     errors = night(4, extra=extra)
-    found = find_sudden_changes(errors)
-    assert len(found) == 1
-    assert len(found[0].rows) >= 3
-    users = sum(float(errors.measured[row]) for row in found[0].rows)
-    exact = sum(float(_up(np.zeros(4**DEPTH) + extra)[row] + errors.expected[row]) for row in found[0].rows)
-    low, high = found[0].interval
+    (found,) = [one for one in find_sudden_changes(errors) if len(one.rows) >= 3]
+    users = sum(float(errors.measured[row]) for row in found.rows)
+    exact = sum(float(_up(extra)[row] + errors.expected[row]) for row in found.rows)
+    low, high = found.interval
     assert low < users < high
-    assert low < exact < high
+    assert abs(users - exact) < 3.5 * (high - low) / 2
 
 
 @pytest.mark.slow
