@@ -209,9 +209,6 @@ def test_bound_users_reads_more_chunks_than_open_files(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-# --- the command ---
-
-
 def command(pattern: str, output: Path, *more: str) -> list[str]:
     return [
         "heatmap", "--input", pattern, "--output", str(output), "--region", "-1,50,1,51", "--depth", "6",

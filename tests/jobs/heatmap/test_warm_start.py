@@ -93,9 +93,6 @@ def crowd(users: int, categories: int = 1) -> Rows:
     )
 
 
-# --- what is read is what was published ---
-
-
 def orphans() -> Tree:
     """Three siblings whose parent was collapsed: they do not make it whole, and it must not come back."""
     return Tree.of(DEPTH, np.array([4, 5, 6, 112, 113, 114], dtype=np.uint64))
@@ -298,9 +295,6 @@ def test_check_prior_rejects_methods_and_depths(parameters: HeatmapParameters) -
     with rejects("warm_start"):
         PrivateHeatmap(REGION, parameters, KEY, prior=estimate_on(ragged_tree()))
     check_prior(None, parameters)
-
-
-# --- keys ---
 
 
 def test_bind_key_is_another_for_each_earlier_release() -> None:

@@ -81,6 +81,10 @@ def test_manifest_of_central_noise_names_no_secure_aggregation() -> None:
     release = made("flat", depth=4, trust="central", allow_overflow=True)
     privacy, manifest = release.manifest["privacy"], release.manifest
     assert "still reports" not in privacy["adjacency"]
+    assert privacy["mechanism"] == "discrete Laplace, added once to the sums by a trusted curator"
+    assert "a trusted curator. It sees the raw logs" in privacy["assumptions"][0]
+    told = privacy["participation"]
+    assert (told["protected"], told["epsilon"], told["delta"]) == (True, 0.0, 0.0)
     assert not any("secure-aggregation server" in one for one in privacy["assumptions"])
     assert manifest["warnings"] == []  # there is no modulus that counts could have wrapped around
     assert manifest["communication"] == {"vector_entries": 256, "bits_per_client": None}

@@ -637,9 +637,6 @@ def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) ->
         assert not fits([charge] * (asked + max(1, asked // 50)), limit)  # next to nothing is left over
 
 
-# ---------------------------------------------------------------- the choice
-
-
 @pytest.mark.parametrize("nights", [1, 2, 7, 30, 31, 365])
 def test_rotation_choices_are_divisors_and_unbeaten_numbers(nights: int) -> None:
     plan = make_rotation_plan(rotating(trust="central", epsilon=8.0), nights)
@@ -690,9 +687,6 @@ def test_rotation_advice_is_for_numbers_far_from_the_best() -> None:
     assert plan.advice(30) is None
     assert plan.advice(29) is None or plan.excess(29) >= 1.5
     assert "rotation: 30" in (plan.advice(1) or "")
-
-
-# ---------------------------------------------------------------- a simulation
 
 
 def simulated_squared_error(

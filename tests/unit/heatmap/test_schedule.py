@@ -398,9 +398,6 @@ def eight_shards(*parts: Part, **changes: Any) -> HeatmapParameters:
     return HeatmapParameters(method=Asking(parts or Asking().parts), **values)
 
 
-# --- nobody is asked twice ---
-
-
 @pytest.mark.parametrize("depth", [DEPTH, 12])
 @pytest.mark.parametrize("shards", [2, 7, 40])
 def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> None:
@@ -489,9 +486,6 @@ def test_one_user_more_changes_the_answers_of_one_sub_query(shards: int) -> None
         for old, one in list(zip(state.results, new.results, strict=True))[:own]:
             assert one.encoding == old.encoding
             assert np.array_equal(one.counts, old.counts)
-
-
-# --- what it costs ---
 
 
 def respond(state: HeatmapState, rng: np.random.Generator) -> ShardTotals:
