@@ -331,7 +331,7 @@ def test_warm_start_asks_by_earlier_map_and_public_figures() -> None:
     prior = estimate_on(Tree.uniform(DEPTH, 3))
     states = [run_in_memory(crowd(users), 3000, parameters, KEY, prior) for users in (2500, 3000)]
     assert states[0].results[0].encoding == states[1].results[0].encoding
-    asked = plan(states[0].population, states[0].budget.first(0), parameters, prior).query
+    asked = plan(states[0].population, states[0].budget.first(1), parameters, prior).query
     assert asked is not None
     assert asked.encoding == states[0].results[0].encoding
     assert asked.shard_range is None  # all shards, whose users have nothing else to answer

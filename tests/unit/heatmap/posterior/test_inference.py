@@ -209,6 +209,7 @@ def test_infer_removes_nearly_all_noise_of_a_flat_map() -> None:
     assert error < linear / 20
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("seed", range(3))
 def test_infer_keeps_the_users_of_a_crowded_cell(seed: int) -> None:
     """300 users in one of 65,536 cells, 9,700 over a city: the finest noise is 1.4, that of its sums far more."""
@@ -218,7 +219,7 @@ def test_infer_keeps_the_users_of_a_crowded_cell(seed: int) -> None:
     cells[crowded] += 300
     first, last = result(cells, Tree.uniform(8, 5), 7.0, rng), result(cells, Tree.uniform(8, 8), 1.4, rng)
     posterior = learned(cells.sum(), first, last)
-    assert abs(posterior.users[8][crowded] - cells[crowded]) < 5 * 1.4
+    assert abs(posterior.users[8][crowded] - cells[crowded]) < 6.2 * 1.4
     assert squared_error(posterior, cells) < ((last.counts - cells) ** 2).sum() / 5
 
 
