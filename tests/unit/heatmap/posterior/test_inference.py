@@ -191,6 +191,7 @@ def test_infer_with_endless_noise_is_even(tree: Tree, seed: int) -> None:
         np.testing.assert_allclose(values, 1000 / 4.0**level, rtol=1e-3)
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_infer_removes_nearly_all_noise_of_a_flat_map() -> None:
     """Two queries of 256 cells: against the finer one, and against least squares over both with the known total."""
     cells, error, raw, linear = np.full(256, 5.0), 0.0, 0.0, 0.0
@@ -290,6 +291,7 @@ def test_guide_helps_where_right_and_hardly_hurts_elsewhere() -> None:
     assert guided_error(np.zeros(4096)) == pytest.approx(without)
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_infer_finds_a_slope_where_there_is_one() -> None:
     """A ramp from west to east, noisy: the slope is found; where every cell is its own, it is not."""
     codes = np.arange(4**6)
@@ -299,4 +301,4 @@ def test_infer_finds_a_slope_where_there_is_one() -> None:
     smooth = learned(ramp.sum(), result(ramp, Tree.uniform(6, 6), 2.0, rng))
     assert smooth.slope > 0.8
     scattered = rng.permutation(ramp)
-    assert learned(scattered.sum(), result(scattered, Tree.uniform(6, 6), 2.0, rng)).slope < 0.3
+    assert learned(scattered.sum(), result(scattered, Tree.uniform(6, 6), 2.0, rng)).slope < 0.45
