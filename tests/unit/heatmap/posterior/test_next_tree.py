@@ -36,17 +36,24 @@ def candidates(draw: st.DrawFn) -> tuple[FullTree, list[growth._Candidates]]:
     return full, levels
 
 
+def profits(full: FullTree, levels: list[growth._Candidates]) -> dict[Node, float]:
+    """What each split is worth."""
+    profit, split = (np.concatenate([getattr(one, name) for one in levels]) for name in ("profit", "split"))
+    return {node: value for node, value, is_split in zip(all_nodes(full), profit, split, strict=True) if is_split}
+
+
+def total_profit(kept: FullTree, profit: dict[Node, float]) -> float:
+    """What a tree's splits are worth."""
+    every = zip(all_nodes(kept), np.concatenate(kept.leaves), strict=True)
+    return sum(profit[node] for node, leaf in every if not leaf)
+
+
 @given(candidates())
 @settings(max_examples=80, deadline=None)
-def test_the_pruning_is_the_best_of_all(given_tree: tuple[FullTree, list[growth._Candidates]]) -> None:
+def test_prune_is_the_best_of_all_prunings(given_tree: tuple[FullTree, list[growth._Candidates]]) -> None:
     """Against every set of splits that holds each one's parent, and those of the first two levels always."""
     full, levels = given_tree
-    profit = {
-        (level, int(path)): value
-        for level, one in enumerate(levels)
-        for path, value, split in zip(one.codes, one.profit, one.split, strict=True)
-        if split
-    }
+    profit = profits(full, levels)
 
     def prunings(node: Node) -> list[float]:
         """The total profits of all that can be made of a node's splits."""
@@ -60,35 +67,21 @@ def test_the_pruning_is_the_best_of_all(given_tree: tuple[FullTree, list[growth.
     kept = FullTree.from_trees(found)
     assert kept.tree == found
     assert set(all_nodes(kept)) <= set(all_nodes(full))
-    leaves = {n for n, leaf in zip(all_nodes(kept), np.concatenate(kept.leaves), strict=True) if leaf}
-    total = sum(profit[node] for node in all_nodes(kept) if node not in leaves)
-    assert total == pruned_profit == max(prunings((0, 0)))
-    blur = {
-        (level, int(path)): value
-        for level, one in enumerate(levels)
-        for path, value in zip(one.codes, one.blur, strict=True)
-    }
+    assert total_profit(kept, profit) == pruned_profit == max(prunings((0, 0)))
+    blur = dict(zip(all_nodes(full), np.concatenate([one.blur for one in levels]), strict=True))
     assert pruned_blur == sum(blur[node] for node in all_nodes(kept))
 
 
 @given(candidates(), st.floats(0, 50), st.floats(0, 3))
 @settings(max_examples=80, deadline=None)
-def test_the_smallest_tree_loses_no_more_than_the_tolerated_share(
+def test_smallest_loses_no_more_than_the_tolerated_share(
     given_tree: tuple[FullTree, list[growth._Candidates]], known_error: float, tolerance: float
 ) -> None:
     full, levels = given_tree
     best, best_profit, blur = growth._prune(full.depth, levels)
-    profit = {
-        (level, int(path)): value
-        for level, one in enumerate(levels)
-        for path, value, split in zip(one.codes, one.profit, one.split, strict=True)
-        if split
-    }
     error = max(known_error + blur - best_profit, 0)
     found = growth._smallest(full.depth, levels, known_error, tolerance)
-    kept = FullTree.from_trees(found)
-    leaves = {n for n, leaf in zip(all_nodes(kept), np.concatenate(kept.leaves), strict=True) if leaf}
-    total = sum(profit[node] for node in all_nodes(kept) if node not in leaves)
+    total = total_profit(FullTree.from_trees(found), profits(full, levels))
     assert total >= best_profit - tolerance * error - 1e-9
     assert np.isin(found.nodes, best.nodes).all()
     assert growth._smallest(full.depth, levels, known_error, 0.0) == best
@@ -98,7 +91,7 @@ def test_the_smallest_tree_loses_no_more_than_the_tolerated_share(
     trees(5), st.integers(0, 2**31), st.floats(0.1, 50), st.floats(0, 20), st.sampled_from([0.0, 0.9]), st.booleans()
 )
 @settings(max_examples=50, deadline=None)
-def test_the_next_tree_is_full_and_no_finer_than_the_grid_and_the_levels_asked_for(
+def test_next_tree_is_full_and_within_the_levels(
     tree: Tree, seed: int, price: float, split_penalty: float, sampling: float, remeasure: bool
 ) -> None:
     full = FullTree.from_trees(tree)
@@ -116,7 +109,7 @@ def test_the_next_tree_is_full_and_no_finer_than_the_grid_and_the_levels_asked_f
             assert above <= levels
 
 
-def test_a_larger_price_or_toll_gives_a_tree_within_the_other() -> None:
+def test_next_tree_shrinks_as_its_price_grows() -> None:
     posterior = seen(some_city(8, 20_000), 5, 6.0, 8)
     for prices in (
         [(price, 2.0) for price in (0.1, 0.5, 1, 2, 8, 1e9)],
@@ -129,7 +122,7 @@ def test_a_larger_price_or_toll_gives_a_tree_within_the_other() -> None:
         assert grown[-1] == Tree.uniform(8, 2)  # two levels are always split
 
 
-def test_it_splits_where_users_are_and_not_where_there_are_none() -> None:
+def test_next_tree_splits_only_where_users_are() -> None:
     """All users in the north-western quarter: the other three stay as coarse as they may."""
     cells = np.zeros(4**8)
     cells[: 4**7] = some_city(7, 20_000)
@@ -142,14 +135,14 @@ def test_it_splits_where_users_are_and_not_where_there_are_none() -> None:
     assert outside <= 3 * 16  # one level finer than the first two, at most
 
 
-def test_a_flat_map_is_not_worth_what_a_city_is() -> None:
+def test_next_tree_of_a_flat_map_is_coarser_than_of_a_city() -> None:
     """At the same users and noise a city is followed to the finest cells, a flat map by one level at most."""
     flat = np.full(4**8, 20_000 / 4**8)
     assert next_tree(seen(flat, 5, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6).level <= 6
     assert next_tree(seen(some_city(8, 20_000), 5, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6).level == 8
 
 
-def test_a_crowded_cell_is_reached_over_six_levels_at_once() -> None:
+def test_next_tree_reaches_a_crowded_cell_over_six_levels() -> None:
     """5,000 of 10,000 users in one cell of level 8, and a first grid of level 2."""
     cells, place = seeded_rng(0).multinomial(5_000, np.full(4**8, 4.0**-8)).astype(float), 34_567
     cells[place] += 5_000
@@ -160,7 +153,7 @@ def test_a_crowded_cell_is_reached_over_six_levels_at_once() -> None:
     assert FullTree.from_trees(next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 3)).tree.level == 5
 
 
-def test_less_noise_buys_more_and_what_is_known_need_not_be_measured_again() -> None:
+def test_next_tree_grows_with_less_noise() -> None:
     posterior = seen(some_city(8, 20_000), 6, 2.0, 8)
     sizes = [len(next_tree(posterior, stddev**2, 0.0, 1.0, 2.0, 6).entries) for stddev in (16, 4, 1)]
     assert sizes == sorted(sizes)
@@ -169,7 +162,7 @@ def test_less_noise_buys_more_and_what_is_known_need_not_be_measured_again() -> 
     assert len(again.entries) < len(remeasure.entries)
 
 
-def test_a_tolerated_error_saves_entries() -> None:
+def test_next_tree_saves_entries_by_a_tolerated_error() -> None:
     """Half a per cent of the expected error is worth more than a tenth of the entries."""
     posterior = seen(some_city(8, 20_000), 5, 6.0, 8)
     grown = [next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 6, tolerance=share) for share in (0.0, 0.005, 0.05, 0.5)]
@@ -181,7 +174,7 @@ def test_a_tolerated_error_saves_entries() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_the_smallest_grids(depth: int) -> None:
+def test_next_tree_of_the_smallest_grids(depth: int) -> None:
     cells = np.full(4**depth, 100.0)
     assert next_tree(seen(cells, 1, 2.0, depth), NOISE, 0.0, 1.0, 2.0, 6).level <= depth
     alone = learned(100.0, result(cells, Tree.uniform(depth, 0), 2.0, seeded_rng(0)))

@@ -1,24 +1,32 @@
+"""The adaptive method: few sub-queries by default, and Algorithm 2 of paper 000."""
+
+from __future__ import annotations
+
 import itertools
 import math
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods import Adaptive, few_queries
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.schedule import plan
+from sfumato.transforms.heatmap.request import heatmap_parameters
+from sfumato.transforms.heatmap.schedule import advance, plan
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from tests.rejections import rejects
+from sfumato.transforms.secagg.shard_sums import sum_shards
+from tests.admitted import start
 from tests.seeds import seeded_rng
 from tests.unit.heatmap.posterior.oracle import city
 
@@ -36,6 +44,11 @@ def parameters_of(users: int, depth: int = 8, trust: str = "secagg", categories:
 
 def begun(parameters: HeatmapParameters) -> HeatmapState:
     return plan(Population(float(parameters.population or 0), "public"), Budget(parameters.epsilon), parameters)
+
+
+def tree_of_query(state: HeatmapState) -> Tree:
+    assert state.query is not None
+    return state.query.encoding.tree
 
 
 def rows_of(users: int, depth: int, categories: int = 1, seed: int = 1) -> Rows:
@@ -89,8 +102,9 @@ CASES = [
 ]
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_any_cohort_is_asked_within_budget_stages_and_entries(case: dict) -> None:
+def test_adaptive_stays_within_budget_stages_and_entries(case: dict) -> None:
     parameters = parameters_of(**case)
     state = finished(parameters)
     method = parameters.method
@@ -122,7 +136,7 @@ def test_any_cohort_is_asked_within_budget_stages_and_entries(case: dict) -> Non
     assert (found.by_category is None) == (parameters.categories == 1)
 
 
-def test_together_the_first_pays_a_fifth_and_the_last_the_rest() -> None:
+def test_adaptive_pays_a_fifth_first_and_the_rest_last() -> None:
     state = finished(parameters_of(10_000))
     assert [result.spent.epsilon for result in state.results] == pytest.approx([0.2 * 0.99, 0.8 * 0.99])
     assert state.results[0].tree.complete
@@ -147,38 +161,24 @@ def test_together_the_first_pays_a_fifth_and_the_last_the_rest() -> None:
         (10_000, 12, "lean", 3),
     ],
 )
-def test_as_many_sub_queries_as_levels_need(users: int, depth: int, schedule: str, queries: int) -> None:
+def test_adaptive_asks_as_often_as_levels_need(users: int, depth: int, schedule: str, queries: int) -> None:
     """The first grid's level from public figures: 2 deviations a cell, its noise that of a fifth of epsilon.
 
     Each further sub-query reaches six levels more.
     """
     parameters = parameters_of(users, depth, schedule=schedule, cohorts="shared")
+    level = max(2, round(math.log(users / (2 * discrete_laplace_stddev(0.2)), 4)))
     state = begun(parameters)
-    cells = users / (2 * discrete_laplace_stddev(0.2))
-    level = max(2, round(math.log(cells, 4)))
-    assert state.query is not None
     assert tree_of_query(state) == Tree.uniform(depth, level)
     assert parameters.method._algorithm.shard_fractions(state, depth, False) == [1.0] * queries
     assert queries == 2 if schedule == "two_query" else queries == 1 + max(1, math.ceil((depth - level) / 6))
     assert queries <= parameters.method.max_rounds(depth)
 
 
-def tree_of_query(state: HeatmapState) -> Tree:
-    assert state.query is not None
-    return state.query.encoding.tree
-
-
-def test_a_first_grid_has_no_more_entries_than_are_allowed() -> None:
+def test_first_grid_has_no_more_entries_than_are_allowed() -> None:
     for categories, most, level in ((1, 255, 3), (1, 256, 4), (4, 256, 3), (3, 48, 2), (1, 4**6, 5)):
         state = begun(parameters_of(10_000, categories=categories, max_entries=most))
         assert tree_of_query(state) == Tree.uniform(8, level)
-
-
-def test_fewer_entries_are_refused_than_two_levels_have() -> None:
-    with rejects("max_entries"):
-        parameters_of(1_000, categories=3, max_entries=47)
-    with pytest.raises(RequestError, match="max_entries"):
-        parameters_of(1_000, max_entries=15)
 
 
 def better_in_parts(shards: int, epsilon: float) -> bool:
@@ -210,33 +210,12 @@ def test_cohorts_are_disjoint_where_that_has_less_variance() -> None:
     assert seen == {False, True}
 
 
-def test_central_noise_has_no_parts() -> None:
-    state = begun(parameters_of(1_000_000, trust="central"))
-    assert state.query is not None
-    assert state.query.shard_range is None
-    with pytest.raises(RequestError, match="cohorts"):
-        parameters_of(1_000_000, trust="central", cohorts="disjoint")
+@pytest.mark.false_alarm(1e-8)
+def test_warm_start_asks_once_and_is_better() -> None:
+    """Each day's map from the day before's, of other users of the same city and under another key.
 
-
-def test_one_shard_has_no_parts() -> None:
-    with rejects("cohorts"):
-        begun(parameters_of(10_000, cohorts="disjoint"))
-
-
-def test_parts_do_not_overlap_and_are_all() -> None:
-    for shards in (2, 3, 4, 5, 11, 15, 37, 100):
-        parameters = parameters_of(1_000 * shards, depth=16, shard_size=1_000, cohorts="disjoint")
-        state = begun(parameters)
-        shares = parameters.method._algorithm.shard_fractions(state, 16, True)
-        borders = np.cumsum([0, *shares]) * shards
-        np.testing.assert_allclose(borders, np.round(borders), atol=1e-9)
-        assert round(borders[-1]) == shards
-        assert (np.diff(np.round(borders)) >= 1).all()
-        assert len(shares) == min(shards, 3)
-
-
-def test_a_warm_start_asks_once_for_everything_and_is_better_for_it() -> None:
-    """Each day's map from the day before's, of other users of the same city and under another key."""
+    The ratio is 0.92 with a deviation of 0.01.
+    """
     warm = cold = 0.0
     parameters = parameters_of(10_000)
     for day in range(1, 5):
@@ -246,16 +225,17 @@ def test_a_warm_start_asks_once_for_everything_and_is_better_for_it() -> None:
         assert not state.results[0].tree.complete
         warm += squared_error(parameters, state, day + 1)
         cold += squared_error(parameters, finished(parameters, seed=day + 1), day + 1)
-    assert warm < 0.95 * cold
+    assert warm < cold
 
 
-def test_a_grid_that_cannot_be_refined_is_asked_again_with_the_rest_of_the_budget() -> None:
+def test_adaptive_asks_again_where_the_grid_is_finest() -> None:
     state = finished(parameters_of(200_000, depth=2, shard_size=200_000, cohorts="shared"))
     assert [result.tree for result in state.results] == [Tree.uniform(2, 2)] * 2
     assert state.budget.remaining == 0
 
 
-def test_the_map_is_better_than_one_answer_and_than_the_papers_on_a_city() -> None:
+@pytest.mark.false_alarm(1e-8)
+def test_adaptive_map_is_better_than_the_papers() -> None:
     """10,000 users, against the exact cells: the last answer alone, and the paper's schedule and estimator."""
     bayes, last, paper = (
         sum(squared_error(parameters, finished(parameters, seed=seed), seed) for seed in (1, 2, 3))
@@ -265,12 +245,16 @@ def test_the_map_is_better_than_one_answer_and_than_the_papers_on_a_city() -> No
             parameters_of(10_000, schedule="paper", estimator="last"),
         )
     )
-    assert bayes < 0.95 * last
+    assert bayes < last
     assert bayes < 0.95 * paper
 
 
-def test_fewer_entries_at_hardly_more_error() -> None:
-    """On a city the default sends a tenth less than trees of largest profit, at an error within 3%; lean still less."""
+@pytest.mark.false_alarm(1e-8)
+def test_adaptive_saves_entries_at_hardly_more_error() -> None:
+    """On a city the default sends a tenth less than trees of largest profit, at hardly more error; lean still less.
+
+    Over seeds the error's ratio is 1.00 with a deviation of 0.01, that of lean's entries 0.46 with one of 0.06.
+    """
     default = parameters_of(10_000)
     found = []
     for parameters, growth in (
@@ -283,11 +267,11 @@ def test_fewer_entries_at_hardly_more_error() -> None:
             sent = sum(len(state.results[-1].counts) for state, _ in states)
             found.append((sent, sum(squared_error(parameters, state, seed) for state, seed in states)))
     assert found[1][0] < 0.9 * found[0][0]
-    assert found[1][1] < 1.03 * found[0][1]
-    assert found[2][0] < 0.7 * found[1][0]
+    assert found[1][1] < 1.07 * found[0][1]
+    assert found[2][0] < 0.85 * found[1][0]
 
 
-def test_a_trusted_curator_has_the_tree_of_least_error() -> None:
+def test_adaptive_with_a_curator_has_the_tree_of_least_error() -> None:
     """Nobody sends entries to a curator of several shards, so there only `lean` gives up accuracy for fewer."""
     sent = []
     for options, growth in (({}, 0.0), ({}, 0.2), ({"schedule": "lean"}, 0.0)):
@@ -296,3 +280,119 @@ def test_a_trusted_curator_has_the_tree_of_least_error() -> None:
         sent.append(len(state.results[-1].counts))
     assert sent[0] == sent[1]
     assert sent[2] < sent[0]
+
+
+KEY = RunKey.derive(FixedSecret(b"golden" * 5), {})
+
+
+DEPTH = 8
+
+
+RUNS: list[tuple[int, dict[str, Any]]] = [
+    (10_000, {}),
+    (30_000, {"dropout": 0.1}),
+    (30_000, {"shard_size": 1000, "dropout": 0.3, "calibration": 0.05}),
+    (20_000, {"shard_size": 5000, "noise_source": "client", "epsilon": 3.0, "split_count": 10.0,
+              "sub_query_share": 0.1}),
+    (20_000, {"epsilon": 0.3, "target": "printed"}),
+    (20_000, {"shard_size": 1000, "dropout": 0.4, "population": 20_000, "epsilon": 8.0, "simulated_dropout": 0.1,
+              "start_level": 2}),
+    (20_000, {"contribution": "all", "gamma": 100}),
+    (10_000, {"trust": "central"}),
+]  # fmt: skip
+
+
+def uneven(users: int, shards: int) -> ShardGroup:
+    rng = seeded_rng(1)
+    crowded, near = rng.random(users) < 0.7, (rng.normal(20_000, 3000, users) % 4**DEPTH).astype(np.int64)
+    codes = np.where(crowded, near, rng.integers(0, 4**DEPTH, users))
+    keys = (rng.integers(0, shards, users) << (2 * DEPTH)) | codes
+    return ShardGroup(0, shards, Places(DEPTH), np.sort(keys.astype(key_dtype(Places(DEPTH)))))
+
+
+def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
+    state = start(users, parameters, KEY)
+    group = uneven(users, state.cohort.shards)
+    while state.query is not None:
+        totals = sum_shards(group, state.query, KEY, parameters.shard_noise, parameters.simulated_dropout)
+        state = advance(state, totals, parameters)
+    return state
+
+
+def paper(values: dict[str, Any]) -> HeatmapParameters:
+    model = "planned" if values.get("trust") == "central" else "paper"
+    own = {"depth": DEPTH, "schedule": "paper", "estimator": "last", "participation": model}
+    return heatmap_parameters("adaptive", {**own, **values})
+
+
+def deviation(epsilon: float, unit: float) -> float:
+    """Eq. 5, as it is printed."""
+    beta = math.exp(-epsilon / unit)
+    return math.sqrt(2 * beta) / (1 - beta) / unit
+
+
+def epsilon_of(stddev: float, unit: float) -> float:
+    """Eq. 8, as it is printed."""
+    s = stddev * unit
+    return -unit * math.log((s * s + 1 - math.sqrt(2 * s * s + 1)) / (s * s))
+
+
+def entries_of(nodes: set[int]) -> list[int]:
+    return sorted(node for node in nodes if not {4 * node + child for child in range(4)} <= nodes)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict[str, Any]]) -> None:
+    users, values = run
+    parameters = paper(values)
+    state, method, unit = finish(users, parameters), parameters.method, parameters.distribution_gamma or 1
+    assert isinstance(method, Adaptive)
+    sums = 1 if parameters.is_central else state.cohort.shards
+    nodes = {node for level in range(method.start_level + 1) for node in range(4**level, 2 * 4**level)}
+    asked: list[set[int]] = []
+    remaining = state.budget.total - state.population.epsilon
+    for place, result in enumerate(state.results):
+        assert set(result.tree.nodes.tolist()) == nodes
+        entries = entries_of(nodes)
+        assert result.tree.entries.tolist() == entries
+        if method.sub_query_share is None:  # Eqs. 7 and 8, c U / T being two deviations of the sum over all shards
+            two = 1 if method.target == "printed" else 2
+            goal = method.calibration * state.cohort.users / len(entries) / two
+            target = epsilon_of(goal / (1 if method.target == "printed" else math.sqrt(sums)), unit)
+            enough = method.expansion * target <= remaining  # Eq. 9
+        else:
+            target = method.sub_query_share * state.budget.total
+            enough = target < remaining
+        final = nodes in asked or not enough or place + 1 == method.max_sub_queries
+        assert math.isclose(result.spent.epsilon, remaining if final else target, rel_tol=1e-9)
+        assert final == (place + 1 == len(state.results))
+        remaining -= result.spent.epsilon
+        asked.append(nodes)
+        if final:
+            break
+        threshold = method.split_count or method.split_threshold * math.sqrt(sums) * deviation(remaining, unit)
+        known = dict(zip(entries, result.counts.tolist(), strict=True))
+        children = {4 * node + child for node, count in known.items() if count > threshold for child in range(4)}
+        kept = {node for node in nodes if known.get(node, math.inf) > threshold / 4}
+        nodes = {1} | kept | {node for node in children if node < 2 * 4**DEPTH}
+    assert remaining == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["paper", "auto", "lean", "two_query"])
+def test_estimator_last_publishes_the_last_answer(schedule: str) -> None:
+    for values in ({}, {"simulated_dropout": 0.1, "dropout": 0.3}, {"shard_size": 1000, "dropout": 0.3}):
+        parameters = paper({**values, "schedule": schedule})
+        state = finish(20_000, parameters)
+        made, last = parameters.method.decode(state, DEPTH), state.results[-1]
+        assert made.tree == last.tree
+        assert made.counts.tobytes() == last.counts.tobytes()
+        assert made.stddev.tolist() == [last.spent.noise_stddev] * last.spent.vector_length
+        assert made.slope == 0
+        assert np.array_equal(estimate_density(made), density(made.tree, made.counts))
+
+
+def test_papers_schedule_asks_the_same_for_any_estimator() -> None:
+    last, bayes = (finish(20_000, paper({"estimator": name})) for name in ("last", "bayes"))
+    for one, other in zip(last.results, bayes.results, strict=True):
+        assert one.spent == other.spent
+        assert one.counts.tobytes() == other.counts.tobytes()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
 import re
 import resource
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines import cli
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.inputs import match_files
@@ -24,13 +29,13 @@ from sfumato.pipelines.release_run import key_and_metadata
 from sfumato.pipelines.runner_settings import LocalRunner, runner_settings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.schemas.region import Grid
+from sfumato.transforms.heatmap import refine
+from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
-from sfumato.transforms.heatmap.release import add_up_to, release_files
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
+from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -41,19 +46,30 @@ from tests.keys import write_key
 from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"job tests" * 3), {"job": "heatmap"})
+
+
 PAPER = {"schedule": "paper", "estimator": "last"}
+
+
 PAPER_ONCE = Adaptive(schedule="paper", estimator="last", max_sub_queries=1)
+
+
 SMALL = {"depth": 6, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0}
 
 
-def run_state(pattern: str, parameters: HeatmapParameters, options: tuple[str, ...] = ()):
+def run_state(
+    pattern: str,
+    parameters: HeatmapParameters,
+    columns: LocationColumns | None = None,
+    prior: Estimate | None = None,
+    options: tuple[str, ...] = (),
+):
     """The final state of the transform on a real runner."""
-    found = []
     paths = [file.path for file in match_files(pattern)]
     out = Path(pattern).parent / "state.pickle"
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
-        state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, KEY)
-        _ = state | beam.Map(_keep, str(out))
+        heatmap = PrivateHeatmap(REGION, parameters, KEY, columns or LocationColumns(), prior=prior)
+        _ = root | beam.Create(paths) | heatmap | beam.Map(_keep, str(out))
     found = beam.coders.registry.get_coder(object).decode(out.read_bytes())
     out.unlink()
     return found
@@ -81,31 +97,30 @@ def assert_same(state, expected) -> None:
         (1500, 4, 5, "string", {}),
         (1500, 2, 2, "bytes", {"population": 1500}),
         (1500, 2, 1, "dictionary", {"users": 700, "population": 1500}),
-        (3000, 1, 4, "int", {"simulated_dropout": 0.2}),
-        (40_000, 1, 3, "int", {"shard_size": 200, "dropout": 0.2, "depth": 12}),  # 200 shards in 4 shard groups
+        (20_000, 1, 3, "int", {"shard_size": 100, "dropout": 0.2, "depth": 10}),  # 200 shards in 4 shard groups
         (3000, 1, 3, "int", {"modulus": 150, "allow_overflow": True}),
         (3000, 2, 3, "int", {"trust": "central"}),
         (3000, 2, 3, "int", {"trust": "central", "noise": "gaussian", "delta": 1e-6}),
         (3000, 2, 3, "int", {"noise": "gaussian", "delta": 1e-6, "simulated_dropout": 0.2}),
         (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000, "noise": "gaussian", "delta": 1e-4}),
-        (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000}),
         (1500, 5, 3, "string", {"contribution": "all", "gamma": 7, "users": 900, "population": 1500}),
         (1500, 5, 4, "int", {"contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),
         (1500, 3, 2, "int", {"contribution": "all", "gamma": 10, "noise_source": "client"}),
-        (3000, 1, 3, "int", PAPER),
-        (1500, 5, 3, "int", {**PAPER, "contribution": "all", "gamma": 1000, "simulated_dropout": 0.2}),
+        (1500, 5, 3, "int", {**PAPER, "contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),
         (3000, 1, 3, "int", {"cohorts": "shared"}),
         (3000, 1, 3, "int", {"colluding": 0.3, "simulated_dropout": 0.2}),
         (1500, 1, 3, "int", {"colluding": 0.3, "noise_source": "client"}),
-        (3000, 1, 3, "int", {**PAPER, "colluding": 0.3}),
+        (1500, 1, 3, "int", {**PAPER, "colluding": 0.3}),
         (3000, 2, 4, "int", {"cohorts": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
         (1500, 2, 2, "int", {"cohorts": "disjoint", "users": 700, "population": 1500, "noise_source": "client"}),
     ],
 )
-def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, changes) -> None:
+def test_heatmap_equals_the_oracle(logs, caplog, users, records, files, kind, changes) -> None:
     pattern = logs(users, records, files, kind=kind)
     parameters = heatmap_parameters("adaptive", {**SMALL, **changes})
-    state = run_state(pattern, parameters)
+    with caplog.at_level(logging.WARNING):
+        state = run_state(pattern, parameters)
+    assert "coder" not in caplog.text.lower()
     assert len(state.results) >= 2
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY))
 
@@ -114,14 +129,12 @@ def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, 
 def test_two_threads_give_what_one_gives(logs) -> None:
     pattern = logs(3000, 3, 4)
     parameters = heatmap_parameters("adaptive", SMALL)
-    one = run_state(pattern, parameters)
-    two = run_state(pattern, parameters, ("--direct_num_workers=2",))
-    assert_same(two, one)
-    assert_same(two, oracle.heatmap(pattern, REGION, parameters, KEY))
+    two = run_state(pattern, parameters, options=("--direct_num_workers=2",))
+    assert_same(two, run_state(pattern, parameters))
 
 
 @pytest.mark.slow
-def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
+def test_heatmap_does_not_show_files_or_row_groups(tmp_path: Path) -> None:
     table = make_logs(2000, 3, seed=5)
     shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
     parameters = heatmap_parameters("adaptive", SMALL)
@@ -132,9 +145,7 @@ def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
 
 def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shard-summing stage is done twice for every element, as after a lost worker; the second result is used."""
-    from sfumato.transforms.heatmap import refine
-
-    pattern, parameters = logs(3000), heatmap_parameters("adaptive", SMALL)
+    pattern, parameters = logs(900), heatmap_parameters("adaptive", SMALL)
     expected = run_state(pattern, parameters)
     first_try, retries = refine.sum_shards, []
 
@@ -150,7 +161,8 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
+@pytest.mark.false_alarm(1e-8)
+def test_user_with_a_thousand_rows_counts_once(tmp_path: Path) -> None:
     """Her thousand rows lie in one cell, and the total of the answer grows by what a user with one row adds."""
     table = make_logs(1000, 1, seed=3)
     parameters = HeatmapParameters(
@@ -167,7 +179,7 @@ def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
     assert (total(0, "none"), total(1, "one"), total(1000, "thousand")) == (1000, 1001, 1001)
 
 
-def test_one_id_in_two_types_is_one_user(tmp_path: Path) -> None:
+def test_user_id_of_two_types_is_one_user(tmp_path: Path) -> None:
     write_files(make_logs(600, 1, seed=0), tmp_path / "logs", 1)
     alone = run_state(str(tmp_path / "logs" / "*.parquet"), heatmap_parameters("adaptive", SMALL))
     text = make_logs(600, 1, seed=0)
@@ -178,24 +190,14 @@ def test_one_id_in_two_types_is_one_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_overwriting_under_the_same_release_id_replaces_the_release(logs, tmp_path: Path) -> None:
+def test_command_overwrites_a_release_of_the_same_id(logs, tmp_path: Path) -> None:
     pattern = logs(900)
     assert cli.main(command(pattern, tmp_path / "out")) == 0
     assert cli.main(command(pattern, tmp_path / "out", "--epsilon", "2", "--overwrite")) == 0
     assert open_release(tmp_path / "out").manifest["privacy"]["epsilon"] == 2
 
 
-def test_two_heatmaps_under_one_key_have_their_own_noise(logs) -> None:
-    """Another epsilon or region must not meet the same noise."""
-    keys = [
-        bind_key(KEY, region, HeatmapParameters(epsilon=epsilon), LocationColumns()).subkey("x")
-        for region in (REGION, Region(-1.0, 50.0, 1.0, 51.5))
-        for epsilon in (1.0, 2.0)
-    ]
-    assert len(set(keys)) == 4
-
-
-def test_more_chunks_than_a_process_may_open_files(tmp_path: Path) -> None:
+def test_bound_users_reads_more_chunks_than_open_files(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     spill, depth = Spill(str(tmp_path)), 4
     users = np.arange(600, dtype=np.uint64) << np.uint64(32)
@@ -205,15 +207,6 @@ def test_more_chunks_than_a_process_may_open_files(tmp_path: Path) -> None:
         assert len(bound_users(chunks, Places(depth))) == 600
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_no_coder_warnings(logs, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        run_state(logs(600), heatmap_parameters("adaptive", SMALL))
-    assert "coder" not in caplog.text.lower()
-
-
-# --- the command ---
 
 
 def command(pattern: str, output: Path, *more: str) -> list[str]:
@@ -231,28 +224,21 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-@pytest.mark.slow
-def test_a_release_holds_what_it_says(published: Path) -> None:
+@pytest.mark.false_alarm(1e-9)
+def test_release_holds_what_its_manifest_says(published: Path) -> None:
+    """The count of the users has noise too, of deviation 1 / (sqrt(2) sinh(0.04 / 2)) = 35: ten are 1e-9 off."""
     release = open_release(published)
-    assert sorted(os.listdir(published)) == [
-        "answers.parquet",
-        "cells.parquet",
-        "density.npy",
-        "heatmap.png",
-        "index.html",
-        "manifest.json",
-        "totals.parquet",
-    ]
+    files = ["answers.parquet", "cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json"]
+    assert sorted(os.listdir(published)) == [*files, "totals.parquet"]
     manifest, privacy = release.manifest, release.manifest["privacy"]
     # Ten shards: each user answers one sub-query, with all that the noisy user count has left.
     assert privacy["composition"] == "parallel"
-    assert sum(one["shards"] for one in privacy["sub_queries"]) == privacy["cohort"]["shards"] == 10
+    assert sum(one["shards"] for one in privacy["sub_queries"]) == privacy["cohort"]["shards"]
     charges = {one["epsilon"] for one in privacy["sub_queries"]}
     assert len(charges) == 1
     assert charges.pop() + privacy["population"]["epsilon"] == 4.0
     assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
     assert privacy["unit"] == "user"
-    assert "add or remove one user" in privacy["adjacency"]
     assert privacy["randomness"] == {"source": "seed", "safe": False}
     assert any("protects nobody" in warning for warning in manifest["warnings"])
     assert manifest["communication"]["vector_entries"] == max(q["vector_length"] for q in privacy["sub_queries"])
@@ -264,31 +250,11 @@ def test_a_release_holds_what_it_says(published: Path) -> None:
     assert release.density.shape == (64, 64)
     assert release.density.dtype == np.float64
     assert release.density.sum() == pytest.approx(1)
-    # The count of the users has noise too, of deviation 1 / (sqrt(2) sinh(0.04 / 2)) = 35.
-    first, last = privacy["sub_queries"]
-    noise = max(one["noise_stddev"] * one["vector_length"] ** 0.5 for one in (first, last))
-    assert release.cells["count"].sum() == pytest.approx(3000, abs=8 * (noise + 35))
-
-
-@pytest.mark.slow
-def test_a_release_by_the_paper_holds_the_last_answer(logs, tmp_path: Path) -> None:
-    arguments = command(logs(3000, 2), tmp_path / "out", "--schedule", "paper")
-    assert cli.main(arguments) == 0
-    release = open_release(tmp_path / "out")
-    manifest, privacy = release.manifest, release.manifest["privacy"]
-    charges = [one["epsilon"] for one in privacy["sub_queries"]] + [privacy["population"]["epsilon"]]
-    assert len(charges) >= 3
-    assert sum(charges) == pytest.approx(4.0, rel=1e-15)
-    assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
-    assert privacy["composition"] == "sequential"
-    last = privacy["sub_queries"][-1]
-    assert len(release.cells) == last["vector_length"]
-    assert manifest["communication"]["vector_entries"] == sum(q["vector_length"] for q in privacy["sub_queries"])
-    assert manifest["communication"]["bits_per_client"] == sum(
-        q["vector_length"] * (q["modulus"] - 1).bit_length() for q in privacy["sub_queries"]
-    )
-    assert (release.cells["stddev"] == last["noise_stddev"]).all()
-    assert release.cells["count"].sum() == pytest.approx(3000, abs=8 * last["noise_stddev"] * len(release.cells) ** 0.5)
+    noise = max(one["noise_stddev"] * one["vector_length"] ** 0.5 for one in privacy["sub_queries"])
+    assert release.cells["count"].sum() == pytest.approx(3000, abs=10 * (noise + 35))
+    page = (published / "index.html").read_text()
+    assert manifest["release_id"] in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
 
 
 def test_nothing_raw_is_in_the_release(published: Path) -> None:
@@ -318,30 +284,17 @@ def _numbers(value: object) -> list[float]:
     return [value] if isinstance(value, int | float) else []
 
 
-def test_the_page_holds_every_sub_query(published: Path) -> None:
-    page = (published / "index.html").read_text()
-    manifest = open_release(published).manifest
-    assert manifest["release_id"] in page
-    assert "http://" not in page.replace("http://www.w3.org", "")
-
-
 @pytest.mark.slow
-def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import subprocess
-    import sys
-
-    arguments = command(logs(600), Path("relative/out"))
-    done = subprocess.run(
-        [sys.executable, "-m", "sfumato.pipelines.cli", *arguments],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def test_python_m_writes_to_relative_outputs(logs, tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "sfumato.pipelines.cli", *command(logs(600), Path("relative/out"))]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "relative/out/index.html"
     assert re.search(r"sub-query 1: \d+ entries, epsilon", done.stderr)
     assert (tmp_path / "relative/out/manifest.json").is_file()
 
 
-def test_progress_from_worker_threads(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_from_worker_threads(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_threads")) == 0
     shown = capfd.readouterr().err
     assert len(re.findall(r"sub-query 1: \d+ entries, epsilon", shown)) == 1
@@ -351,7 +304,7 @@ def test_progress_from_worker_threads(logs, tmp_path: Path, capfd: pytest.Captur
 
 
 @pytest.mark.slow
-def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
+def test_command_draws_fresh_noise_or_that_of_a_key_file(logs, tmp_path: Path) -> None:
     pattern = logs(900)
     arguments = command(pattern, tmp_path / "out")
     at = arguments.index("--seed")
@@ -398,148 +351,132 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
     assert subkey() == keys[0]
 
 
-# --- bad input ---
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["--epsilon", "nan"], "epsilon: must be a number in [0.0001, 30], got 'nan'"),
-        (["--epsilon", "0"], "epsilon: must be a number in [0.0001, 30]"),
-        (["--epsilon", "-1"], "epsilon: must be a number in [0.0001, 30], got '-1'"),
-        (["--epsilon", "much"], "epsilon"),
-        (["--depth", "0"], "depth: must be a whole number in 1..20, got '0'"),
-        (["--depth", "21"], "depth"),
-        (["--region", "1,50,-1,51"], "region: WEST,SOUTH,EAST,NORTH must have west < east"),
-        (["--region", "0,50,0,51"], "region"),
-        (["--region", "-1,50,1"], "region: expected four numbers"),
-        (["--input", "nothing/*.parquet"], "input: no file matches 'nothing/*.parquet'"),
-        (["--user_id_column", "rider"], "no column 'rider'; set --user_id_column to one of: user_id, latitude"),
-        (["--latitude_column", "user_name"], "no column 'user_name'; did you mean user_id?"),
-        (["--trust", "local"], "trust: must be one of central, secagg"),
-        (["--runner_config", "nowhere"], "runner_config: no file 'nowhere'"),
-        (["--no_such_option", "1"], "--no_such_option"),
-        (["--key_file", "missing"], "key_file and seed: give one"),
-        (["--release_id", "../x"], "release_id"),
-        (["a", "second.parquet"], "'a' belongs to no option"),
-        (["--direct_num_workers", "zwei"], "direct_num_workers"),
-        (["--runner", "NoSuchRunner"], "runner"),
-        (["--input", str(Path(__file__).parent)], "holds no file of a known format"),
-        (["--max_bad_fraction", "nan"], "max_bad_fraction"),
-        (["--shard_size", "ten"], "shard_size"),
-        (["--schedule", "best"], "schedule: must be one of auto, two_query, lean, paper, got 'best'"),
-        (["--refine", "interval"], "refine: interval is about rates; name their column with auxiliary"),
-        (["--auxiliary", "latitude", "--method", "emd"], "auxiliary: method emd makes no rates; use adaptive or flat"),
-        (["--auxiliary", "infected"], "'infected'"),
-    ],
-)
-def test_bad_requests_end_with_2_before_any_work(logs, tmp_path, capsys, changes, message) -> None:
-    arguments = command(logs(50), tmp_path / "out", *changes)
-    assert cli.main(arguments) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_wrong_column_types_are_named(tmp_path: Path, capsys) -> None:
-    table = make_logs(50, 1, 0).set_column(1, "latitude", pa.array(["north"] * 50))
-    pattern = write_files(table, tmp_path / "logs", 1)
-    assert cli.main(command(pattern, tmp_path / "out")) == 2
-    assert "column 'latitude' must hold degrees" in capsys.readouterr().err
-
-
-def test_an_existing_output_is_refused(published: Path, logs, capsys) -> None:
+def test_command_rejects_an_existing_output(published: Path, logs, capsys) -> None:
     assert cli.main(command(logs(600), published)) == 2
-    assert "exists already; name another, or give --overwrite" in capsys.readouterr().err
+    assert "--overwrite" in capsys.readouterr().err
 
 
-def test_a_population_that_is_wrong_publishes_no_map(logs, tmp_path: Path, capsys) -> None:
+def test_wrong_population_publishes_no_map(logs, tmp_path: Path, capsys) -> None:
     arguments = command(logs(100), tmp_path / "out", "--shard_size", "10000", "--population", "10000")
     assert cli.main(arguments) == 1
-    assert "--population says 10,000 users, and the logs hold about" in capsys.readouterr().err
+    assert "--population" in capsys.readouterr().err
     assert not (tmp_path / "out" / "cells.parquet").exists()
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["status"] == "refused"
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("users", [1, 100])
-def test_few_users_have_a_release_as_many_have(logs, tmp_path: Path, users: int) -> None:
-    """One shard, planned for a noisy number of users that may be far off."""
+def test_few_users_have_a_release(logs, tmp_path: Path, users: int) -> None:
+    """One shard, planned for a noisy number of users that may be far off: Laplace noise, 15 deviations."""
     assert cli.main(command(logs(users), tmp_path / "out", "--shard_size", "10000")) == 0
     manifest = open_release(tmp_path / "out").manifest
     assert all(one["shards_lost"] == 0 for one in manifest["privacy"]["sub_queries"])
     results = manifest["results"]
-    assert abs(results["users"] - users) < 12 * results["users_stddev"]
+    assert abs(results["users"] - users) < 15 * results["users_stddev"]
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-9)
 def test_lost_shards_are_reported(logs, tmp_path: Path) -> None:
-    """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone.
+    """300 users a shard with 4% tolerance: about a quarter of 90 shards is lost to their varying sizes.
 
-    In the paper's participation model; no planned shard is lost.
+    In the paper's participation model; no planned shard is lost. None at all would be lost with a probability of 6e-12.
     """
-    options = ("--dropout", "0.04")
-    assert cli.main(command(logs(9000), tmp_path / "planned", *options)) == 0
-    planned = open_release(tmp_path / "planned").manifest
-    assert [one["shards_lost"] for one in planned["privacy"]["sub_queries"] if one["shards_lost"]] == []
-    options = (*options, "--participation", "paper")
-    assert cli.main(command(logs(9000), tmp_path / "out", *options)) == 0
-    manifest = open_release(tmp_path / "out").manifest
-    asked = [one["shards_lost"] for one in manifest["privacy"]["sub_queries"]]
-    lost = asked[-1]
-    shards = manifest["privacy"]["cohort"]["shards"]  # about 30, by the noisy number of users
-    assert 0 < lost < 20
-    assert any(f"{lost} of {shards} shards" in warning for warning in manifest["warnings"])
+    pattern, manifests = logs(27_000), {}
+    for model in ("planned", "paper"):
+        options = ("--dropout", "0.04", "--participation", model)
+        assert cli.main(command(pattern, tmp_path / model, *options)) == 0
+        manifests[model] = open_release(tmp_path / model).manifest
+    lost = {name: [one["shards_lost"] for one in it["privacy"]["sub_queries"]] for name, it in manifests.items()}
+    assert set(lost["planned"]) == {0}
+    assert 0 < lost["paper"][-1] < 60
+    shards = manifests["paper"]["privacy"]["cohort"]["shards"]  # about 90, by the noisy number of users
+    assert any(f"{lost['paper'][-1]} of {shards} shards" in warning for warning in manifests["paper"]["warnings"])
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize(("bad", "status"), [(150, 0), (1234, 1)])
-def test_users_without_a_usable_record_are_tolerated_up_to_a_fraction(
-    tmp_path: Path, capsys, bad: int, status: int
-) -> None:
+def test_users_without_usable_record_are_tolerated_to_a_degree(tmp_path: Path, capsys, bad: int, status: int) -> None:
+    """150 of 2,000 where half may be, 1,234 where a tenth may: the noise of deviation 35 is far less.
+
+    The error states no exact count.
+    """
     table = make_logs(2000, 1, 0)
     latitude = table["latitude"].to_numpy().copy()
     latitude[:bad] = np.nan
     pattern = write_files(table.set_column(1, "latitude", pa.array(latitude)), tmp_path / "logs", 2)
-    assert cli.main(command(pattern, tmp_path / "out")) == status
+    assert cli.main(command(pattern, tmp_path / "out", *(() if status else ("--max_bad_fraction", "0.5")))) == status
     if status:
         errors = [capsys.readouterr().err]
-        for seed in ("2", "3"):  # a noisy count may be the exact one, but not each time
+        for seed in ("2", "3", "4", "5"):  # a noisy count may be the exact one, but not each time
             assert cli.main(command(pattern, tmp_path / "more", "--overwrite", "--seed", seed)) == status
             errors.append(capsys.readouterr().err)
-        assert all("have no usable record, more than --max_bad_fraction 0.1 allows" in error for error in errors)
+        assert all("--max_bad_fraction" in error for error in errors)
         assert not all("1234" in error or "1,234" in error for error in errors)
         assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "manifest.json"}
 
 
-def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, capsys) -> None:
+def test_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, capsys) -> None:
     pattern = logs(2000, 1, 3)
     victim = Path(pattern).parent / "log-1.parquet"
     whole = victim.read_bytes()
-    victim.write_bytes(whole[: len(whole) // 2])
-    assert cli.main(command(pattern, tmp_path / "out")) == 1
-    assert "log-1.parquet: cannot be read as Parquet" in capsys.readouterr().err
     # Damage inside, with the footer intact, shows only when the data are read.
-    victim.write_bytes(whole[:100] + bytes(len(whole) // 3) + whole[100 + len(whole) // 3 :])
-    assert cli.main(command(pattern, tmp_path / "out")) == 1
-    assert "log-1.parquet: cannot be read as Parquet" in capsys.readouterr().err
+    inside = whole[:100] + bytes(len(whole) // 3) + whole[100 + len(whole) // 3 :]
+    for damaged in (whole[: len(whole) // 2], inside):
+        victim.write_bytes(damaged)
+        assert cli.main(command(pattern, tmp_path / "out")) == 1
+        assert "log-1.parquet" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
 
 
-@pytest.mark.parametrize("options", [PAPER, {}], ids=["paper", "default"])
-def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -> None:
-    pattern, parameters = logs(3000), heatmap_parameters("adaptive", {**SMALL, **options})
-    state = run_state(pattern, parameters)
-    own = {name: value for name, value in {**SMALL, **options}.items() if name != "estimator"}
-    values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **own}
-    job = HeatmapJob.of(HeatmapRequest.of(values))
-    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, []))
-    files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
-    assert list(files)[-1] == "manifest.json"
-    final = state.results[-1]
-    import io
+METHODS_SMALL = {"depth": 5, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0, "population": 1500}
 
-    made = add_up_to(parameters.method.decode(state, parameters.depth), state.users_estimate()[0])
-    # One answer's cells all move by the same to add up to the number of users.
-    assert np.ptp(made.counts - final.counts) < 1e-9 if options else len(made.counts) != len(final.counts)
-    expected = density(final.encoding.tree, made.counts) if options else estimate_density(made)
-    assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), expected)
-    cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
-    assert np.array_equal(cells["count"].to_numpy(), made.counts)
+
+def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
+    key = bind_key(KEY, REGION, parameters, LocationColumns())
+    grid, paths = Grid(REGION, parameters.depth), sorted(glob.glob(pattern))
+    return Rows.read(paths, grid, key.subkey("users"), total=parameters.distribution_gamma)
+
+
+@pytest.mark.parametrize(
+    ("method", "trust"),
+    [*((name, "secagg") for name in (*METHODS, *BASELINES)), *((name, "central") for name in METHODS)],
+)
+def test_every_method_equals_its_stages_in_memory(baselines: None, logs, method: str, trust: str) -> None:
+    pattern = logs(1500, 4, 3)
+    own = CountMin(sketch_width=50, sketch_rows=3) if method == "count_min" else METHODS[method]()
+    parameters = HeatmapParameters(**METHODS_SMALL, trust=trust, method=own)
+    state = run_state(pattern, parameters)
+    key = bind_key(KEY, REGION, parameters, LocationColumns())
+    assert_same(state, run_in_memory(rows_of(pattern, parameters), 1500, parameters, key))
+    assert len(state.results) <= parameters.method.max_rounds(parameters.depth)
+    assert state.budget.spent <= 4.0
+    estimate = parameters.method.decode(state, parameters.depth)
+    assert np.isfinite(estimate.counts).all()
+    assert (estimate.stddev >= 0).all()
+
+
+@pytest.mark.parametrize("method", [*METHODS, "hierarchical", "count_min"])
+def test_every_method_publishes_a_whole_release(baselines: None, logs, tmp_path: Path, method: str) -> None:
+    options = ["--method", method, "--depth", "5"]
+    assert cli.main(command(logs(1500, 3), tmp_path / "out", *options)) == 0
+    release = open_release(tmp_path / "out")
+    manifest = release.manifest
+    assert manifest["parameters"]["method"] == method
+    assert manifest["privacy"]["epsilon_spent"] <= manifest["privacy"]["epsilon"]
+    assert ("distribution" in manifest["privacy"]["contribution_bound"]) == (method == "emd")
+    assert release.density.shape == (32, 32)
+    assert np.isclose(release.density.sum(), 1)
+    assert len(release.cells) >= 1
+    assert (release.cells["stddev"] >= 0).all()
+    assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_page_of_a_large_flat_map_is_small(logs, tmp_path: Path) -> None:
+    assert cli.main(command(logs(900), tmp_path / "out", "--method", "flat", "--depth", "9")) == 0
+    release = open_release(tmp_path / "out")
+    assert len(release.cells) == 4**9
+    assert (tmp_path / "out" / "index.html").stat().st_size < 8_000_000
+    table = release.cells
+    assert np.isclose(np.maximum(table["count"], 0).sum() * release.density.max(), table["count"].max())

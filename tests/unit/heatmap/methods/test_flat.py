@@ -1,17 +1,20 @@
+"""One sub-query for every cell of a level."""
+
+from __future__ import annotations
+
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from tests.rejections import rejects
 from tests.unit.heatmap.methods.oracle import check_counts, group_of, run, some_rows, spread
 
 DEPTH = 4
+
+
 ROWS = some_rows(1, 400, 4, DEPTH)
 
 
@@ -20,7 +23,7 @@ def parameters(method: Flat, **options: object) -> HeatmapParameters:
 
 
 @pytest.mark.parametrize("level", [None, 0, 2])
-def test_one_sub_query_takes_all_and_counts_every_cell_of_the_level(level: int | None) -> None:
+def test_flat_counts_every_cell_of_the_level_once(level: int | None) -> None:
     state = run(parameters(Flat(level=level)), group_of(ROWS, 4, DEPTH), noise=False)
     (result,) = state.results
     assert state.budget.spent == 1
@@ -35,7 +38,7 @@ def test_one_sub_query_takes_all_and_counts_every_cell_of_the_level(level: int |
 
 
 @pytest.mark.parametrize("keep_top", [100, 37.5, 12, 0.01])
-def test_the_largest_t_per_cent_are_kept(keep_top: float) -> None:
+def test_flat_keeps_the_largest_t_per_cent(keep_top: float) -> None:
     state = run(parameters(Flat()), group_of(ROWS, 4, DEPTH))
     raw, kept = Flat().decode(state, DEPTH), Flat(keep_top=keep_top).decode(state, DEPTH)
     size = max(1, math.ceil(keep_top / 100 * 256))
@@ -46,24 +49,3 @@ def test_the_largest_t_per_cent_are_kept(keep_top: float) -> None:
     if dropped.any():
         assert raw.counts[dropped].max() <= np.sort(raw.counts)[-size]
     assert kept.stddev.tolist() == [state.results[0].spent.noise_stddev] * 256
-
-
-@pytest.mark.parametrize(
-    ("options", "depth", "message"),
-    [
-        ({}, 13, "depth: flat queries every cell of a level, at most of level 12, got 13"),
-        ({"level": 5}, 4, "level: must be a whole number in 0..4, got 5"),
-        ({"level": -1}, 4, "level: must be a whole number in 0..20, got -1"),
-        ({"level": True}, 4, "level: must be a whole number in 0..20, got True"),
-    ],
-)
-def test_a_level_that_is_not_there_is_refused(options: dict[str, Any], depth: int, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        parameters(Flat(**options), depth=depth)
-    parameters(Flat(level=3), depth=20)
-
-
-@pytest.mark.parametrize("keep_top", [0, -1, 100.1, math.nan, math.inf])
-def test_bad_shares_are_refused(keep_top: float) -> None:
-    with rejects("keep_top"):
-        Flat(keep_top=keep_top)

@@ -1,0 +1,557 @@
+"""What a release and its page hold, by method and by the place where noise is added."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import shapely
+from hypothesis import given, settings
+
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from sfumato.schemas.errors import TooFewUsersError
+from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.release import ANSWERS_SCHEMA, CELLS_SCHEMA, cells_schema
+from sfumato.schemas.tree import Tree, node_levels, node_names, nodes_from_names
+from sfumato.schemas.views import PageView
+from sfumato.transforms.heatmap import view as view
+from sfumato.transforms.heatmap.manifest import heatmap_manifest
+from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior.estimator import estimate_density
+from sfumato.transforms.heatmap.rates import Rates, estimate_rates
+from sfumato.transforms.heatmap.release import (
+    add_up_to,
+    cells_table,
+    interval_columns,
+    published_estimate,
+    release_files,
+)
+from sfumato.transforms.heatmap.request import heatmap_parameters
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.view import heatmap_view
+from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, check_admission
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.seeds import seeded_rng
+from tests.unit.release.city import REGION, CityRelease, city_release
+from tests.unit.schemas.test_tree import DEPTH as TREE_DEPTH
+from tests.unit.schemas.test_tree import trees
+
+
+@functools.cache
+def made(method: str, **options: Any) -> CityRelease:
+    return city_release(method, **options)
+
+
+def table_of(release: CityRelease, name: str) -> pa.Table:
+    return pq.read_table(io.BytesIO(release.files[name]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_release_files_hold_all_answers_and_one_estimate(method: str) -> None:
+    release = made(method)
+    estimate, answers = release.estimate, table_of(release, "answers.parquet")
+    assert answers.schema.equals(ANSWERS_SCHEMA)
+    for result in release.state.results:
+        mine = answers.filter(pc.equal(answers["sub_query"], result.spent.index))
+        assert mine["cell_id"].to_pylist() == node_names(result.tree.entries)
+        assert np.array_equal(mine["users"].to_numpy(), result.counts)
+        assert (mine["stddev"].to_numpy() == result.spent.noise_stddev).all()
+    cells = table_of(release, "cells.parquet")
+    assert np.array_equal(cells["count"].to_numpy(), estimate.counts)
+    assert np.array_equal(cells["stddev"].to_numpy(), estimate.stddev)
+    raster = np.load(io.BytesIO(release.files["density.npy"]))
+    assert np.array_equal(raster, estimate_density(estimate))
+    assert release.files["heatmap.png"].startswith(b"\x89PNG")
+
+
+def test_manifest_of_central_noise_names_no_secure_aggregation() -> None:
+    release = made("flat", depth=4, trust="central", allow_overflow=True)
+    privacy, manifest = release.manifest["privacy"], release.manifest
+    assert "still reports" not in privacy["adjacency"]
+    assert privacy["mechanism"] == "discrete Laplace, added once to the sums by a trusted curator"
+    assert "a trusted curator. It sees the raw logs" in privacy["assumptions"][0]
+    told = privacy["participation"]
+    assert (told["protected"], told["epsilon"], told["delta"]) == (True, 0.0, 0.0)
+    assert not any("secure-aggregation server" in one for one in privacy["assumptions"])
+    assert manifest["warnings"] == []  # there is no modulus that counts could have wrapped around
+    assert manifest["communication"] == {"vector_entries": 256, "bits_per_client": None}
+    assert privacy["cohort"]["shards"] is privacy["cohort"]["required_survivors"] is None
+    for stated, result in zip(privacy["sub_queries"], release.state.results, strict=True):
+        unknown: dict[str, Any] = dict.fromkeys(("shards", "shards_lost", "modulus", "bits_per_client"))
+        known = {name: getattr(result.spent, name) for name in ("index", "epsilon", "vector_length", "noise_stddev")}
+        assert stated == unknown | known
+
+
+def test_manifest_states_secure_aggregation_in_full() -> None:
+    release = city_release("emd", allow_overflow=True)
+    privacy, manifest = release.manifest["privacy"], release.manifest
+    assert privacy["adjacency"].startswith("add or remove one user")
+    assert manifest["warnings"][-1].startswith("Overflow was allowed")
+    assert all(one["modulus"] > 1 and one["bits_per_client"] > 0 for one in privacy["sub_queries"])
+    assert manifest["communication"]["bits_per_client"] == sum(one["bits_per_client"] for one in privacy["sub_queries"])
+    assert privacy["cohort"]["shards"] == 4
+
+
+def metadata_of(parameters: Any, columns: LocationColumns) -> ReleaseMetadata:
+    stated = {**parameters.metadata(), "columns": columns.metadata()}
+    return ReleaseMetadata("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, stated)
+
+
+def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **options: Any) -> CityRelease:
+    """The release of users in 16 x 16 cells whose last category is the more common the farther east and south."""
+    depth = 4
+    places = Places(depth, len(names))
+    values = {"depth": depth, "shard_size": users // 4, "dropout": 0.2, "population": users, **options}
+    parameters = heatmap_parameters(method, values, len(names))
+    rng = seeded_rng(5)
+    cells = rng.integers(0, 4**depth, users)
+    last = rng.random(users) < cells / 4**depth
+    category = np.where(last, len(names) - 1, rng.integers(0, len(names) - 1, users))
+    hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), users, dtype=np.uint64)) << np.uint64(places.bits)
+    gamma = parameters.distribution_gamma
+    weights = None if gamma is None else np.full(users, gamma)
+    rows = Rows(places, hashes, (category << 2 * depth | cells).astype(np.uint64), weights)
+    state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"city" * 8), {}))
+    metadata = metadata_of(parameters, LocationColumns(auxiliary=Auxiliary("infected", names)))
+    files = release_files(state, parameters, metadata, Grid(Region(**REGION), depth))
+    estimate = add_up_to(parameters.method.decode(state, depth), state.users_estimate()[0])
+    return CityRelease(state, parameters, estimate, files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("false", "true"), ("well", "ill", "unsure")])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("flat", {}),
+        ("flat", {"trust": "central"}),
+        ("flat", {"contribution": "all", "gamma": 100}),
+        ("adaptive", {"cohorts": "shared"}),
+        ("adaptive", {"cohorts": "disjoint"}),
+        ("adaptive", {"schedule": "paper", "estimator": "last"}),
+    ],
+)
+def test_release_files_hold_the_same_rates(method: str, options: dict[str, Any], names: tuple[str, ...]) -> None:
+    release = rated_release(method, names, **options)
+    state, estimate, manifest = release.state, release.estimate, release.manifest
+    stated = ["true"] if len(names) == 2 else list(names)
+    spent = state.results[-1].spent
+    live = spent.shards - spent.shards_lost
+    sums = 1 if options.get("trust") == "central" else live
+    rates = estimate_rates(estimate, names, sums, state.cohort.shards / live)
+    assert rates is not None
+    if options.get("cohorts") == "disjoint":
+        assert live < state.cohort.shards
+    cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
+    kinds = {"rate": "rate", "rate_low": "low", "rate_high": "high", "rate_shrunk": "shrunk"}
+    for kind, attribute in (
+        kinds | {"simultaneous_low": "simultaneous_low", "simultaneous_high": "simultaneous_high"}
+    ).items():
+        mine = [kind if len(stated) == 1 else f"{kind}_{name}" for name in stated]
+        column = np.array([cells[name].to_pylist() for name in mine], dtype=float)
+        np.testing.assert_array_equal(column, getattr(rates, attribute))
+    counted = np.array([cells[f"count_{name}"].to_pylist() for name in names])
+    np.testing.assert_array_equal(counted, estimate.by_category)
+    unknown = np.isnan(rates.rate) | np.isnan(rates.shrunk)
+    assert not unknown.all()
+    shown = [measure for measure in release.layers[-1].measures if measure.kind == "rate"]
+    assert len(shown) == len(stated)
+    for measure, *mine in zip(shown, unknown, rates.shrunk, rates.low, rates.high, strict=True):
+        nowhere, rate, low, high = mine
+        assert [one is None for one in measure.value] == nowhere.tolist()
+        for values, expected in ((measure.value, np.clip(rate, low, high)), (measure.low, low), (measure.high, high)):
+            np.testing.assert_allclose(np.array(values, dtype=float)[~nowhere], expected[~nowhere], atol=0.0051)
+    assert ("rates.png" in release.files) == (len(names) == 2)
+    auxiliary = manifest["auxiliary"]
+    assert (auxiliary["column"], auxiliary["categories"]) == ("infected", list(names))
+    assert auxiliary["entries_per_node"] == len(names)
+    assert (auxiliary["rates"]["categories"], auxiliary["rates"]["level"]) == (stated, 0.95)
+    assert f"one of {len(names)} bins" in manifest["privacy"]["contribution_bound"]
+
+
+def test_release_without_auxiliary_data_states_no_rates() -> None:
+    release = made("adaptive", depth=4)
+    assert "auxiliary" not in release.manifest
+    assert "bins" not in release.manifest["privacy"]["contribution_bound"]
+    assert "rate" not in table_of(release, "cells.parquet").schema.names
+    assert all(measure.kind == "count" for layer in release.layers for measure in layer.measures)
+
+
+def test_manifest_states_parallel_composition_of_cohorts() -> None:
+    """Disjoint cohorts: each user is in one sub-query, which has the whole budget."""
+    release = city_release("adaptive", cohorts="disjoint", simulated_dropout=0.05)
+    state, privacy = release.state, release.manifest["privacy"]
+    spent = [result.spent for result in state.results]
+    assert len(spent) > 1
+    assert sum(one.epsilon for one in spent) > state.budget.total
+    assert privacy["composition"] == "parallel"
+    assert privacy["epsilon_spent"] <= privacy["epsilon"] == state.budget.total
+    assert release.manifest["communication"] == {
+        "vector_entries": max(one.vector_length for one in spent),
+        "bits_per_client": max(one.bits_per_client for one in spent),
+    }
+    together = city_release("adaptive", cohorts="shared", simulated_dropout=0.05)
+    assert together.manifest["privacy"]["composition"] == "sequential"
+
+
+ONE = "one location a user, "
+BY_WEIGHT = f"{ONE}chosen in proportion to the weights of the user's records by the key"
+ALL = {"contribution": "all", "gamma": 50}
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "words"),
+    [
+        ({}, {}, f"{ONE}chosen uniformly by the key"),
+        ({}, {"weight": "minutes"}, BY_WEIGHT),
+        ({}, {"time": "at"}, BY_WEIGHT),
+        ({"contribution": "top"}, {}, f"{ONE}the cell with most of their records or weight"),
+        (ALL, {"weight": "minutes"}, "one distribution a user over the cells of all their locations, in integers with"),
+        (ALL | {"rounding": "independent"}, {}, "with independent rounding of every entry"),
+    ],
+)
+def test_manifest_states_what_a_user_adds(options: dict[str, Any], columns: dict[str, Any], words: str) -> None:
+    values = {"depth": 4, "shard_size": 1000, "dropout": 0.2, "population": 4000, **options}
+    parameters = heatmap_parameters("flat", values)
+    metadata = metadata_of(parameters, LocationColumns(**columns))
+    manifest = heatmap_manifest(made("flat", depth=4).state, parameters, metadata, Grid(Region(**REGION), 4))
+    assert words in manifest["privacy"]["contribution_bound"]
+
+
+BOX = Region(-1.0, 50.0, 1.0, 51.0)
+TREE_GRID = Grid(BOX, TREE_DEPTH)
+
+
+def estimate_on(tree: Tree, counts: np.ndarray, stddev: float) -> Estimate:
+    return Estimate(tree, counts, np.full(len(counts), stddev))
+
+
+@given(trees())
+@settings(max_examples=40, deadline=None)
+def test_cells_table_partitions_the_region(tree: Tree) -> None:
+    """What a node's descendants leave over: areas agree with the tree's, nothing overlaps, all is covered."""
+    table = cells_table(estimate_on(tree, np.arange(len(tree.entries), dtype=float), 2.0), TREE_GRID)
+    shapes = shapely.from_wkb(table["geometry"].to_numpy())
+    cell = (BOX.east - BOX.west) * (BOX.north - BOX.south) / 4**TREE_DEPTH
+    assert np.allclose(shapely.area(shapes) / cell, tree.areas)
+    assert np.isclose(shapely.area(shapely.union_all(shapes)), cell * 4**TREE_DEPTH)
+    density = np.array(table["density"].to_pylist(), dtype=float)
+    assert (np.isnan(density) == (tree.areas == 0)).all()
+
+
+def test_cells_table_has_bounds_and_density() -> None:
+    table = cells_table(estimate_on(Tree.uniform(TREE_DEPTH, 1), np.array([4.0, -1, 2, 3]), 1.5), TREE_GRID).to_pandas()
+    assert table["cell_id"].tolist() == ["r0", "r1", "r2", "r3"]
+    north_west = table.iloc[0]
+    assert north_west[["west", "south", "east", "north"]].tolist() == [-1.0, 50.5, 0.0, 51.0]
+    # A degree of latitude is about 111.2 km; one of longitude that times the cosine.
+    assert north_west["density"] == pytest.approx(4 / (111.195 * 0.5 * 111.195 * np.cos(np.radians(50.75))), rel=1e-3)
+    assert (table["stddev"] == 1.5).all()
+
+
+def test_cells_table_is_geoparquet() -> None:
+    buffer = io.BytesIO()
+    table = cells_table(estimate_on(Tree.uniform(TREE_DEPTH, 1), np.ones(4), 1.0), TREE_GRID)
+    assert table.schema == cells_schema() == CELLS_SCHEMA
+    pq.write_table(table, buffer)
+    geo = json.loads(pq.ParquetFile(buffer).schema_arrow.metadata[b"geo"])
+    assert geo["version"] == "1.1.0"
+    assert geo["columns"][geo["primary_column"]]["encoding"] == "WKB"
+
+
+def rated_cells(counts: list[list[float]], names: tuple[str, ...]) -> tuple[pa.Table, Rates]:
+    """The table of cells of a tree of one level with these counts by category, and its rates."""
+    array = np.array(counts)
+    each = np.full(array.shape[1], 3.0)
+    estimate = Estimate(Tree.uniform(TREE_DEPTH, 1), array.sum(axis=0), each, array, each)
+    rates = estimate_rates(estimate, names, 4)
+    assert rates is not None
+    return cells_table(estimate, TREE_GRID, names, rates), rates
+
+
+def test_cells_table_has_one_rate_of_two_categories() -> None:
+    table, _ = rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600]], ("false", "true"))
+    rates = ["rate", "rate_low", "rate_high", "rate_shrunk", "simultaneous_low", "simultaneous_high"]
+    assert table.schema.names == [*CELLS_SCHEMA.names[:-1], *rates, "count_false", "count_true", "geometry"]
+    assert table["count_true"].to_pylist() == [10, 5, -2, 600]
+    assert table["rate_shrunk"].to_pylist()[2] is None
+    assert table["rate_shrunk"].to_pylist()[3] < 0.6  # towards the average, which is lower
+    rate, low, high = (np.array(table[name].to_pylist(), dtype=float) for name in rates[:3])
+    assert rate[[0, 3]].tolist() == [0.1, 0.6]
+    assert low[0] < 0.1 < high[0]
+    assert low[3] < 0.6 < high[3]
+    assert table["rate"].to_pylist()[2] is None  # nobody is there to have a rate
+    assert (low[2], high[2]) == (0, 1)
+
+
+def test_cells_table_has_a_rate_of_each_of_several_categories() -> None:
+    names = ("sick", "well", "who knows")
+    table, told = rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600], [50.0, 1, 2, 3]], names)
+    assert table.schema == cells_schema(names, names)
+    assert table["count_who knows"].to_pylist() == [50, 1, 2, 3]
+    for place, name in enumerate(names):
+        for kind, values in (("rate", told.rate), ("rate_low", told.low), ("rate_high", told.high)):
+            column = np.array(table[f"{kind}_{name}"].to_pylist(), dtype=float)
+            np.testing.assert_array_equal(column, values[place])
+    stated = [name for name in table.schema.names if name.startswith(("rate", "simultaneous", "count_"))]
+    assert all(b"description" in table.schema.field(name).metadata for name in stated)
+
+
+def test_cells_table_is_read_by_geopandas(tmp_path: Path) -> None:
+    geopandas = pytest.importorskip("geopandas")
+    path = tmp_path / "cells.parquet"
+    pq.write_table(rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600]], ("no", "yes"))[0], path)
+    frame = geopandas.read_parquet(path)
+    assert frame.crs.to_string() == "OGC:CRS84"
+    assert frame.geometry.is_valid.all()
+    unknown = frame["rate_low"][1] == 0 and frame["rate_high"][1] == 1
+    assert frame["rate"].isna().tolist() == [False, unknown, True, False]
+
+
+USERS, COHORTS, DEPTH, KEYS = 40_000, 10, 6, 40
+
+
+GRID = Grid(Region(0, 0, 1, 1), DEPTH)
+
+
+PARAMETERS = HeatmapParameters(depth=DEPTH, rotation=COHORTS, shard_size=1_000)
+
+
+@pytest.mark.slow
+@pytest.mark.false_alarm(1e-8)
+def test_map_of_a_tenth_of_the_users_is_of_all() -> None:
+    """The mean of 40 standard normal errors is below 1 but with probability 3e-10, their mean square in 0.15..3.2."""
+    rng, places = seeded_rng(5), Places(DEPTH, 1)
+    centre, width = np.array([[0.3, 0.6], [0.7, 0.4]]), np.array([0.05, 0.15])
+    kind = np.arange(USERS) % 2
+    place = np.clip(rng.normal(centre[kind], width[kind][:, None]), 0.001, 0.999)
+    codes = GRID.locate(place[:, 0], place[:, 1])[1].astype(np.uint64)
+    exact = np.bincount(codes.astype(np.int64), minlength=4**DEPTH)
+    inside, crowded, errors = [], [], []
+    for number in range(KEYS):
+        asked = rng.random(USERS) < 1 / COHORTS
+        hashes = np.sort(rng.integers(0, 2**63, int(asked.sum()), dtype=np.uint64)) * np.uint64(2)
+        rows = Rows(places, hashes & ~places.mask, rng.permutation(codes[asked]))
+        key = RunKey.derive(FixedSecret(bytes([number + 1] * 32)), {})
+        state = run_in_memory(rows, len(hashes), PARAMETERS, key)
+        estimate, unbiased, _ = published_estimate(state, PARAMETERS, GRID)
+        columns = interval_columns(estimate, unbiased)
+        owner = estimate.tree.index.owners(np.arange(4**DEPTH, dtype=np.uint64))
+        truth = np.bincount(owner, exact, len(estimate.counts))
+        holds = (columns["users_low"] <= truth) & (truth <= columns["users_high"])
+        inside.append(holds.mean())
+        crowded.append(holds[truth > 50].mean())
+        users, stddev = state.all_users_estimate()
+        assert estimate.counts.sum() == pytest.approx(users)
+        errors.append((users - USERS) / stddev)
+    assert 0.93 < np.mean(inside) < 0.97
+    assert 0.92 < np.mean(crowded) < 0.98
+    assert abs(np.mean(errors)) < 1
+    assert 0.15 < np.mean(np.square(errors)) < 3.2
+
+
+def test_check_admission_counts_the_users_of_all_cohorts() -> None:
+    counted = NoisyUserCounts(users=120.0, unusable=0.0, epsilon=1.0, noise_stddev=1.0)
+    check_admission(counted, AdmissionRule(1.0, min_users=1_000, cohorts=10))
+    with pytest.raises(TooFewUsersError, match="in one of 10 cohorts, so about 1,200 in all"):
+        check_admission(counted, AdmissionRule(1.0, min_users=2_000, cohorts=10))
+
+
+NEEDED = ("manifest.json", "cells.parquet", "answers.parquet")
+
+
+def view_of(method: str, change: dict[str, Any] | None = None, **options: Any) -> PageView:
+    files = made(method, **options).files
+    manifest = json.loads(files["manifest.json"])
+    for path, value in (change or {}).items():
+        part = manifest
+        *above, name = path.split(".")
+        for key in above:
+            part = part[key]
+        part[name] = value
+    return heatmap_view({**files, "manifest.json": json.dumps(manifest).encode()})
+
+
+def words(view: PageView) -> str:
+    return " ".join(text for section in view.sections for text in section.paragraphs)
+
+
+def numbers(values: list[float | None]) -> np.ndarray:
+    return np.array(values, dtype=float)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_page_has_a_layer_of_each_sub_query_and_the_map(method: str) -> None:
+    release = made(method)
+    layers, cells = release.layers, table_of(release, "cells.parquet").to_pandas()
+    assert len(layers) == (1 if method == "flat" else len(release.state.results) + 1)
+    last = layers[-1]
+    assert last.cell_id == cells["cell_id"].tolist()
+    shown = numbers(last.measures[0].value)
+    spread = np.maximum(cells["stddev"].to_numpy(), 1e-2)
+    expected = cells["count"].to_numpy()
+    if "users_low" in cells:
+        expected = np.clip(expected, cells["users_low"], cells["users_high"])
+    assert (np.abs(shown - expected) <= 0.1 * spread).all()
+    full = 4.0 ** (6 - np.array(last.level))
+    assert (np.array(last.area) * full).sum() == pytest.approx(4**6, rel=1e-4)
+    tree = Tree.of(6, nodes_from_names(last.cell_id, 6))
+    areas = tree.areas[np.searchsorted(tree.entries, nodes_from_names(last.cell_id, 6))]
+    np.testing.assert_allclose(np.array(last.area) * full, areas, atol=1e-2)
+
+
+def test_view_needs_only_the_published_tables() -> None:
+    files = made("adaptive").files
+    few = heatmap_view({name: files[name] for name in NEEDED})
+    assert few.body == heatmap_view(files).body
+    manifest = json.loads(files["manifest.json"])
+    listed = {**files, "manifest.json": json.dumps({**manifest, "files": {"cells.parquet": {}}}).encode()}
+    assert heatmap_view(listed) == heatmap_view(files)  # digests are not known when the page is made
+
+
+def test_page_intervals_are_those_of_the_published_cells() -> None:
+    release = made("adaptive")
+    cells = pq.read_table(io.BytesIO(release.files["cells.parquet"])).to_pandas()
+    users = release.layers[-1].measures[0]
+    spread = np.maximum(0.025 * (cells["users_high"] - cells["users_low"]), 1e-3)
+    assert (np.abs(numbers(users.low) - cells["users_low"]) <= spread).all()
+    assert (np.abs(numbers(users.high) - cells["users_high"]) <= spread).all()
+    shown = np.clip(cells["count"], cells["users_low"], cells["users_high"])
+    assert users.uncertain == (shown <= 1.96 * cells["stddev"]).tolist()
+    manifest = release.manifest
+    spent = manifest["privacy"]["sub_queries"][0]
+    first = release.layers[0].measures[0]
+    half = (1.96 + 0.206 / (spent["shards"] - spent["shards_lost"])) * spent["noise_stddev"]
+    np.testing.assert_allclose(numbers(first.high) - numbers(first.low), 2 * half, rtol=0.05)
+
+
+def test_page_adds_up_layers_that_are_too_large(baselines: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "_MAX_MAP_CELLS", 64)
+    monkeypatch.setattr(view, "_MAX_PAGE_CELLS", 100)
+    release = city_release("hierarchical", depth=4)
+    layers = release.layers
+    assert sum(len(layer.level) for layer in layers) <= 100
+    assert 16 < len(layers[-1].level) <= 64
+    answers = pq.read_table(io.BytesIO(release.files["answers.parquet"])).to_pandas()
+    for index, layer in enumerate(layers[:-1]):
+        mine = answers[answers["sub_query"] == index + 1]
+        shown = numbers(layer.measures[0].value)
+        up = 2 * (node_levels(nodes_from_names(mine["cell_id"].tolist(), 6))[0] - layer.level[0])
+        place = np.searchsorted(
+            nodes_from_names(layer.cell_id, 6), nodes_from_names(mine["cell_id"].tolist(), 6) >> np.uint64(up)
+        )
+        np.testing.assert_allclose(shown, np.bincount(place, mine["users"]), atol=0.06 * mine["stddev"].iloc[0] * 2**up)
+    assert f"added up to {len(layers[-1].level)} on this page" in words(heatmap_view(release.files))
+
+
+def test_page_lists_cells_by_the_density_of_their_lower_ends() -> None:
+    release = city_release("adaptive", users=40_000)
+    users = release.layers[-1].measures[0]
+    cells = table_of(release, "cells.parquet").to_pandas()
+    area = (cells["count"] / cells["density"])[[row for row, *_ in users.listed]].to_numpy()
+    lows = np.array([low for _, _, low, _ in users.listed])
+    assert len(lows) > 3
+    assert (np.diff(lows / area) <= 1e-9 * (lows / area)[:-1]).all()
+    for row, value, low, high in users.listed:
+        assert 0 < low < (users.low[row] or 0) <= value <= (users.high[row] or 0) < high
+
+
+def test_page_of_noise_only_lists_nothing() -> None:
+    view = view_of("flat", {"results.users": 3.0, "results.users_stddev": 40.0}, users=8, depth=3, shard_size=2)
+    (bound,) = re.findall(r"^Fewer than ([\d,]+) users", view.headline)
+    assert 3 + 1.9 * 40 <= float(bound.replace(",", "")) <= 200
+    (layer,) = view.body.layers  # type: ignore[union-attr]
+    assert layer.measures[0].listed == []
+
+
+def test_page_of_a_known_seed_raises_the_alarm() -> None:
+    view = view_of("flat", {"privacy.randomness": {"source": "seed", "safe": False}}, depth=3)
+    safe = view_of("flat", depth=3)
+    assert (view.alarm is None, safe.alarm is None) == (False, True)
+    assert view.guarantee != safe.guarantee
+    assert view.headline != safe.headline
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_page_describes_every_method(method: str) -> None:
+    view = view_of(method)
+    text = words(view)
+    assert ("average over all maps" in text) == (method == "adaptive")
+    assert METHODS[method].SENTENCE in text
+    (table,) = (section.table for section in view.sections if section.title == "Round by round")
+    assert table is not None
+    assert len(table.rows) == len(view.manifest["privacy"]["sub_queries"])
+
+
+def test_page_names_the_curator_cohorts_and_earlier_release() -> None:
+    central = view_of("flat", depth=4, trust="central", allow_overflow=True)
+    assert "trusted curator" in words(central)
+    assert not any("Groups" in section.table.heads for section in central.sections if section.table)
+    assert "one sub-query alone" in words(view_of("adaptive", cohorts="disjoint"))
+    assert "one sub-query alone" not in words(view_of("adaptive", cohorts="shared"))
+    earlier = words(view_of("adaptive", {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}))
+    assert "earlier release, monday, which said" in earlier
+    assert "are kept" not in words(view_of("flat"))
+    assert "Only the 30% of cells" in words(view_of("flat", {"parameters.keep_top": 30.0}))
+
+
+def test_page_names_the_cohort_the_nights_and_the_changes() -> None:
+    event = {"cell_ids": ["r0213"], "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}
+    nights = {"rests_on": ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"], "started_anew": None, "changes": [event]}
+    rotation = {"cohort": 7, "cohorts": 30}
+    view = view_of("adaptive", {"privacy.rotation": rotation, "nights": nights})
+    assert ("Asked", "cohort 7 of 30") in [(chip.term, chip.text) for chip in view.chips]
+    (section,) = [one for one in view.sections if one.title == "This night among others"]
+    text = " ".join(section.paragraphs)
+    assert "Cohort 7 of 30 was asked. The counts are scaled to all users" in text
+    assert "50 nights, 1 October to 20 November 2026, without 4 November." in text
+    assert section.table is not None
+    assert section.table.rows == [["r0213", "2,100", "1,500", "2,700", "150"]]
+    quiet = words(view_of("adaptive", {"nights": nights | {"changes": [], "started_anew": "The region changed."}}))
+    assert "It was started anew. The region changed." in quiet
+    first = {"rests_on": ["2026-11-20"], "started_anew": "The region changed.", "changes": []}
+    text = words(view_of("adaptive", {"nights": first}))
+    assert "of this night alone" in text
+    assert "nights before lead" not in text
+    single = view_of("adaptive")
+    assert "This night among others" not in [section.title for section in single.sections]
+    assert "Asked" not in [chip.term for chip in single.chips]
+
+
+def test_page_of_a_cohort_says_that_no_other_one_reports() -> None:
+    start = {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}
+    nights = {"rests_on": ["2026-11-19:2026-11-20"], "started_anew": None, "changes": []}
+    text = words(view_of("adaptive", {"privacy.rotation": {"cohort": 7, "cohorts": 30}, "nights": nights, **start}))
+    assert "Every user of cohort 7 of 30 reports a cell" in text
+    assert "The other users report nothing." in text
+    assert "for a user who was asked for both, the two add up" in text
+    assert "estimated from the noisy answers of that night and of those before it as well" in text
+    assert "from the answers of all nights on which the map rests" in text
+    alone = words(view_of("adaptive", start))
+    assert "Every user reports a cell" in alone
+    assert "whose records are in both" in alone
+    assert "that night" not in alone
+
+
+def test_view_raises_where_cells_are_in_another_order() -> None:
+    """Layers are painted by level; a table that was sorted otherwise must not be painted wrongly."""
+    files = dict(made("adaptive").files)
+    table = pq.read_table(io.BytesIO(files["cells.parquet"]))
+    backwards = table.take(pa.array(range(len(table) - 1, -1, -1)))
+    out = io.BytesIO()
+    pq.write_table(backwards, out)
+    with pytest.raises(ValueError, match="level"):
+        heatmap_view({**files, "cells.parquet": out.getvalue()})

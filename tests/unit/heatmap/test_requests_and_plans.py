@@ -1,0 +1,765 @@
+"""Options of a heatmap, the gamma that they ask for, and plans from public figures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm, poisson
+
+from benchmarks.baselines.heatmap_methods import BASELINES, AdaptiveGrid
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Population
+from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day
+from sfumato.schemas.places import Places
+from sfumato.schemas.requests.request_base import range_text
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Emd, Flat, Method
+from sfumato.transforms.heatmap.parameters import COST, MIN_QUERY_SHARE, HeatmapParameters, max_counted, vector_length
+from sfumato.transforms.heatmap.plan import make_plan, overflow_probability
+from sfumato.transforms.heatmap.request import (
+    HeatmapRequest,
+    PlanRequest,
+    heatmap_parameters,
+    option_grid,
+    parameter_owners,
+)
+from sfumato.transforms.heatmap.rotation_plan import RotationChoice, floor_amount, make_rotation_plan, rotation_table
+from sfumato.transforms.heatmap.schedule import check_plan, plan, window_for
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.locations.distributions import MAX_GAMMA
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.ledger.windows import fits
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_quantile, rho_for_delta
+from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
+from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, stored_total
+from sfumato.transforms.secagg.modulus import min_window
+from tests.rejections import rejects
+from tests.seeds import seeded_rng
+from tests.statistics import FLAKE_RATE
+
+MINIMAL = {"input": "i", "output": "o", "region": "0,0,1,1"}
+
+
+def test_parameter_owners_names_the_methods() -> None:
+    owners = parameter_owners()
+    assert owners["calibration"] == ("adaptive",)
+    assert owners["depth"] == ()
+    assert "method" not in owners
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        ("depth", 0), ("epsilon", 0), ("delta", 1), ("population", 0), ("shard_size", 1), ("dropout", 0.95),
+        ("colluding", -1), ("simulated_dropout", 2), ("max_bad_fraction", -1), ("trust", "local"), ("schedule", "best"),
+        ("refine", "width"), ("contribution", "some"), ("participation", "none"), ("noise_source", "sun"),
+    ],
+)  # fmt: skip
+def test_request_rejects_what_parameters_reject(option: str, wrong: Any) -> None:
+    """A range is declared once, so a request and the parameters refuse a value in the same words."""
+    with rejects(option) as refused:
+        HeatmapRequest.of({**MINIMAL, option: wrong})
+    assert range_text(HeatmapRequest.model_fields[option]) in str(refused.value)
+    with rejects(option) as direct:
+        heatmap_parameters("adaptive", {option: wrong})
+    told = {str(one.value).partition(", got")[0] for one in (refused, direct)}
+    if option in PlanRequest.model_fields:
+        with rejects(option) as planned:
+            PlanRequest.of({"users": 10, option: [wrong]})
+        told.add(str(planned.value).partition(", got")[0])
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["depth", "epsilon", "delta", "max_bad_fraction", "participation", "noise_source"])
+def test_request_has_the_defaults_of_the_parameters(name: str) -> None:
+    assert HeatmapRequest.model_fields[name].default == getattr(HeatmapParameters(), name)
+    assert HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1"}).parameters == HeatmapParameters()
+
+
+def test_heatmap_parameters_default_to_the_dataclass() -> None:
+    assert heatmap_parameters("adaptive", {}) == HeatmapParameters()
+    assert heatmap_parameters("flat", {"level": 4, "depth": None, "allow_overflow": False}) == HeatmapParameters(
+        method=Flat(level=4)
+    )
+
+
+# One row an option: the method, other options, the option that is refused, and values of it.
+BAD_VALUES: list[tuple[str, dict[str, Any], str, tuple[Any, ...]]] = [
+    ("adaptive", {}, "epsilon", (math.nan, 0.0, -1.0, math.inf, 30.1, 1e-5, True)),
+    ("adaptive", {}, "depth", (0, 21, 5.0, "5")),
+    ("adaptive", {}, "shard_size", (1,)),
+    ("adaptive", {}, "dropout", (-0.1, 0.95, math.nan)),
+    ("adaptive", {}, "simulated_dropout", (1.5,)),
+    ("adaptive", {}, "max_bad_fraction", (math.nan, -0.5)),
+    ("adaptive", {}, "users", (0,)),
+    ("adaptive", {}, "population", (0,)),
+    ("adaptive", {}, "population_share", (0.0,)),
+    ("adaptive", {}, "overflow_probability", (0.0,)),
+    ("adaptive", {}, "modulus", (1, 1 << 63)),
+    ("adaptive", {}, "allow_overflow", ("yes",)),
+    ("adaptive", {}, "noise_source", ("gaussian",)),
+    ("adaptive", {}, "trust", ("local", 1)),
+    ("adaptive", {}, "schedule", ("best", "")),
+    ("adaptive", {}, "estimator", ("first",)),
+    ("adaptive", {}, "cohorts", ("none",)),
+    ("adaptive", {}, "max_entries", (15, 1 << 25, 100.0)),
+    ("adaptive", {}, "blur_weight", (0.0, -1.0, math.nan, math.inf)),
+    ("adaptive", {}, "contribution", ("some",)),
+    ("adaptive", {}, "refine", ("width",)),
+    ("adaptive", {"refine": "interval"}, "interval_width", (0.0, 1.0, -0.1, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "calibration", (0.0, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "expansion", (0.5, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "split_threshold", (-1.0,)),
+    ("adaptive", {"schedule": "paper"}, "split_count", (0.0, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "sub_query_share", (0.0, math.nan)),
+    ("adaptive", {"schedule": "paper"}, "start_level", (11,)),
+    ("adaptive", {"schedule": "paper"}, "max_sub_queries", (0,)),
+    ("adaptive", {"schedule": "paper"}, "target", ("exact", "literal")),
+    ("adaptive", {"contribution": "all"}, "gamma", (0, -3, MAX_GAMMA + 1, 1.5, math.nan, True, "auto")),
+    ("adaptive", {"contribution": "all"}, "rounding", ("random",)),
+    ("adaptive", {"contribution": "all"}, "modulus", (5000,)),  # which holds the sums of no gamma
+    ("flat", {}, "level", (11, -1, True)),
+    ("flat", {}, "keep_top", (0.0, -1, 100.1, math.nan, math.inf)),
+    ("flat", {}, "estimator", ("best",)),
+    ("flat", {}, "depth", (13,)),
+    ("emd", {}, "emd_width", (0, 5000, 2.5)),
+    ("emd", {}, "emd_decay", (0.4, math.nan)),
+    ("emd", {}, "emd_fit", ("most",)),
+]
+
+
+@pytest.mark.parametrize(("method", "others", "option", "values"), BAD_VALUES)
+def test_heatmap_parameters_reject_bad_values(
+    method: str, others: dict[str, Any], option: str, values: tuple[Any, ...]
+) -> None:
+    for value in values:
+        with rejects(option):
+            heatmap_parameters(method, {**others, option: value})
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "option"),
+    [
+        ("adaptiv", {}, "method"),
+        ("flat", {"calibration": 0.1}, "calibration"),
+        ("flat", {"levle": 3}, "levle"),
+        ("flat", {"level": None, "xyzzy": None}, "xyzzy"),
+        ("flat", {"schedule": "lean"}, "schedule"),
+        ("flat", {"cohorts": "shared"}, "cohorts"),
+        ("flat", {"max_entries": 100}, "max_entries"),
+        ("flat", {"refine": "interval"}, "refine"),
+        ("flat", {"estimator": "bayes", "keep_top": 50.0}, "keep_top"),
+        ("emd", {"estimator": "bayes"}, "estimator"),
+        ("emd", {"depth": 20, "emd_width": 4, "emd_decay": 0.5}, "emd_decay"),  # next to nothing for the finest level
+        ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts"),
+        ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries"),
+        ("adaptive", {"calibration": 0.2}, "calibration"),
+        ("adaptive", {"max_sub_queries": 2, "schedule": "lean"}, "max_sub_queries"),
+        ("adaptive", {"interval_width": 0.2}, "interval_width"),
+        ("adaptive", {"refine": "interval"}, "refine"),
+        ("adaptive", {"refine": "interval", "schedule": "paper"}, "refine"),
+        ("adaptive", {"cohorts": "disjoint", "trust": "central"}, "cohorts"),
+        ("adaptive", {"trust": "central", "noise_source": "client"}, "noise_source"),
+        ("adaptive", {"rounding": "independent"}, "rounding"),
+        ("adaptive", {"rounding": "independent", "contribution": "one"}, "rounding"),
+        ("adaptive", {"rounding": "independent", "contribution": "top"}, "rounding"),
+        ("adaptive", {"categories": 0}, "categories"),
+        ("adaptive", {"categories": -1}, "categories"),
+        ("adaptive", {"categories": 1 << 20}, "categories"),
+        ("emd", {"categories": 2}, "auxiliary"),
+        ("adaptive", {"categories": 3, "max_entries": 47}, "max_entries"),
+        ("adaptive", {"slots": 24, "schedule": "paper"}, "schedule"),
+        ("adaptive", {"slots": 24, "cohorts": "disjoint"}, "cohorts"),
+        ("adaptive", {"slots": 24, "estimator": "last"}, "estimator"),
+        ("adaptive", {"slots": 24, "contribution": "all"}, "contribution"),
+        ("adaptive", {"slots": 24, "participation": "paper"}, "participation"),
+        ("adaptive", {"slots": 24, "max_entries": 100}, "max_entries"),
+        ("flat", {"slots": 24}, "slots"),
+        ("adaptive", {"rotation": 3, "population": 1000}, "population"),
+        ("adaptive", {"rotation": 3, "users": 1000}, "users"),
+        ("adaptive", {"rotation": 3, "participation": "paper"}, "participation"),
+        ("adaptive", {"rotation": 3, "slots": 24}, "slots"),
+        ("adaptive", {"rotation": 0}, "rotation"),
+        ("adaptive", {"rotation": 367}, "rotation"),
+    ],
+)
+def test_heatmap_parameters_reject_contradictions(method: str, values: dict[str, Any], option: str) -> None:
+    counts = {name: values.pop(name) for name in ("categories", "slots", "rotation") if name in values}
+    with rejects(option):
+        heatmap_parameters(method, values, **counts)
+
+
+def test_heatmap_parameters_accept_what_goes_together() -> None:
+    assert heatmap_parameters("adaptive", {"refine": "interval", "interval_width": 0.05}, 2).categories == 2
+    assert heatmap_parameters("flat", {}, 2).categories == 2
+    heatmap_parameters("flat", {"level": 3, "depth": 20})
+
+
+TIMED = "time_column=time slots=hour"
+
+
+@pytest.mark.parametrize(
+    ("options", "rejected"),
+    [
+        ("epsilon=nan", "epsilon"),
+        ("epsilon=much", "epsilon"),
+        ("region=1,50,-1,51", "region"),
+        ("region=0,50,0,51", "region"),
+        ("region=-1,50,1", "region"),
+        ("shard_size=ten", "shard_size"),
+        ("release_id=../x", "release_id"),
+        ("key_file=missing seed=1", "key_file and seed"),
+        ("max_bad_fraction=nan", "max_bad_fraction"),
+        ("weight_column=weight time_column=time", "weight_column, time_column"),
+        ("max_dwell=60", "max_dwell"),
+        ("time_column=time max_dwell=0", "max_dwell"),
+        ("time_column=time max_dwell=nan", "max_dwell"),
+        ("time_column=time max_dwell=soon", "max_dwell"),
+        ("categories=a,b", "categories"),
+        ("auxiliary=level categories=1", "categories"),
+        ("auxiliary=level categories=1,2,1", "categories"),
+        ("auxiliary=level categories=1,,2", "categories"),
+        ("auxiliary=level categories=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", "categories"),
+        ("auxiliary=user_id", "auxiliary"),
+        ("auxiliary=ill method=emd", "auxiliary"),
+        ("slots=hour", "slots"),
+        ("time_column=time slots=hours", "slots"),
+        ("time_column=time slots=7,24", "slots"),
+        ("time_column=time time_zone=UTC", "time_zone"),
+        (f"{TIMED} time_zone=Mars", "time_zone"),
+        (f"{TIMED} max_dwell=60", "max_dwell"),
+        (f"{TIMED} auxiliary=ill", "auxiliary"),
+        (f"{TIMED} method=flat", "slots"),
+        ("records_per_user=2", "records_per_user"),
+        ("time_column=time slots=0,7,24 records_per_user=3", "records_per_user"),
+        (f"{TIMED} records_per_user=0", "records_per_user"),
+        (f"{TIMED} records_per_user=2 weight_column=seconds", "weight_column"),
+        (f"{TIMED} records_per_user=2 contribution=top", "contribution"),
+        (f"{TIMED} records_per_user=2 simulated_dropout=0.1", "simulated_dropout"),
+        ("night=2026-11-20 auxiliary=ill", "auxiliary"),
+    ],
+)
+def test_heatmap_request_rejects_contradictions(options: str, rejected: str) -> None:
+    with rejects(rejected):
+        HeatmapRequest.of({**MINIMAL, **dict(one.split("=") for one in options.split())})
+
+
+def test_metadata_tells_methods_apart() -> None:
+    metadata = {name: str(heatmap_parameters(name, {}).metadata()) for name in METHODS}
+    assert len(set(metadata.values())) == len(METHODS)
+    assert HeatmapParameters(method=Adaptive(calibration=0.2)).metadata()["calibration"] == 0.2
+
+
+def test_option_grid_has_every_combination_of_own_options() -> None:
+    values = {"epsilon": [0.5, 1.0], "calibration": [0.1, 0.2, 0.1], "level": [3]}
+    grid = option_grid(["adaptive", "flat", "adaptive"], values)
+    assert len(grid) == 2 * 2 + 2
+    assert ("adaptive", {"epsilon": 0.5, "calibration": 0.2}) in grid
+    assert ("flat", {"epsilon": 1.0, "level": 3}) in grid
+
+
+def test_option_grid_rejects_foreign_options_and_too_many() -> None:
+    with rejects("calibration"):
+        option_grid(["flat"], {"calibration": [0.1]})
+    with pytest.raises(RequestError, match="more than 10,000 combinations"):
+        option_grid(["flat"], {"users": list(range(1, 102)), "shard_size": list(range(2, 102))})
+    with rejects("method"):
+        option_grid(["x"], {})
+    with rejects("epsilon"):
+        PlanRequest.of({"users": "1", "epsilon": "1,,2"})
+
+
+def test_paper_schedule_has_the_papers_estimator_not_at_night() -> None:
+    given = {**MINIMAL, "schedule": "paper"}
+    (planned,) = PlanRequest.of({"users": 1000, "schedule": "paper"}).settings()
+    assert HeatmapRequest.of(given).parameters.method == planned.method == PAPER
+    assert HeatmapRequest.of({**given, "night": "2026-11-20"}).parameters.method == Adaptive(schedule="paper")
+
+
+ROUNDINGS = ("systematic", "independent")
+
+
+KEY = RunKey.derive(FixedSecret(b"gamma" * 8), {})
+
+
+def length_of(parameters: HeatmapParameters, users: float, noisy_sums: int) -> int:
+    return vector_length(parameters.epsilon, parameters.categories << (2 * parameters.depth), users, noisy_sums)
+
+
+def chosen(**values: Any) -> int:
+    gamma = HeatmapParameters(contribution="all", **values).distribution_gamma
+    assert gamma is not None
+    return gamma
+
+
+def test_gamma_is_that_of_the_docs() -> None:
+    assert chosen() == 363
+    assert chosen(trust="central") == 14_482
+    assert chosen(epsilon=0.1) == 37
+    assert HeatmapParameters().distribution_gamma is None
+    assert HeatmapParameters(method=Emd()).distribution_gamma == 363
+
+
+@given(st.floats(0.01, 30), st.integers(2, 1 << 24), st.integers(1, 1 << 40) | st.none(), st.booleans())
+def test_gamma_is_the_least_whose_rounding_is_a_hundredth(
+    epsilon: float, shard_size: int, users: int | None, central: bool
+) -> None:
+    values: dict[str, Any] = {"epsilon": epsilon, "shard_size": shard_size, "users": users, "method": Flat()}
+    gamma = chosen(trust="central" if central else "secagg", **values)
+    together = min(users or math.inf, 1 << 24 if central else 1.05 * shard_size)
+
+    def share(gamma: int) -> float:
+        noise = discrete_laplace_stddev(epsilon, gamma)
+        return together / 4 / noise**2 if noise else math.inf
+
+    assert share(gamma) <= COST * (1 + 1e-9) or gamma >= COST * epsilon / MIN_NOISE_EPSILON - 1
+    assert gamma == 1 or share(gamma - 1) > COST * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("users", [2293, 10_000, 1_000_000])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_gamma_is_larger_with_independent_rounding(users: int, epsilon: float) -> None:
+    parameters = HeatmapParameters(
+        contribution="all", rounding="independent", depth=6, users=users, epsilon=epsilon, method=Flat()
+    )
+    gamma = parameters.distribution_gamma
+    assert gamma is not None
+    d = length_of(parameters, users, round(users / 10_000) or 1)
+    assert 4 <= d <= 4096
+    widened = (discrete_laplace_stddev(epsilon, gamma + d) / discrete_laplace_stddev(epsilon, gamma)) ** 2
+    capped = gamma == int(COST * epsilon / MIN_NOISE_EPSILON)
+    assert widened <= (1 + COST) * (1 + 1e-6) or capped
+    assert widened <= 1.1
+    assert gamma >= chosen(depth=6, users=users, epsilon=epsilon, method=Flat())
+
+
+def test_vector_length_is_bounded_by_what_stands_out() -> None:
+    """No tree that splits what has more users than two deviations of the noise has more such leaves' children."""
+    parameters = HeatmapParameters(depth=10, epsilon=1.0)
+    d = length_of(parameters, 10_000, 1)
+    deviations = 2 * discrete_laplace_stddev(1e-6, 1) * 1e-6  # of epsilon 1, in the limit of a large gamma
+    assert d == pytest.approx(4 * 10_000 / deviations, abs=1)
+    assert length_of(replace(parameters, depth=3), 10_000, 1) == 64
+    assert length_of(HeatmapParameters(depth=3, categories=2, method=Twice()), 10_000, 1) == 128
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(15, 50),
+    st.sampled_from(ROUNDINGS),
+    st.floats(0.1, 10),
+    st.sampled_from([1000, 10_000]),
+    st.sampled_from([None, 2293, 10**6]),
+)
+def test_modulus_holds_its_gamma_and_not_the_next(
+    bits: int, rounding: str, epsilon: float, shard_size: int, users: int | None
+) -> None:
+    values: dict[str, Any] = {"rounding": rounding, "epsilon": epsilon, "shard_size": shard_size, "depth": 6}
+    values |= {"users": users, "contribution": "all"}
+    free = HeatmapParameters(**values).distribution_gamma
+    assert free is not None
+
+    def needed(gamma: int) -> int:
+        parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
+        state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
+        d = length_of(parameters, many, state.cohort.shards)
+        probability = parameters.overflow_probability / parameters.method.max_rounds(6)
+        counting = parameters.admission().epsilon
+        counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
+        return min_window(
+            expected_size=counted + noise_quantile(counting, 0.1 * probability),
+            honest_survivors=None,
+            epsilon=MIN_QUERY_SHARE * epsilon,
+            sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
+            gamma=gamma,
+            entries=d,
+            shards=state.cohort.shards,
+            probability=0.9 * probability,
+        ).modulus
+
+    if (least := needed(1)) > 1 << bits:
+        told = f"modulus: {1 << bits} holds the sums of no gamma, the least that would do for gamma 1 is {least};"
+        with pytest.raises(RequestError, match=told):
+            HeatmapParameters(**values, modulus=1 << bits)
+        return
+    gamma = HeatmapParameters(**values, modulus=1 << bits).distribution_gamma
+    assert gamma is not None
+    assert gamma <= free
+    assert needed(gamma) <= 1 << bits
+    assert gamma == free or needed(gamma + 1) > 1 << bits
+
+
+@pytest.mark.parametrize(("rounding", "bits"), [("systematic", 17), *itertools.product(ROUNDINGS, (20, 24, 32))])
+def test_modulus_holds_sub_queries_of_a_hundredth(rounding: str, bits: int) -> None:
+    """The job's own windows, of a method that asks a hundredth of epsilon, then all of it: nothing is refused."""
+    values: dict[str, Any] = {"contribution": "all", "rounding": rounding, "modulus": 1 << bits, "depth": 6}
+    parameters = HeatmapParameters(**values, users=50_000, method=Twice(level=1, final=5))
+    made = make_plan(parameters)
+    assert parameters.distribution_gamma
+    assert [one.modulus for one in made.sub_queries] == [1 << bits] * 2
+    assert sum(made.overflow_probabilities) <= parameters.overflow_probability
+
+
+@dataclass(frozen=True)
+class Twice(Method):
+    """A hundredth of epsilon for one level, or `share`; the rest for another."""
+
+    NAME: ClassVar[str] = "twice"
+    TEXT: ClassVar[str] = "two levels"
+    CATEGORIES: ClassVar[bool] = True
+
+    level: int = 1
+    final: int = 2
+    share: float = MIN_QUERY_SHARE
+
+    def max_rounds(self, depth: int) -> int:
+        return 2
+
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        if len(state.results) == 2:
+            return None
+        level = self.final if state.results else self.level
+        epsilon = ALL_REMAINING if state.results else self.share * state.budget.total
+        return Query(TreeEncoding(Tree.uniform(depth, level)), epsilon)
+
+    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+        return state.results[-1].to_estimate()
+
+
+def test_gamma_depends_on_nothing_that_is_counted() -> None:
+    """Users are bounded before the noisy population is known."""
+    parameters = HeatmapParameters(contribution="all")
+    for users in (1.0, 3000.0, 1e9):
+        state = plan(Population(users, "noisy", 0.01, 1.0), Budget(1.0).charge(0.0078125), parameters)
+        assert state.gamma == parameters.distribution_gamma == 363
+
+
+def test_check_plan_rejects_gamma_that_no_modulus_holds() -> None:
+    values = {"contribution": "all", "gamma": MAX_GAMMA, "users": 1 << 32, "shard_size": 1 << 24, "epsilon": 30.0}
+    with rejects("gamma"):
+        check_plan(HeatmapParameters(**values, method=Flat(level=1)))
+
+
+def test_check_plan_rejects_sensitivity_without_noise() -> None:
+    large = HeatmapParameters(contribution="all", gamma=10**8, users=10_000, epsilon=0.5)
+    with rejects("gamma"):
+        check_plan(large)
+    # gamma alone is small, and so is the first vector; 4^10 entries want an epsilon of 0.01.
+    grows = HeatmapParameters(
+        contribution="all",
+        gamma=10,
+        rounding="independent",
+        users=10_000,
+        method=Twice(level=1, final=10, share=0.985),
+    )
+    with rejects("rounding"):
+        make_plan(grows)
+    make_plan(replace(grows, rounding="systematic"))
+
+
+def test_metadata_states_gamma_and_rounding() -> None:
+    metadata = HeatmapParameters(contribution="all", rounding="independent", gamma=50).metadata()
+    assert (metadata["gamma"], metadata["rounding"]) == (50, "independent")
+    assert HeatmapParameters(contribution="all").metadata()["gamma"] == 363
+    assert HeatmapParameters(gamma=50).metadata()["gamma"] is None
+    assert heatmap_parameters("emd", {"gamma": 77}).metadata()["gamma"] == 77
+
+
+@pytest.mark.false_alarm(1e-8)
+@pytest.mark.parametrize("trust", ["secagg", "central"])
+@pytest.mark.parametrize("method", [*METHODS, *BASELINES])
+def test_every_method_runs_with_independent_rounding(baselines: None, method: str, trust: str) -> None:
+    """What it says of its noise is that of gamma + d, and the counts are right within it."""
+    depth, users, gamma, rng = 3, 400, 300, seeded_rng(0)
+    values: dict[str, Any] = {"depth": depth, "contribution": "all", "gamma": gamma, "rounding": "independent"}
+    values |= {"trust": trust, "epsilon": 20.0, "dropout": 0.2}
+    own = AdaptiveGrid(grid_side=4) if method == "adaptive_grid" else METHODS[method]()
+    parameters = HeatmapParameters(method=own, **values)
+    hashes = np.repeat(np.sort(rng.integers(0, 2**64, users, dtype=np.uint64)), 2)
+    codes = np.sort(rng.integers(0, 4**depth, (users, 2)), axis=1).ravel().astype(np.uint64)
+    total = stored_total(gamma, "independent")
+    rows = Rows(Places(depth), hashes, codes, np.tile(np.array([total // 3, total - total // 3]), users))
+    state = run_in_memory(rows, users, parameters, KEY)
+    for result in state.results:
+        sensitivity = gamma * result.encoding.sensitivity + result.encoding.length
+        least = discrete_laplace_stddev(result.spent.epsilon, sensitivity) / gamma
+        assert least <= result.spent.noise_stddev <= 1.2 * least
+    exact = np.bincount(codes.astype(int), rows.weights, 4**depth) / total
+    estimate = parameters.method.decode(state, depth)
+    whole = float(estimate.counts.sum())
+    assert whole == pytest.approx(exact.sum(), abs=8 * float(np.sqrt((estimate.stddev**2).sum())) + 1)
+
+
+PAPER = Adaptive(schedule="paper", estimator="last")
+
+
+def test_make_plan_is_the_papers_for_10_000_users() -> None:
+    """Paper 000, Table 1: 340 entries, 0.76 for the last of four sub-queries, the count of users being paid besides."""
+    made = make_plan(HeatmapParameters(users=10_000, population=10_000, dropout=0, epsilon=1 / 0.99, method=PAPER))
+    assert made.entries == 340
+    assert [round(one.epsilon, 2) for one in made.sub_queries][-1] == 0.76
+    assert made.bits == sum(one.vector_length * (one.modulus - 1).bit_length() for one in made.sub_queries)
+
+
+def test_make_plan_is_exact_for_flat() -> None:
+    made = make_plan(
+        heatmap_parameters(
+            "flat", {"users": 100_000, "population": 100_000, "level": 6, "epsilon": 0.5, "dropout": 0.0}
+        )
+    )
+    assert made.entries == 4**6
+    assert math.isclose(made.noise_stddev, math.sqrt(10) * discrete_laplace_stddev(0.99 * 0.5))
+    assert made.min_visible_users == 2 * made.noise_stddev
+    assert made.visible_level == min(6, int(math.log(100_000 / made.min_visible_users, 4)))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.02, 0.04, 0.05, 0.06, 0.1])
+def test_make_plan_expects_shards_with_too_few_survivors_lost(dropout: float) -> None:
+    made = make_plan(HeatmapParameters(users=100_000))
+    assert math.isclose(made.shards_lost(dropout), poisson.cdf(9_499, 10_000 * (1 - dropout)))
+
+
+def test_make_plan_loses_no_shard_with_central_noise() -> None:
+    made = make_plan(HeatmapParameters(users=100_000, trust="central"))
+    assert made.shards_lost(0.5) == 0
+    assert math.isclose(made.sub_queries[-1].noise_stddev, discrete_laplace_stddev(made.sub_queries[-1].epsilon))
+
+
+def test_overflow_probability_is_the_least_certified() -> None:
+    parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
+    state = plan(make_plan(parameters).state.population, Budget(1.0), parameters)
+    assert state.query is not None
+    probability = overflow_probability(state.query, state)
+    assert 0 < probability <= 1
+    generous = plan(state.population, Budget(1.0), HeatmapParameters(users=100_000, method=PAPER))
+    assert generous.query is not None
+    certified = overflow_probability(generous.query, generous)
+    assert certified <= 1e-9 / 10
+    encoding, epsilon = generous.query.encoding, generous.query.epsilon
+    assert window_for(encoding, epsilon, generous, certified).modulus <= generous.query.window.modulus
+    assert window_for(encoding, epsilon, generous, certified / 10).modulus > generous.query.window.modulus
+    tiny = HeatmapParameters(users=100_000, modulus=16, allow_overflow=True)
+    assert set(make_plan(tiny).overflow_probabilities) == {1.0}
+
+
+def test_make_plan_rejects_what_the_run_would() -> None:
+    with rejects("modulus"):
+        make_plan(HeatmapParameters(users=100_000, modulus=100))
+    with rejects("gamma"):
+        make_plan(HeatmapParameters(users=1000, contribution="all", gamma=(1 << 31) - 1, epsilon=0.01))
+    with pytest.raises(ValueError, match="users"):
+        make_plan(HeatmapParameters())
+
+
+def test_make_plan_pays_for_the_count_of_users() -> None:
+    made = make_plan(HeatmapParameters(users=10_000, epsilon=2, population_share=0.1))
+    assert math.isclose(made.spent, 1.8)
+    assert math.isclose(make_plan(HeatmapParameters(users=10_000, population=10**6, epsilon=2)).spent, 1.98)
+
+
+@pytest.mark.parametrize("method", ["emd", *BASELINES])
+def test_make_plan_has_no_single_noise_for_several_answers(baselines: None, method: str) -> None:
+    made = make_plan(heatmap_parameters(method, {"users": 10_000, "depth": 5}))
+    assert (made.min_visible_users, made.visible_level) == (None, None)
+    assert make_plan(HeatmapParameters(users=10_000, depth=3)).visible_level <= 3
+
+
+def rotating(**given: Any) -> HeatmapParameters:
+    return HeatmapParameters(**({"users": 300_000, "population_share": 0.01} | given))
+
+
+@pytest.mark.parametrize("trust", ["secagg", "central"])
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_rotation_noise_is_that_of_a_cohorts_sums(trust: Any, noise: Any) -> None:
+    """In shards Laplace noise falls as the root of the cohorts; other noise does not, so one cohort is best."""
+    users = 54_600_000
+    delta = 1e-6 if noise == "gaussian" else 0.0
+    plan = make_rotation_plan(rotating(users=users, epsilon=0.5, delta=delta, trust=trust, noise=noise), 30)
+    for cohorts in (1, 2, 3, 4, 7, 10, 29, 30):
+        choice = plan.choice(cohorts)
+        asked = math.ceil(30 / cohorts)
+        shards = None if trust == "central" else round(users / cohorts / 10_000)
+        assert (choice.times_asked, choice.shards) == (asked, shards)
+        if noise == "laplace":
+            assert math.isclose(choice.epsilon, 0.5 / asked)
+            one = discrete_laplace_stddev(0.99 * 0.5 / asked)
+        else:
+            one = math.sqrt(asked / (2 * 0.99 * rho_for_delta(0.5, delta)))
+        assert math.isclose(choice.noise_stddev, cohorts * math.sqrt(shards or 1) * one, rel_tol=5e-3)
+    assert plan.best.cohorts == (30 if (trust, noise) == ("secagg", "laplace") else 1)
+
+
+def test_rotation_plan_takes_the_smaller_noise_of_two() -> None:
+    plan = make_rotation_plan(rotating(epsilon=1.0, delta=1e-6), 30)
+    by_cohorts = {choice.cohorts: choice for choice in plan.choices}
+    assert (by_cohorts[1].noise, by_cohorts[30].noise) == ("gaussian", "laplace")
+    assert (by_cohorts[1].delta, by_cohorts[30].delta) == (1e-6, 0.0)
+    for name in ("laplace", "gaussian"):
+        delta = 1e-6 if name == "gaussian" else 0.0
+        for choice in make_rotation_plan(rotating(epsilon=1.0, delta=delta, noise=name), 30).choices:
+            assert by_cohorts[choice.cohorts].noise_stddev <= choice.noise_stddev * (1 + 1e-9)
+
+
+def test_rotation_cohort_smaller_than_a_shard_is_one_shard() -> None:
+    plan = make_rotation_plan(rotating(users=50_000), 30)
+    assert [choice.shards for choice in plan.choices] == [5, 3, 2, 2, 1, 1, 1, 1, 1, 1]
+    # The noise of one sum for all is nearly the same from then on, and sampling alone rises.
+    assert plan.best.cohorts < 30
+
+
+@pytest.mark.parametrize(("delta", "noise"), [(0.0, "auto"), (1e-6, "gaussian"), (1e-6, "auto")])
+def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) -> None:
+    plan = make_rotation_plan(rotating(epsilon=2.0, delta=delta, noise=noise), 31)
+    limit = Limit.from_numbers(2, delta, 31)
+    for choice in plan.choices:
+        epsilon = floor_amount(choice.epsilon)
+        day = Period(parse_day("period", "2026-11-20"), parse_day("period", "2026-11-20"))
+        rho = None
+        if choice.noise == "gaussian":
+            rho = parse_amount("rho", rho_for_delta(float(epsilon), choice.delta))
+        charge = Charge(
+            release_id="a", job="heatmap", dataset="d", period=day, request="", binding="",
+            epsilon=parse_amount("e", epsilon), delta=parse_amount("d", choice.delta), rho=rho,
+        )  # fmt: skip
+        asked = math.ceil(31 / choice.cohorts)
+        assert fits([charge] * asked, limit)
+        assert not fits([charge] * (asked + max(1, asked // 50)), limit)  # next to nothing is left over
+
+
+@pytest.mark.parametrize("nights", [1, 2, 7, 30, 31, 365])
+def test_rotation_choices_are_divisors_and_unbeaten_numbers(nights: int) -> None:
+    plan = make_rotation_plan(rotating(trust="central", epsilon=8.0), nights)
+    numbers = [choice.cohorts for choice in plan.choices]
+    assert {one for one in range(1, nights + 1) if nights % one == 0} <= set(numbers)
+    assert numbers == sorted(set(numbers))
+    by_asked = {choice.times_asked: choice for choice in plan.choices}
+    for cohorts in range(1, nights + 1):  # brute force over all numbers
+        rotated = by_asked[math.ceil(nights / cohorts)]
+        assert rotated.cohorts <= cohorts
+        for added in (1, plan.added_nights):
+            assert rotated.min_visible_users(added) <= plan.choice(cohorts).min_visible_users(added) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("cohorts", [1, 4, 30])
+@pytest.mark.parametrize("nights", [1, 30])
+def test_min_visible_users_is_two_deviations_of_the_error(cohorts: int, nights: int) -> None:
+    choice = RotationChoice(cohorts, 1, 1.0, 0.0, "laplace", 3, 40.0)
+    users = choice.min_visible_users(nights)
+    assert math.isclose(users, 2 * choice.stddev(users, nights))
+    assert math.isclose(choice.stddev(100, nights) ** 2, (40**2 + (cohorts - 1) * 100) / nights)
+
+
+@pytest.mark.parametrize("users", [20_000, 300_000, 5_000_000])
+@pytest.mark.parametrize("trust", ["secagg", "central"])
+def test_rotation_best_has_the_least_error_of_a_typical_cell(users: int, trust: Any) -> None:
+    plan = make_rotation_plan(rotating(users=users, trust=trust), 30)
+    errors = [choice.stddev(plan.typical_users, 30) for choice in plan.choices]
+    assert plan.choices[int(np.argmin(errors))] == plan.best
+    assert math.isclose(plan.excess(plan.best.cohorts), 1)
+    assert min(plan.excess(cohorts) for cohorts in range(1, 31)) >= 1 - 1e-12
+    nearby = RotationChoice.min_visible_users(plan.best_of_one_night)
+    assert nearby == min(choice.min_visible_users() for choice in plan.choices)
+
+
+def test_rotation_adds_up_at_most_a_month_of_nights() -> None:
+    assert [make_rotation_plan(rotating(), nights).added_nights for nights in (1, 7, 30, 31, 365)] == [
+        1,
+        7,
+        30,
+        30,
+        30,
+    ]
+
+
+def test_rotation_advice_is_for_numbers_far_from_the_best() -> None:
+    plan = make_rotation_plan(rotating(), 30)
+    assert plan.advice(30) is None
+    assert plan.advice(29) is None or plan.excess(29) >= 1.5
+    assert "rotation: 30" in (plan.advice(1) or "")
+
+
+def simulated_squared_error(
+    choice: RotationChoice, cells: int, users: int, shard_size: int, repeats: int, seed: int
+) -> tuple[float, float]:
+    """The mean squared error of a cell's count of one night, and the standard error of that mean.
+
+    Every user has a cohort and a shard of it, drawn one by one, and the shards' sums have noise of their own.
+    """
+    rng = seeded_rng(seed)
+    people = cells * users
+    shards = choice.shards or 1
+    p = 1 - math.exp(-0.99 * choice.epsilon)
+    errors = []
+    for _ in range(repeats):
+        asked = rng.integers(choice.cohorts, size=people) == 0
+        cell = np.repeat(np.arange(cells), users)[asked]
+        shard = rng.integers(shards, size=len(cell))
+        sums = np.bincount(shard * cells + cell, minlength=shards * cells).reshape(shards, cells)
+        noisy = sums + rng.geometric(p, sums.shape) - rng.geometric(p, sums.shape)
+        errors.append(choice.cohorts * noisy.sum(axis=0) - users)
+    squared = np.square(np.asarray(errors, float)).ravel()
+    assert people / choice.cohorts / shards <= 1.05 * shard_size
+    return float(squared.mean()), float(squared.std() / math.sqrt(len(squared)))
+
+
+@pytest.mark.false_alarm(1e-8)
+@pytest.mark.parametrize("users", [20, 300])
+def test_rotation_errors_are_those_of_simulated_counts(users: int) -> None:
+    cells, shard_size, nights = 40, 100, 6
+    plan = make_rotation_plan(rotating(users=cells * users, shard_size=shard_size, epsilon=2.0), nights)
+    found = {}
+    for number, choice in enumerate(plan.choices):
+        mean, error = simulated_squared_error(choice, cells, users, shard_size, 150, 20261122 + number)
+        stated = choice.stddev(users) ** 2
+        # The mean of 6,000 squares is near enough to normal at five of its standard errors, widened by their skewness.
+        assert abs(mean - stated) < 1.3 * norm.isf(FLAKE_RATE / 2) * error
+        found[choice.cohorts] = (mean, error, stated)
+    by_truth = sorted(found, key=lambda one: found[one][2])
+    for better, worse in itertools.pairwise(by_truth):
+        margin = 6 * math.hypot(found[better][1], found[worse][1])
+        if found[worse][2] - found[better][2] > 2 * margin:  # those that so many repetitions tell apart
+            assert found[better][0] < found[worse][0]
+    assert found[by_truth[-1]][2] > 1.5 * found[by_truth[0]][2]
+
+
+def test_rotation_table_marks_the_best_and_how_to_configure_it() -> None:
+    text = rotation_table(make_rotation_plan(rotating(), 30))
+    (row,) = [line for line in text.splitlines() if line.endswith("| best |")]
+    assert row.split("|")[1].strip() == "30"
+    both = rotation_table(make_rotation_plan(rotating(delta=1e-6, noise="gaussian"), 30))
+    (advice,) = re.findall(r"`options: ({.*?})`", " ".join(both.split()))
+    request = HeatmapRequest.of({**MINIMAL, **yaml.safe_load(advice)})
+    assert (request.epsilon, request.delta, request.parameters.count_noise.NAME) == (0.1619, 1e-6, "gaussian")
+    never_rounded_up = {1 / 3: "0.3333", 2 / 3: "0.6666", 1.0: "1", 0.00012349: "0.0001234", 30.0: "30"}
+    for epsilon, told in never_rounded_up.items():
+        assert floor_amount(epsilon) == told
+
+
+def test_rotation_plan_leaves_out_nights_without_epsilon() -> None:
+    plan = make_rotation_plan(rotating(epsilon=1e-3), 30)
+    assert [choice.cohorts for choice in plan.choices] == [3, 4, 5, 6, 8, 10, 15, 30]
+    with rejects("epsilon"):
+        plan.choice(1)
+
+
+def test_rotation_plan_rejects_bad_input() -> None:
+    for nights in (0, 367):
+        with rejects("nights"):
+            make_rotation_plan(rotating(), nights)
+    with rejects("participation"):
+        make_rotation_plan(rotating(participation="paper"), 30)
+    with rejects("rotation"):
+        make_rotation_plan(rotating(slots=24), 30)
+    with pytest.raises(ValueError, match="users"):
+        make_rotation_plan(HeatmapParameters(), 30)
