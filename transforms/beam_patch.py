@@ -9,7 +9,7 @@ size. Sfumato's own jobs do not run in these modes, but other pipelines with its
 2.77 does not load with pandas 3 (`type object 'DataFrame' has no attribute 'first'`), so every pipeline fails. Where
 it does not load, labels stay as they are.
 
-tests/jobs/test_beam_patch.py fails as soon as Beam is repaired. Then delete what is not needed.
+tests/jobs/runners/test_beam.py fails as soon as Beam is repaired. Then delete what is not needed.
 """
 
 import functools
