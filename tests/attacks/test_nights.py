@@ -34,8 +34,8 @@ from sfumato.transforms.heatmap.warm_start import nights_before
 from sfumato.transforms.privacy import keys, user_hashes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import make_logs, write_files
-from tests.jobs.test_refresh import Place
 from tests.keys import write_key
+from tests.refreshes import Place
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.unit.heatmap.nights import nights

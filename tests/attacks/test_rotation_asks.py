@@ -30,8 +30,8 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, rotation_key
 from tests.attacks.jobs import charged_run, charges
 from tests.conftest import make_logs, write_files
-from tests.jobs.test_refresh import CONFIG, Place
 from tests.keys import SECRET, write_key
+from tests.refreshes import CONFIG, Place
 from tests.seeds import seeded_rng
 
 COHORTS, USERS = 3, 600
